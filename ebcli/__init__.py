@@ -1,0 +1,87 @@
+"""Excitation Backprop saliency maps for torchvision networks.
+
+Everything is imported on first use, so that ``import ebcli`` costs nothing and leaves torch alone.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from ebcli.errors import (
+    ConfigurationError,
+    EbcliError,
+    ImageError,
+    LayerError,
+    OutputError,
+    UnsupportedOpError,
+)
+
+if TYPE_CHECKING:
+    from ebcli.eb import (
+        ExcitationMode,
+        ExcitationResult,
+        check_rule,
+        disable,
+        enable,
+        excitation_backprop,
+        excitation_mode,
+        rule,
+    )
+    from ebcli.models import LoadedModel, layers, load_model, model_names
+
+    __version__: str
+
+_HOME = {
+    "ExcitationMode": "ebcli.eb",
+    "ExcitationResult": "ebcli.eb",
+    "LoadedModel": "ebcli.models",
+    "check_rule": "ebcli.eb",
+    "disable": "ebcli.eb",
+    "enable": "ebcli.eb",
+    "excitation_backprop": "ebcli.eb",
+    "excitation_mode": "ebcli.eb",
+    "layers": "ebcli.models",
+    "load_model": "ebcli.models",
+    "model_names": "ebcli.models",
+    "rule": "ebcli.eb",
+}
+
+__all__ = [
+    "ConfigurationError",
+    "EbcliError",
+    "ExcitationMode",
+    "ExcitationResult",
+    "ImageError",
+    "LayerError",
+    "LoadedModel",
+    "OutputError",
+    "UnsupportedOpError",
+    "__version__",
+    "check_rule",
+    "disable",
+    "enable",
+    "excitation_backprop",
+    "excitation_mode",
+    "layers",
+    "load_model",
+    "model_names",
+    "rule",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value = version("ebcli")
+    elif name in _HOME:
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    else:
+        raise AttributeError(f"module 'ebcli' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
