@@ -57,8 +57,10 @@ def upsample(
         (place.left, place.right, size[0], cells.shape[1]),
         (place.top, place.bottom, size[1], cells.shape[0]),
     ):
-        first = max(0, math.ceil(low - 0.5))
-        last = min(pixels, math.ceil(high - 0.5))
+        first, last = math.ceil(low - 0.5), math.ceil(high - 0.5)
+        if first >= last:  # the rectangle lies between two pixels' centres
+            first, last = math.floor(low), math.floor(low) + 1
+        first, last = max(0, first), min(pixels, last)
         cell = (high - low) / (padded - 2)
         starts.append(first)
         counts.append(last - first)
@@ -92,10 +94,11 @@ def overlay(
     if is_blank(saliency):
         return ImageOps.grayscale(image).convert("RGB")
     heat, corner = upsample(saliency, place, image.size)
-    peak = float(heat.max(initial=0.0))
-    if peak <= 0:  # all of it lies in the padding around the image
+    if not heat.any():  # all of it lies in the padding around the image
         return ImageOps.grayscale(image).convert("RGB")
-    level = Image.fromarray((heat / peak * 255).round().astype(np.uint8))
+    # Between the cells the bicubic curve swings a little above the map's maximum.
+    shares = np.minimum(heat / np.asarray(saliency).max(), 1)
+    level = Image.fromarray((shares * 255).round().astype(np.uint8))
     coloured = level.copy()
     coloured.putpalette(palette(cmap).tobytes())
     opacity = level.point([round(255 * alpha * _opacity(value / 255)) for value in range(256)])
