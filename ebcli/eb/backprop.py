@@ -1,0 +1,263 @@
+"""excitation_backprop(): a forward pass, a prior over the classes, and one way down to a layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebcli.eb import graph
+from ebcli.eb.mode import ExcitationMode, Unsupported
+from ebcli.errors import ConfigurationError, LayerError, closest
+from ebcli.maps import saliency_map
+
+Targets = int | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True)
+class ExcitationResult:
+    """What :func:`excitation_backprop` found, for B images; with K targets for each, K follows B in every shape.
+
+    Attributes:
+        relevance: the layer's share of probability, shaped like its output: (B, ...) or (B, K, ...). Never
+            negative if marginal; signed if contrastive.
+        mass: (B,) or (B, K), what the marginal map sums to: 1 less what neurons active only through their bias
+            have swallowed.
+        logits: (B, num_classes), the network's output.
+        contrastive: whether `relevance` is contrastive.
+        layer: the layer's name; None for the input.
+    """
+
+    relevance: Tensor
+    mass: Tensor
+    logits: Tensor
+    contrastive: bool
+    layer: str | None
+    input_shape: tuple[int, ...]
+    layer_shape: tuple[int, ...]
+
+    @property
+    def maps(self) -> Tensor:
+        """Relevance summed over channels, unclamped: (B, H, W) or (B, K, H, W).
+
+        Raises:
+            LayerError: the layer's output has no spatial extent.
+        """
+        lead = self.relevance.ndim - len(self.layer_shape) + 1
+        flat = self.relevance.reshape(-1, *self.layer_shape[1:])
+        maps = saliency_map(flat, self.input_shape, layer=self.layer)
+        return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])
+
+
+def excitation_backprop(
+    net: nn.Module,
+    inputs: Tensor,
+    targets: Targets | Callable[[Tensor], Targets],
+    layer: str | nn.Module | None = None,
+    contrastive: bool = False,
+    *,
+    unsupported: Unsupported = "error",
+) -> ExcitationResult:
+    """Excitation Backprop (Zhang et al., ECCV 2016) from classes down to a layer.
+
+    Marginal EB (Eq. 4, 10) hands the probability on the target down through contributions of the sign of the
+    response they explain. Contrastive EB (Eq. 6 to 8) subtracts, at the layer below the classifier, what goes
+    to the target's dual, a unit with negated weights, and hands the difference down in the same pass.
+
+    The network runs in evaluation mode and is left as it was found. It runs plainly up to the layer.
+
+    Args:
+        net: the network; its output is (B, num_classes), or a tuple or dict whose first tensor is.
+        inputs: (B, ...), preprocessed as the network expects.
+        targets: a class index for all, (B,) or (B, K) class indices, or a prior (B, num_classes) of any floating
+            type; or a function from logits (B, num_classes) to one of these.
+        layer: a module of `net` or its name in ``net.named_modules()``; None stands for the input.
+        contrastive: subtract the dual's map.
+        unsupported: ``"gradient"`` uses ordinary gradients, with a warning, where an operation has no rule.
+
+    Raises:
+        LayerError: the layer does not exist, is not called exactly once, has no single tensor for an output, or
+            nothing goes from it to the output.
+        ConfigurationError: the targets do not fit the logits.
+        UnsupportedOpError: operations between the layer and the output have no rule.
+
+    Example:
+        >>> net = torch.nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> result = excitation_backprop(net, torch.rand(2, 3, 8, 8), [[1, 2], [3, 4]], layer="1")
+        >>> result.relevance.shape, result.maps.shape, result.mass.shape
+        (torch.Size([2, 2, 8, 6, 6]), torch.Size([2, 2, 6, 6]), torch.Size([2, 2]))
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        if inputs.is_inference():
+            inputs = inputs.clone()  # autograd may not save tensors made in inference mode
+        with _evaluation(net), ExcitationMode(net, unsupported=unsupported) as mode, _Capture(net, layer) as capture:
+            output = net(capture.enter(inputs))
+        logits = _single_tensor(output, "the network's output")
+        leaf = capture.leaf()
+        if logits.grad_fn is None:
+            raise LayerError(f"nothing goes from {capture.label} to the network's output")
+        sites = graph.unexplained(logits)
+        if sites:
+            mode.refuse(sites)
+        priors, single = _priors(targets(logits.detach()) if callable(targets) else targets, logits)
+        mode.unsupported = "allowed"
+        relevance, marginal = _descend(logits, leaf, priors, contrastive, capture.label)
+        mass = marginal.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype).mT
+    relevance = relevance.transpose(0, 1)
+    return ExcitationResult(
+        relevance=relevance[:, 0] if single else relevance,
+        mass=mass[:, 0] if single else mass,
+        logits=logits.detach(),
+        contrastive=contrastive,
+        layer=capture.name,
+        input_shape=tuple(inputs.shape),
+        layer_shape=tuple(leaf.shape),
+    )
+
+
+def _descend(logits: Tensor, leaf: Tensor, priors: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
+    """Relevance and marginal relevance at `leaf`, each (K, B, ...), for priors (K, B, num_classes)."""
+    if not contrastive:
+        relevance = _down([logits], [leaf], [priors])[0]
+        return relevance, relevance
+    top = graph.weighted_below([logits.grad_fn])
+    if not top:
+        raise LayerError(f"{label} is not below the classifier, so there is nothing to contrast: choose a deeper layer")
+    inputs = list({id(node): node.saved_tensors[0] for node in top}.values())
+    winners = _down([logits], inputs, [priors])
+    for node in top:
+        node.contributions.sign = -1
+    duals = _down([logits], inputs, [priors])
+    # the marginal map rides along for the sake of its sum, the mass
+    both = [torch.cat((P - dual, P)) for P, dual in zip(winners, duals, strict=True)]
+    contrast, marginal = _down(inputs, [leaf], both)[0].chunk(2)
+    return contrast, marginal
+
+
+def _down(outputs: list[Tensor], inputs: list[Tensor], priors: list[Tensor]) -> list[Tensor]:
+    """Hand priors (K, ...) from `outputs` down to `inputs`, all K together."""
+    if priors[0].shape[0] == 1:
+        found = torch.autograd.grad(outputs, inputs, [P[0] for P in priors], retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(i)[None] if P is None else P[None] for i, P in zip(inputs, found, strict=True)]
+    found = torch.autograd.grad(outputs, inputs, priors, retain_graph=True, allow_unused=True, is_grads_batched=True)
+    zeros = (len(priors[0]),)
+    return [i.new_zeros(zeros + i.shape) if P is None else P for i, P in zip(inputs, found, strict=True)]
+
+
+def _priors(targets: Targets, logits: Tensor) -> tuple[Tensor, bool]:
+    """Targets as priors (K, B, num_classes), and whether K is to be left out of the result."""
+    batch, classes = logits.shape[0], logits.shape[-1]
+    wanted = torch.as_tensor(targets, device=logits.device)
+    if wanted.is_floating_point():
+        if wanted.shape != logits.shape:
+            raise ConfigurationError(
+                f"the prior has shape {tuple(wanted.shape)}, but the network's output has {tuple(logits.shape)}"
+            )
+        return wanted.to(logits.dtype)[None], True
+    single = wanted.ndim < 2
+    if wanted.ndim == 0:
+        wanted = wanted.expand(batch)
+    if wanted.ndim > 2 or wanted.shape[0] != batch:
+        raise ConfigurationError(
+            f"targets of shape {tuple(wanted.shape)} do not fit {batch} images: give one class, ({batch},) or "
+            f"({batch}, K) classes, or a prior {tuple(logits.shape)}"
+        )
+    wanted = wanted.reshape(batch, -1).long()
+    wrong = wanted[(wanted < 0) | (wanted >= classes)]
+    if wrong.numel():
+        raise ConfigurationError(f"class {int(wrong[0])} does not exist: the network has classes 0 to {classes - 1}")
+    return nn.functional.one_hot(wanted.mT, classes).to(logits.dtype), single
+
+
+def _single_tensor(output: Any, what: str) -> Tensor:
+    """The one floating-point tensor in a module's output."""
+    if isinstance(output, Tensor):
+        return output
+    tensors = [item for _, item in _items(output) if isinstance(item, Tensor) and item.is_floating_point()]
+    if not tensors:
+        raise LayerError(f"{what} holds no tensor, but a {type(output).__name__}")
+    return tensors[0]
+
+
+@contextmanager
+def _evaluation(net: nn.Module) -> Iterator[None]:
+    """Evaluation mode for every module, each put back as it was."""
+    training = [module for module in net.modules() if module.training]
+    try:
+        for module in training:
+            module.training = False
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+class _Capture(ExitStack):
+    """Cuts the network at a layer: its output becomes the leaf that the signal starts from."""
+
+    def __init__(self, net: nn.Module, layer: str | nn.Module | None) -> None:
+        super().__init__()
+        self.name, self._module = _find(net, layer)
+        self.label = "the input" if self._module is None else f"layer {self.name!r}"
+        self._leaves: list[Tensor] = []
+        if self._module is not None:
+            handle = self._module.register_forward_hook(self._cut)
+            self.callback(handle.remove)
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """What to give the network for `inputs`."""
+        return self._start(inputs) if self._module is None else inputs
+
+    def leaf(self) -> Tensor:
+        """The leaf. Raises LayerError if the layer was not called exactly once."""
+        if not self._leaves:
+            raise LayerError(f"{self.label} was not called in the forward pass")
+        return self._leaves[0]
+
+    def _start(self, value: Tensor) -> Tensor:
+        if self._leaves:
+            raise LayerError(
+                f"{self.label} is called more than once in the forward pass: choose a layer that is called once"
+            )
+        leaf = value.detach().requires_grad_()
+        self._leaves.append(leaf)
+        with torch.enable_grad():
+            return leaf.clone()  # what follows may work in place, which a leaf does not allow
+
+    def _cut(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        if isinstance(output, Tensor):
+            return self._start(output)
+        tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
+        if len(tensors) != 1:
+            raise LayerError(
+                f"{self.label} has no single tensor for an output but a {type(output).__name__} of "
+                f"{len(tensors)}: choose a layer inside or after it"
+            )
+        replaced = {k: self._start(v) if k == tensors[0] else v for k, v in _items(output)}
+        return replaced if isinstance(output, dict) else tuple(replaced.values())
+
+
+def _items(output: Any) -> list[tuple[Any, Any]]:
+    if isinstance(output, dict):
+        return list(output.items())
+    return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
+
+
+def _find(net: nn.Module, layer: str | nn.Module | None) -> tuple[str | None, nn.Module | None]:
+    """A layer's name and module, given either."""
+    if layer is None:
+        return None, None
+    modules = dict(net.named_modules())
+    if isinstance(layer, nn.Module):
+        for name, module in modules.items():
+            if module is layer:
+                return name, layer
+        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+    if not layer or layer not in modules:
+        hint = closest(layer, filter(None, modules))
+        raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
+    return layer, modules[layer]

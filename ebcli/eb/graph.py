@@ -1,0 +1,92 @@
+"""Questions about the autograd graph: what made a tensor, and what lies between it and the layer below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import BackwardCFunction
+
+from ebcli.eb.functions import Excitation, PassThrough, Unexplained
+
+# Ordinary gradients of operations that move values about without changing them, by the stem of the node's name.
+# Only such nodes are looked through when asking whether a tensor can hold anything below zero.
+_ROUTING_NODES = frozenset(
+    """Alias AsStrided Cat Chunk Clone Contiguous Copy Diagonal Expand Flip Gather Index IndexSelect Movedim
+    Narrow Permute PixelShuffle PixelUnshuffle Repeat Reshape ReshapeAlias Roll Select Slice Split
+    SplitWithSizes Squeeze Stack SwapDims T ToCopy Transpose Unbind Unfold Unsqueeze UnsafeSplit UnsafeView View
+    MaxPool2DWithIndices MaxPool3DWithIndices AdaptiveMaxPool2D AdaptiveMaxPool3D Max Amax""".split()
+)
+
+
+def is_made_by(node: Any, function: type[Function]) -> bool:
+    """Whether `function`'s forward made the tensor whose ``grad_fn`` is `node`."""
+    return isinstance(node, function._backward_cls)
+
+
+def parents(node: Any) -> list[Any]:
+    """The nodes one step further down, towards the layer."""
+    return [parent for parent, _ in node.next_functions if parent is not None]
+
+
+def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+    """Every node at and below `start`, each once; nothing below a node for which `stops` holds."""
+    waiting, seen = [node for node in start if node is not None], set()
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        if stops is None or not stops(node):
+            waiting.extend(parents(node))
+
+
+def origin(tensor: Tensor) -> Any:
+    """The node that made the values of `tensor`, looking through views and the like; None for a leaf."""
+    node = tensor.grad_fn
+    while node is not None and _stem(node) in _ROUTING_NODES and len(parents(node)) == 1:
+        node = parents(node)[0]
+    return node
+
+
+def is_nonnegative(tensor: Tensor) -> bool:
+    """Whether it is certain, from what made it, that `tensor` holds nothing below zero."""
+
+    def certain(node: Any) -> bool:
+        return getattr(node, "nonnegative", False)
+
+    def is_opaque(node: Any) -> bool:
+        return certain(node) or _stem(node) not in _ROUTING_NODES or len(parents(node)) < len(node.next_functions)
+
+    nodes = list(descend([tensor.grad_fn], is_opaque))
+    return bool(nodes) and all(certain(node) for node in nodes if is_opaque(node))
+
+
+def weighted_below(nodes: Iterable[Any]) -> list[Any]:
+    """The layers with weights that are reached first on the way down from `nodes`."""
+    return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
+
+
+def unexplained(root: Tensor) -> list[str]:
+    """The operations between `root` and the layer that no rule explains, each named once."""
+    sites = []
+    for node in descend([root.grad_fn]):
+        if is_made_by(node, Unexplained):
+            sites.append(node.site)
+        elif isinstance(node, BackwardCFunction) and not (
+            is_made_by(node, PassThrough) or is_made_by(node, Excitation)
+        ):
+            # an autograd.Function of the user's own, whose forward no function mode gets to see
+            sites.append(f"{type(node).__name__.removesuffix('Backward')}.apply")
+    return list(dict.fromkeys(sites))
+
+
+def _has_weights(node: Any) -> bool:
+    return is_made_by(node, Excitation) and getattr(node.contributions, "weight", None) is not None
+
+
+def _stem(node: Any) -> str:
+    return node.name().rpartition("Backward")[0]

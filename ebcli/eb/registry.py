@@ -1,0 +1,132 @@
+"""Which function is answered by which rule."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+_RuleT = TypeVar("_RuleT", bound=Callable[..., Any])
+
+_NAMESPACES = (torch, Tensor, F, torch.special, torch.linalg, torch._C._nn)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a PyTorch function on the signal's path, as a rule gets to see it.
+
+    Attributes:
+        func: the function called.
+        args, kwargs: its arguments.
+        site: the function and the module it was called in, as in ``"conv2d in features.0"``.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    site: str
+
+    def compute(self) -> Any:
+        """The function's own value: what the network would have got without the mode."""
+        return self.func(*self.args, **self.kwargs)
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the call may overwrite its first argument."""
+        name = name_of(self.func)
+        if name.startswith("__"):
+            return name == "__setitem__" or (name.startswith("__i") and name not in {"__invert__", "__index__"})
+        # F.relu(x, True): no telling what a bare True means, and being careful costs little
+        return name.endswith("_") or bool(self.kwargs.get("inplace")) or any(arg is True for arg in self.args[1:])
+
+
+def name_of(func: Callable[..., Any]) -> str:
+    """The name to call a function by in a message: ``shape`` rather than ``__get__`` for a property."""
+    name = getattr(func, "__name__", repr(func))
+    return getattr(func.__self__, "__name__", name) if name == "__get__" and hasattr(func, "__self__") else name
+
+
+def spellings(*names: str) -> list[Callable[..., Any]]:
+    """Every function PyTorch has under a name: in torch, F, and as a method; ``add`` is also ``add_`` and ``+=``.
+
+    Raises:
+        LookupError: a name that PyTorch does not know at all, so that a slip of the pen does not go unnoticed.
+    """
+    spelled: dict[Callable[..., Any], None] = {}
+    for name in names:
+        variants = (name,) if name.startswith("__") else (name, f"{name}_", f"__{name}__", f"__i{name}__")
+        everywhere = [getattr(space, variant, None) for space in _NAMESPACES for variant in variants]
+        here = [function for function in everywhere if function is not None and is_visible(function)]
+        if not here:
+            raise LookupError(f"PyTorch has no function called {name!r}")
+        spelled.update(dict.fromkeys(here))
+    return list(spelled)
+
+
+def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
+    """Register an excitation rule for functions, in every :class:`ExcitationMode` from now on.
+
+    The rule is called as ``rule(call, *args, **kwargs)`` with the function's own arguments when one of them
+    carries the signal, and returns the function's value. It is made with :func:`pass_through`,
+    :func:`weighted_sum` or :func:`shared`:
+
+        @ebcli.rule(my_linear)
+        def my_linear_rule(call, input, weight, bias=None):
+            return ebcli.weighted_sum(call, input, LinearMap(F.linear, weight))
+
+    Raises:
+        ValueError: a function has a rule already.
+        TypeError: calls of a function cannot be seen by a function mode.
+    """
+    for function in functions:
+        if function in RULES:
+            raise ValueError(f"{name_of(function)} already has the rule {RULES[function].__name__}")
+        _refuse_if_hidden(function)
+
+    def register(own: _RuleT) -> _RuleT:
+        RULES.update(dict.fromkeys(functions, own))
+        return own
+
+    return register
+
+
+def unregister(*functions: Callable[..., Any]) -> None:
+    """Take back the rules of functions. Raises KeyError for one that has none."""
+    for function in functions:
+        del RULES[function]
+
+
+def _refuse_if_hidden(function: Callable[..., Any]) -> None:
+    if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
+        raise TypeError(
+            f"{function.__name__} is an autograd.Function, whose apply() no function mode gets to see: wrap it, "
+            f"op = torch.overrides.wrap_torch_function(lambda *args: args)({function.__name__}.apply), "
+            "call op in the network and register op"
+        )
+    if not is_visible(function):
+        raise TypeError(
+            f"calls of {name_of(function)} cannot be seen by a function mode: it does not call "
+            "torch.overrides.handle_torch_function. Wrap it with torch.overrides.wrap_torch_function"
+        )
+
+
+def is_visible(function: Any) -> bool:
+    """Whether a function mode gets to see calls of `function`."""
+    if not callable(function) or inspect.isclass(function):
+        return False
+    native = inspect.isbuiltin(function) and (function.__module__ or "").startswith("torch")
+    hands_over = "handle_torch_function" in getattr(getattr(function, "__code__", None), "co_names", ())
+    return native or hands_over or function in _overridable()
+
+
+@functools.cache
+def _overridable() -> frozenset[Callable[..., Any]]:
+    return frozenset(torch.overrides.get_testing_overrides())

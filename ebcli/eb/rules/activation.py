@@ -1,0 +1,82 @@
+"""Activations: one input and one output, so probability passes through unchanged.
+
+Their ordinary gradients are not Excitation Backprop: a saturated tanh would lose what it was handed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ebcli.eb.building import folded, pass_through
+from ebcli.eb.registry import Call, rule, spellings
+
+BOUNDED = 1  # between 0 and some limit: a gate if the other factor is not
+SWITCH = 2  # between 0 and 1: a gate by design
+
+
+@rule(*spellings("relu", "relu6"))
+def rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _rectified(call, input)
+
+
+@rule(*spellings("hardtanh", "clamp", "clip"))
+def bounded(call: Call, input: Tensor, min_val: Any = None, max_val: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    low = kwargs.get("min", -1.0 if min_val is None and "hardtanh" in call.site else min_val)
+    if isinstance(low, (int, float)) and low == 0:
+        return _rectified(call, input)
+    return pass_through(call, input, nonnegative=isinstance(low, (int, float)) and low > 0)
+
+
+@rule(*spellings("clamp_min"))
+def clamped(call: Call, input: Tensor, min: Any) -> Tensor:
+    return _rectified(call, input) if isinstance(min, (int, float)) and min == 0 else pass_through(call, input)
+
+
+def _rectified(call: Call, input: Tensor) -> Tensor:
+    value = folded(call, input, rectified=True)
+    if value is None:
+        value = pass_through(call, input, nonnegative=True, keeps_zero=True)
+    value.grad_fn.gate = BOUNDED  # type: ignore[union-attr]
+    return value
+
+
+@rule(
+    *spellings("leaky_relu", "elu", "celu", "selu", "prelu", "rrelu", "hardswish", "silu", "gelu", "mish"),
+    *spellings("tanh", "softsign", "hardshrink", "softshrink", "tanhshrink", "erf", "asinh", "atan", "sinh", "sin"),
+    *spellings("expm1", "log1p", "sign", "nan_to_num", "round", "trunc"),
+    *spellings("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"),
+    *spellings("feature_alpha_dropout"),
+)
+def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return pass_through(call, input, keeps_zero=True)
+
+
+@rule(*spellings("abs", "absolute", "square", "sqrt"))
+def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return pass_through(call, input, keeps_zero=True, nonnegative=True)
+
+
+@rule(*spellings("sigmoid", "hardsigmoid", "softmax", "softmin", "gumbel_softmax"))
+def switch(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    # a softmax is divided by a sum over other units; over its own unit it is one input, one output
+    return pass_through(call, input, nonnegative=True, gate=SWITCH)
+
+
+@rule(*spellings("exp", "exp2", "softplus", "reciprocal", "rsqrt"))
+def shifted_nonnegative(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return pass_through(call, input)
+
+
+@rule(
+    *spellings("log_softmax", "logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power")
+)
+def shifted(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return pass_through(call, input)
+
+
+@rule(*spellings("glu"))
+def gated_half(call: Call, input: Tensor, dim: int = -1) -> Tensor:
+    half, _ = input.chunk(2, dim)
+    return pass_through(call, half, keeps_zero=True)

@@ -1,0 +1,59 @@
+"""Layers with weights: linear, convolutions and transposed convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+
+from ebcli.eb.building import weighted_sum
+from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.weighted import LinearMap
+
+
+def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    """(C_out,) -> (C_out, 1, ...), to multiply a weight whose first axis is the output channel."""
+    return lambda scale: scale.reshape(-1, *(1 for _ in weight.shape[1:]))
+
+
+@rule(*spellings("linear"))
+def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    # input (..., in), weight (out, in)
+    return weighted_sum(call, input, LinearMap(F.linear, weight, _rows(weight)))
+
+
+@rule(*spellings("conv1d", "conv2d", "conv3d"))
+def convolution(
+    call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
+) -> Any:
+    # input (B, in, ...), weight (out, in / groups, ...); args: stride, padding, dilation, groups
+    def convolve(a: Tensor, w: Tensor) -> Tensor:
+        return call.func(a, w, None, *args, **kwargs)
+
+    return weighted_sum(call, input, LinearMap(convolve, weight, _rows(weight)))
+
+
+@rule(*spellings("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
+def transposed_convolution(
+    call: Call,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+) -> Any:
+    # input (B, in, ...), weight (in, out / groups, ...)
+    def spread(a: Tensor, w: Tensor) -> Tensor:
+        return call.func(a, w, None, stride, padding, output_padding, groups, dilation)
+
+    def per_output(scale: Tensor) -> Tensor:
+        rows = weight.shape[0] // groups  # inputs of one group, which all reach that group's outputs
+        by_row = scale.reshape(groups, -1).repeat_interleave(rows, dim=0)
+        return by_row.reshape(*by_row.shape, *(1 for _ in weight.shape[2:]))
+
+    return weighted_sum(call, input, LinearMap(spread, weight, per_output))

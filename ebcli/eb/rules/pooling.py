@@ -1,0 +1,35 @@
+"""Averages and sums: weighted sums with fixed weights that are never negative."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from ebcli.eb.building import weighted_sum
+from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.weighted import LinearMap
+
+
+@rule(
+    *spellings("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *spellings("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *spellings("mean", "sum", "cumsum", "fold"),
+)
+def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))
+
+
+@rule(*spellings("interpolate"))
+def interpolation(
+    call: Call,
+    input: Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    if mode == "bicubic":
+        return NotImplemented  # its weights are partly negative
+    return weighted_sum(call, input, LinearMap(lambda a: call.func(a, size, scale_factor, mode, *args, **kwargs)))
