@@ -12,7 +12,10 @@ from PIL import Image, ImageEnhance, ImageOps
 from ebcli.errors import ConfigurationError, closest
 from ebcli.images import Placement
 
-_OUTSIDE_BRIGHTNESS = 0.45  # of the photo where the network did not look
+# The photo steps back behind the map: its colours are halved, lest they be taken for the map's.
+_SATURATION = 0.5
+_BRIGHTNESS = 0.85
+_OUTSIDE_BRIGHTNESS = 0.65  # darker still where the network did not look
 
 
 @lru_cache
@@ -66,20 +69,18 @@ def upsample(
         counts.append(last - first)
         box_starts.append(max(0.0, (first - low) / cell + 1))
         box_ends.append(min(float(padded), (last - low) / cell + 1))
-    fine = Image.fromarray(cells).resize(
-        (counts[0], counts[1]), Image.Resampling.BICUBIC, box=(*box_starts, *box_ends)
-    )
+    fine = Image.fromarray(cells).resize((counts[0], counts[1]), Image.Resampling.BICUBIC, box=(*box_starts, *box_ends))
     return np.maximum(np.asarray(fine), 0), (starts[0], starts[1])
 
 
 def overlay(
-    image: Image.Image, saliency: ArrayLike, place: Placement, cmap: str = "turbo", alpha: float = 0.7
+    image: Image.Image, saliency: ArrayLike, place: Placement, cmap: str = "inferno", alpha: float = 0.85
 ) -> Image.Image:
-    """The photo with its map painted over it, at the photo's own size.
+    """The photo, muted, with its map painted over it, at the photo's own size.
 
-    The map is scaled by its own maximum. The higher it is, the more opaque its colour, up to ``alpha``.
-    Outside the network's crop there is no map, and the photo is darkened. A map with nothing to show
-    (``is_blank``) leaves the photo grey.
+    The map is scaled by its own maximum m; where it is v, its colour is painted with the opacity
+    ``alpha * (v / m) ** 0.6``. Outside the network's crop there is no map, and the photo is darker. A map with
+    nothing to show (``is_blank``) leaves the photo grey.
 
     Args:
         image: RGB.
@@ -101,15 +102,10 @@ def overlay(
     level = Image.fromarray((shares * 255).round().astype(np.uint8))
     coloured = level.copy()
     coloured.putpalette(palette(cmap).tobytes())
-    opacity = level.point([round(255 * alpha * _opacity(value / 255)) for value in range(256)])
+    opacity = level.point([round(255 * alpha * (value / 255) ** 0.6) for value in range(256)])
 
-    picture = ImageEnhance.Brightness(image).enhance(_OUTSIDE_BRIGHTNESS)
-    right, bottom = corner[0] + level.width, corner[1] + level.height
-    seen = image.crop((*corner, right, bottom))
+    muted = ImageEnhance.Brightness(ImageEnhance.Color(image).enhance(_SATURATION)).enhance(_BRIGHTNESS)
+    seen = muted.crop((*corner, corner[0] + level.width, corner[1] + level.height))
+    picture = ImageEnhance.Brightness(muted).enhance(_OUTSIDE_BRIGHTNESS)
     picture.paste(Image.composite(coloured.convert("RGB"), seen, opacity), corner)
     return picture
-
-
-def _opacity(value: float) -> float:
-    """A smooth step: faint where the map is low, steady where it is high."""
-    return value * value * (3 - 2 * value)

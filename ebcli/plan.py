@@ -37,8 +37,8 @@ class RunPlan:
     targets: tuple[str, ...] = ()
     top_k: int = 1
     output: Path = Path("saliency")
-    cmap: str = "turbo"
-    alpha: float = 0.7
+    cmap: str = "inferno"
+    alpha: float = 0.85
     device: str = "auto"
 
     def __post_init__(self) -> None:

@@ -102,7 +102,7 @@ def test_the_map_covers_the_crop_and_nothing_else() -> None:
     size = (512, 256)  # already of the resized height: the crop is the middle 224 pixels each way
     photo = Image.new("RGB", size, (100, 100, 100))
     painted = np.asarray(overlay(photo, np.ones((7, 7)), placement(size, preset), alpha=1.0))
-    hot = np.all(painted == palette("turbo")[255], axis=-1)
+    hot = np.all(painted == palette("inferno")[255], axis=-1)
     rows, columns = np.nonzero(hot)
     assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (144, 368, 16, 240)
     assert hot.sum() == 224 * 224
@@ -112,9 +112,7 @@ def test_the_map_covers_the_crop_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 1), (3, 1000), (1000, 3)])
 @pytest.mark.parametrize("preset", PRESETS, ids=["crop", "whole", "padded"])
-def test_tiny_and_narrow_images_have_a_picture_too(
-    size: tuple[int, int], preset: ImageClassification
-) -> None:
+def test_tiny_and_narrow_images_have_a_picture_too(size: tuple[int, int], preset: ImageClassification) -> None:
     assert overlay(Image.new("RGB", size, "grey"), np.ones((7, 7)), placement(size, preset)).size == size
 
 
@@ -138,23 +136,27 @@ def test_the_map_is_clamped_not_folded() -> None:
     assert (10 <= row < 20) and (20 <= column < 30)
 
 
-@pytest.mark.parametrize("cmap", ["turbo", "viridis", "jet"])
-@pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
-def test_colours_are_the_colormaps_own(cmap: str, value: float) -> None:
+@pytest.mark.parametrize("cmap", ["inferno", "turbo", "viridis", "jet", "tab10"])
+@pytest.mark.parametrize(("value", "opacity"), [(0.0, 0.0), (0.5, 0.6598), (1.0, 1.0)])  # 0.5 ** 0.6 = 0.6598
+def test_colours_are_the_colormaps_own(cmap: str, value: float, opacity: float) -> None:
     saliency = np.full((4, 4), value)
-    saliency[:, 3] = 1.0  # the scale's maximum
-    photo = Image.new("RGB", (400, 400), (10, 20, 30))
-    painted = overlay(photo, saliency, Placement(0, 0, 400, 400), cmap=cmap, alpha=1.0)
-    seen = np.array(painted.getpixel((50, 200)), dtype=float)
-    colour = np.array(colormaps[cmap](value)[:3]) * 255
-    share = value  # a smooth step is 0, 1/2 and 1 at 0, 1/2 and 1
-    np.testing.assert_allclose(seen, share * colour + (1 - share) * np.array([10, 20, 30]), atol=2)
+    saliency[:, 3] = 1.0  # the scale's maximum, out of reach of the pixel looked at
+    photo = Image.new("RGB", (400, 400), (100, 100, 100))
+    place = Placement(0, 0, 400, 400)
+    bare = np.array(overlay(photo, saliency, place, cmap, alpha=0.0).getpixel((50, 200)))
+    for alpha in (1.0, 0.5):
+        seen = np.array(overlay(photo, saliency, place, cmap, alpha).getpixel((50, 200)))
+        colour = np.array(colormaps[cmap](value)[:3]) * 255
+        share = alpha * opacity
+        np.testing.assert_allclose(seen, share * colour + (1 - share) * bare, atol=2)
 
 
-def test_alpha_zero_leaves_the_seen_photo_as_it_is() -> None:
+def test_alpha_zero_shows_the_photo_and_nothing_of_the_map() -> None:
     photo = Image.effect_noise((50, 50), 80).convert("RGB")
-    painted = overlay(photo, np.ones((2, 2)), Placement(0, 0, 50, 50), alpha=0.0)
-    assert np.array_equal(np.asarray(painted), np.asarray(photo))
+    place = Placement(0, 0, 50, 50)
+    one, other = (np.asarray(overlay(photo, spot(5, k, k), place, alpha=0.0)).astype(int) for k in (1, 3))
+    assert np.array_equal(one, other)
+    assert np.corrcoef(one.ravel(), np.asarray(photo).ravel())[0, 1] > 0.999
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])
