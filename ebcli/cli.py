@@ -65,6 +65,7 @@ class _ClassName(click.ParamType):
 @click.option(
     "--target",
     "targets",
+    envvar="EB_SALIENCY_TARGET",
     type=_ClassName(),
     multiple=True,
     show_default="the most likely",
@@ -97,9 +98,7 @@ class _ClassName(click.ParamType):
     help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.",
 )
 @click.option("--list-models", is_flag=True, help="Print the names of the models and exit.")
-@click.option(
-    "--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride."
-)
+@click.option("--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar and no warnings.")
 @click.option("-v", "--verbose", is_flag=True, help="Also say what was used and what each image shows.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")

@@ -147,16 +147,12 @@ class _Worker:
 
         plan, loaded = self.plan, self.loaded
         inputs = loaded.transforms(image).unsqueeze(0).to(self.device)
-        result = excitation_backprop(
-            loaded.net, inputs, choose, layer=self.layer, contrastive=plan.contrastive
-        )
+        result = excitation_backprop(loaded.net, inputs, choose, layer=self.layer, contrastive=plan.contrastive)
         place = placement(image.size, loaded.transforms)
-        scores = result.logits[0].softmax(-1)
+        maps, mass, scores = result.maps[0], result.mass[0].tolist(), result.logits[0].softmax(-1).tolist()
         for k, index in enumerate(chosen[0][0].tolist()):
-            saliency = result.maps[0, k].float().cpu().numpy()
+            saliency = maps[k].float().cpu().numpy()
             category = loaded.categories[index] if loaded.categories else None
             picture = picture_path(plan.output, path, index, category)
             write_picture(overlay(image, saliency, place, plan.cmap, plan.alpha), picture)
-            yield ClassMap(
-                index, category, scores[index].item(), result.mass[0, k].item(), picture, is_blank(saliency)
-            )
+            yield ClassMap(index, category, scores[index], mass[k], picture, is_blank(saliency))

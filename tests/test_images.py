@@ -158,9 +158,7 @@ def test_an_image_is_told_by_its_name_or_by_its_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (500, 500), (301, 999), (97, 61), (3000, 100)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (232, 224), (236, 235), (224, 224), (64, 100)])
-def test_the_placement_is_where_torchvision_really_looks(
-    size: tuple[int, int], resize: int, crop: int
-) -> None:
+def test_the_placement_is_where_torchvision_really_looks(size: tuple[int, int], resize: int, crop: int) -> None:
     """An image of its own coordinates goes through the preset, and comes out as what the placement says."""
     width, height = size
     x, y = torch.meshgrid(torch.arange(width) + 0.5, torch.arange(height) + 0.5, indexing="xy")

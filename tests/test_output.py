@@ -32,9 +32,7 @@ def test_class_names_are_data(name: str, expected: str) -> None:
     assert slug(name) == expected
 
 
-def test_different_inputs_have_different_places_inside(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     inputs = [
         "a.jpg", "a.png", "a", "b/a.jpg", "../a.jpg", "../../a.jpg", "b/../../a.jpg.png",
@@ -63,9 +61,7 @@ def test_names_at_the_limit_of_the_file_system_stay_writable_and_apart(tmp_path:
     assert len(set(tmp_path.iterdir())) == len(long)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "sub/a.png"
     write_picture(Image.new("RGB", (2, 2), "red"), path)
     before = path.read_bytes()

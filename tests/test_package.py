@@ -1,0 +1,56 @@
+"""What is imported when, and what the package exports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.metadata import version
+
+import pytest
+
+import ebcli
+
+
+def run_python(code: str) -> str:
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--list-models"], [], ["--top-k", "x"]])
+def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
+    printed = run_python(
+        "import sys\n"
+        "import ebcli\n"
+        "from ebcli.cli import main\n"
+        "try:\n"
+        f"    main({arguments!r})\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = {'torch', 'torchvision', 'numpy', 'PIL', 'matplotlib', 'tqdm'}\n"
+        "print('imported:', sorted(heavy & set(sys.modules)))\n"
+    )
+    assert printed.splitlines()[-1] == "imported: []"
+
+
+def test_help_imports_nothing_beyond_click_and_itself() -> None:
+    """Keeps ``--help`` fast: 0.2 s leave no room for a scientific package."""
+    third_party = run_python(
+        "import sys\n"
+        "from ebcli.cli import main\n"
+        "try:\n"
+        "    main(['--help'])\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "roots = {name.partition('.')[0] for name in sys.modules}\n"
+        "paths = {n for n in roots if 'site-packages' in (getattr(sys.modules.get(n), '__file__', None) or '')}\n"
+        "print('imported:', sorted(n for n in paths if not n.startswith('_')))\n"
+    )
+    assert third_party.splitlines()[-1] == "imported: ['click']"
+
+
+def test_everything_exported_is_there() -> None:
+    for name in ebcli.__all__:
+        assert getattr(ebcli, name) is not None
+        assert name in dir(ebcli)
+    assert ebcli.__version__ == version("ebcli")
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ebcli.nothing  # noqa: B018
