@@ -1,0 +1,63 @@
+"""Classes by index or by name. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ebcli.errors import ConfigurationError, closest
+
+
+def resolve_class(categories: Sequence[str] | None, target: str | int, num_classes: int | None = None) -> int:
+    """The index of a class given by index or by name.
+
+        resolve_class(categories, 281)            # 281
+        resolve_class(categories, "281")          # 281
+        resolve_class(categories, "Tabby")        # 281: case does not matter
+        resolve_class(categories, "tiger cat")    # 282
+        resolve_class(categories, "tabb")         # 281: part of one name only
+
+    A name that equals a category to the letter wins over one that differs in case, and that over one that
+    holds it; ImageNet needs the first for its dog "Cardigan" and its garment "cardigan".
+
+    Args:
+        categories: the class names in the order of the output units, or None where they are unknown.
+        target: an index, as a number or in digits, or a name.
+        num_classes: how many output units there are; None for as many as there are categories.
+
+    Raises:
+        ConfigurationError: no such class, or more than one; the message lists the closest or all of them.
+    """
+    count = num_classes if num_classes is not None or categories is None else len(categories)
+    text = str(target).strip()
+    try:
+        index = int(text)
+    except ValueError:
+        return _index_of_name(categories, text, count)
+    if index < 0 or (count is not None and index >= count):
+        valid = "0 or more" if count is None else f"0 to {count - 1}"
+        raise ConfigurationError(f"there is no class {index}: the network's classes are {valid}")
+    return index
+
+
+def _index_of_name(categories: Sequence[str] | None, name: str, count: int | None) -> int:
+    if categories is None:
+        valid = "" if count is None else f", 0 to {count - 1}"
+        raise ConfigurationError(f"the network's class names are unknown: give {name!r} by index{valid}")
+    folded = name.casefold()
+    tests = (
+        lambda category: category == name,
+        lambda category: category.casefold() == folded,
+        lambda category: bool(folded) and folded in category.casefold(),
+    )
+    for test in tests:
+        matches = [index for index, category in enumerate(categories) if test(category)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            shown = ", ".join(f"{index} {categories[index]!r}" for index in matches[:5])
+            more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
+            raise ConfigurationError(
+                f"class {name!r} is ambiguous, it fits {shown}{more}: give the full name or the index"
+            )
+    hint = closest(name, categories) or f"give one of its {len(categories)} class names or an index"
+    raise ConfigurationError(f"there is no class {name!r}: {hint}")

@@ -1,0 +1,187 @@
+"""The layers of a network: what they give, at which stride, and which one to draw a map at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebcli.errors import LayerError, closest
+from ebcli.models.checkpoint import first_line
+from ebcli.models.loading import LoadedModel
+
+# Stride 16, and up to a quarter more: unpadded layers lose border cells, so that AlexNet's 13 x 13 cells of
+# stride 16 seem to have stride 224 / 13 = 17.2. Nothing of stride 32 comes that low.
+MAX_STRIDE = 16 * 1.25
+
+# Two blank images tell an image's outputs from what is the same for all: the position tables of Swin v2
+# go through modules too, and look like maps
+BATCH = 2
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One module of a network, as one forward pass found it.
+
+    Attributes:
+        name: its name in ``named_modules()``.
+        type: its class.
+        shape: its output's shape without the batch: (C, H, W), (H, W, C), (N, C) or other.
+        stride: input side over output side, in pixels a cell; None where the output has no spatial layout.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    stride: float | None
+
+
+def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None) -> list[Layer]:
+    """The layers of a network in the order in which their outputs come to be.
+
+    A block stands after the modules inside it. Only modules that are called exactly once, on something of the
+    image, and return a single tensor are listed: no others have one map.
+
+    Args:
+        loaded: the network.
+        input_size: side or (height, width) of the input in pixels; None for its preprocessing's crop.
+
+    Raises:
+        LayerError: the network takes no input of that size.
+    """
+    if input_size is None:
+        input_size = loaded.transforms.crop_size[0]
+    height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+    found = []
+    for name, module, output in _forward(loaded, height, width):
+        shape, stride = tuple(output.shape[1:]), None
+        if len(output) == BATCH:  # windows of an image stacked along the batch are no map of it
+            stride = _stride(shape, height, width)
+        found.append(Layer(name, type(module).__name__, shape, stride))
+    return found
+
+
+def default_layer(loaded: LoadedModel) -> str:
+    """The layer whose map says most: the literature's choice, or the deepest of stride 16 or so.
+
+    Among the layers below the classifier it takes those of the largest stride up to ``MAX_STRIDE``, of these
+    the outermost modules (``features.5`` rather than ``features.6.0.block.0``, which is only a part of the
+    next stage), and of these the last.
+
+    Raises:
+        LayerError: no layer below the classifier has a spatial layout.
+    """
+    for pattern, choose in _SETTLED:
+        if pattern.match(loaded.name):
+            return choose(loaded.net)
+    modules = dict(loaded.net.named_modules())
+    listed = layers(loaded)
+    weighted = [i for i, layer in enumerate(listed) if _is_weighted(modules[layer.name])]
+    below = listed[: weighted[-1]] if weighted else listed
+    strides = [layer.stride for layer in below if layer.stride is not None]
+    if not strides:
+        raise LayerError(f"{loaded.name} has no layer with a spatial layout below its classifier")
+    # Where every layer is coarser, the finest will have to do
+    stride = max((s for s in strides if s <= MAX_STRIDE), default=min(strides))
+    stage = [layer.name for layer in below if layer.stride == stride]
+    outermost = min(name.count(".") for name in stage)
+    return next(name for name in reversed(stage) if name.count(".") == outermost)
+
+
+def resolve_layer(loaded: LoadedModel, name: str) -> str:
+    """The name itself, if the network has such a module.
+
+    Raises:
+        LayerError: it has none; the message gives the closest names.
+    """
+    names = [known for known, _ in loaded.net.named_modules() if known]
+    if name not in names:
+        hint = closest(name, names) or f"its modules start with {', '.join(names[:3])}"
+        raise LayerError(f"{loaded.name} has no layer {name!r}: {hint}")
+    return name
+
+
+def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn.Module, Tensor]]:
+    """Name, module and output of each module called once with one tensor as its result, in order of result.
+
+    The outputs are on the meta device: shapes without data. The network is left as it was found.
+    """
+    net = loaded.net
+    outputs: list[tuple[str, nn.Module, Any]] = []
+    calls: dict[str, int] = {}
+
+    def record(name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+        calls[name] = calls.get(name, 0) + 1
+        outputs.append((name, module, output.to("meta") if isinstance(output, Tensor) else None))
+
+    parameter = next(net.parameters())
+    images = torch.zeros(BATCH, 3, height, width, device=parameter.device, dtype=parameter.dtype)
+    training = [(module, module.training) for module in net.modules()]
+    handles = [m.register_forward_hook(partial(record, name)) for name, m in net.named_modules() if name]
+    try:
+        net.eval()  # or batch normalisation would take the blank images into its statistics
+        with torch.no_grad():
+            net(images)
+    except (RuntimeError, AssertionError) as error:
+        raise LayerError(
+            f"{loaded.name} takes no input of {height} x {width} pixels: {first_line(error)}"
+        ) from error
+    finally:
+        for handle in handles:
+            handle.remove()
+        for module, flag in training:
+            module.training = flag
+    return [
+        (name, module, output)
+        for name, module, output in outputs
+        if calls[name] == 1 and output is not None and output.ndim > 1 and len(output) % BATCH == 0
+    ]
+
+
+def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
+    """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without a class token."""
+    if len(shape) == 3:
+        grids = [shape[1:], shape[:2]]
+    elif len(shape) == 2:
+        # The grid of N tokens has the input's proportions; a class token would make one more
+        grids = []
+        for tokens in (shape[0], shape[0] - 1):
+            rows = round((tokens * height / width) ** 0.5)
+            if rows and tokens % rows == 0:
+                grids.append((rows, tokens // rows))
+    else:
+        return None
+    for rows, columns in grids:
+        if rows * columns == 1 or rows > height or columns > width:
+            continue  # one cell has no place
+        # Rounding at the border can cost the longer side a cell
+        if abs(columns - width * rows / height) < 1:
+            return height / rows
+    return None
+
+
+def _is_weighted(module: nn.Module) -> bool:
+    return isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
+
+
+def _fourth_max_pool(net: nn.Module) -> str:
+    return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
+
+
+def _last_encoder_layer_but_one(net: nn.Module) -> str:
+    """After the last encoder layer only the class token counts; one before, attention still spreads it."""
+    names = [name for name, _ in net.named_modules()]
+    return [name for name in names if re.fullmatch(r"encoder\.layers\.encoder_layer_\d+", name)][-2]
+
+
+# VGG-16's pool4 (features.23) and ResNet's layer3 are where Excitation Backprop is usually drawn
+_SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
+    (re.compile(r"vgg\d+"), _fourth_max_pool),
+    (re.compile(r"(wide_)?resne(t|xt)\d+"), lambda _net: "layer3"),
+    (re.compile(r"vit_"), _last_encoder_layer_but_one),
+)

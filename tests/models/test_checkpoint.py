@@ -1,0 +1,181 @@
+"""Reading checkpoint files and fitting them to networks."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torchvision.models import resnet18
+
+from ebcli.errors import ConfigurationError
+from ebcli.models import load_model
+from ebcli.models.checkpoint import classes_in, load_checkpoint, read_checkpoint
+
+
+@pytest.fixture(scope="module")
+def finetuned() -> nn.Module:
+    return resnet18(num_classes=7).eval()
+
+
+def prefixed(net: nn.Module, prefix: str) -> dict[str, torch.Tensor]:
+    return {prefix + key: value for key, value in net.state_dict().items()}
+
+
+WRAPPINGS = {
+    "state dict": lambda net: net.state_dict(),
+    "plain dict": lambda net: dict(net.state_dict()),
+    "DataParallel": lambda net: nn.DataParallel(net).state_dict(),
+    "torchvision reference script": lambda net: {
+        "model": prefixed(net, "module."),
+        "optimizer": {"state": {}, "param_groups": []},
+        "epoch": 3,
+        "args": argparse.Namespace(lr=0.1, name="x"),
+    },
+    "ImageNet example": lambda net: {"epoch": 9, "arch": "resnet18", "state_dict": prefixed(net, "module.")},
+    "Lightning and compile": lambda net: {"state_dict": prefixed(net, "model._orig_mod.")},
+    "without batch counters": lambda net: {
+        key: value for key, value in net.state_dict().items() if "num_batches" not in key
+    },
+}
+
+
+@pytest.mark.parametrize("wrapping", WRAPPINGS)
+def test_a_wrapped_checkpoint_gives_the_same_network(tmp_path, finetuned, wrapping):
+    path = tmp_path / "finetuned.pth"
+    torch.save(WRAPPINGS[wrapping](finetuned), path)
+    loaded = load_model("resnet18", weights=path)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded.net(images), finetuned(images), rtol=0, atol=0)
+    assert loaded.categories is None  # seven classes of the user's own
+    assert loaded.weights == str(path)
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("safetensors"), reason="safetensors is not installed")
+def test_safetensors_give_the_same_network(tmp_path, finetuned):
+    from safetensors.torch import save_file
+
+    path = tmp_path / "finetuned.safetensors"
+    save_file(finetuned.state_dict(), path)
+    loaded = load_model("resnet18", weights=path)
+    images = torch.randn(1, 3, 64, 64)
+    with torch.inference_mode():
+        torch.testing.assert_close(loaded.net(images), finetuned(images), rtol=0, atol=0)
+    path.write_bytes(b"no safetensors")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_checkpoint(path)
+
+
+def test_without_safetensors_the_user_learns_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
+    with pytest.raises(ConfigurationError, match="pip install safetensors"):
+        read_checkpoint(tmp_path / "net.safetensors")
+
+
+class Hostile:
+    def __init__(self, witness: Path) -> None:
+        self.witness = witness
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.witness),)
+
+
+def test_a_hostile_checkpoint_runs_nothing(tmp_path):
+    witness, path = tmp_path / "witness", tmp_path / "hostile.pth"
+    torch.save({"state_dict": {"weight": torch.ones(1)}, "extra": Hostile(witness)}, path)
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_checkpoint(path)
+    assert not witness.exists()
+    torch.load(path, weights_only=False)  # the trap itself works
+    assert witness.exists()
+
+
+def unreadable(tmp_path: Path) -> dict[str, bytes]:
+    path = tmp_path / "whole.pth"
+    torch.save(resnet18().state_dict(), path)
+    whole = path.read_bytes()
+    torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
+    legacy = path.read_bytes()
+    return {
+        "empty": b"",
+        "text": b"version https://git-lfs.github.com/spec/v1\n",
+        "page": b"<!DOCTYPE html><html></html>",
+        "zeros": bytes(1000),
+        "noise": bytes(range(256)) * 40,
+        "picture": b"\x89PNG\r\n\x1a\n" + bytes(range(200)),
+        "half": whole[: len(whole) // 2],
+        "start": whole[:100],
+        "legacy half": legacy[: len(legacy) // 2],
+        "legacy end missing": legacy[:-4],
+    }
+
+
+def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
+    for name, content in unreadable(tmp_path).items():
+        path = tmp_path / f"{name}.pth"
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError) as caught:
+            load_model("resnet18", weights=path)
+        message = str(caught.value)
+        assert str(path) in message and "\n" not in message, name
+
+
+@pytest.mark.parametrize(
+    ("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")]
+)
+def test_a_file_without_a_state_dict_says_what_it_holds(tmp_path, content, named):
+    torch.save(content, tmp_path / "other.pth")
+    with pytest.raises(ConfigurationError, match=f"no state dict.*{named}"):
+        read_checkpoint(tmp_path / "other.pth")
+
+
+def test_a_whole_pickled_network_is_refused_with_advice(tmp_path, finetuned):
+    torch.save(finetuned, tmp_path / "network.pth")
+    with pytest.raises(ConfigurationError, match=r"state_dict\(\)"):
+        read_checkpoint(tmp_path / "network.pth")
+
+
+def test_keys_that_do_not_fit_are_named(tmp_path, finetuned):
+    state = finetuned.state_dict()
+    state["extra.weight"] = torch.ones(1)
+    del state["layer1.0.conv1.weight"]
+    torch.save(state, tmp_path / "other.pth")
+    with pytest.raises(ConfigurationError) as caught:
+        load_model("resnet18", weights=tmp_path / "other.pth")
+    message = str(caught.value)
+    assert "1 missing key (layer1.0.conv1.weight)" in message
+    assert "1 unexpected key (extra.weight)" in message
+    assert "resnet18" in message
+
+
+def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path, finetuned):
+    state = finetuned.state_dict()
+    state["conv1.weight"] = torch.ones(64, 1, 7, 7)
+    torch.save(state, tmp_path / "grey.pth")
+    with pytest.raises(ConfigurationError, match=r"conv1.weight is \(64, 1, 7, 7\) in place of \(64, 3, 7, 7\)"):
+        load_model("resnet18", weights=tmp_path / "grey.pth")
+
+
+def test_another_architectures_checkpoint_is_refused(tmp_path):
+    torch.save(load_model().net.state_dict(), tmp_path / "lite0.pth")
+    with pytest.raises(ConfigurationError, match=r"122 missing|missing keys \(conv1.weight"):
+        load_model("resnet18", weights=tmp_path / "lite0.pth")
+
+
+def test_the_number_of_classes_is_the_classifiers(finetuned):
+    assert classes_in(finetuned.state_dict(), resnet18()) == 7
+    assert classes_in({}, resnet18()) is None
+
+
+def test_loading_fills_every_tensor(finetuned):
+    net = resnet18(num_classes=7)
+    load_checkpoint(net, dict(finetuned.state_dict()), "test")
+    for key, value in net.state_dict().items():
+        torch.testing.assert_close(value, finetuned.state_dict()[key], rtol=0, atol=0)

@@ -1,0 +1,78 @@
+"""Classes by index and by name."""
+
+from __future__ import annotations
+
+import pytest
+from torchvision.models import ResNet18_Weights
+
+from ebcli.errors import ConfigurationError
+from ebcli.models import resolve_class
+
+CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
+
+
+@pytest.mark.parametrize(
+    ("target", "index"),
+    [
+        (281, 281),
+        ("281", 281),
+        (" 281 ", 281),
+        ("tabby", 281),
+        ("TABBY", 281),
+        ("tiger cat", 282),
+        ("tiger", 292),  # to the letter, though "tiger cat" and others hold it
+        ("gondol", 576),
+        ("crane", 517),  # the machine; the bird is "crane bird"
+        ("Cardigan", 264),  # the dog
+        ("cardigan", 474),  # the garment
+        (0, 0),
+        (999, 999),
+    ],
+)
+def test_a_class_is_found_by_index_and_by_name(target, index):
+    # WordNet's order of ImageNet's classes: 281 tabby, 282 tiger cat, 292 tiger, 576 gondola
+    assert resolve_class(CATEGORIES, target, 1000) == index
+
+
+@pytest.mark.parametrize("target", [-1, "-1", 1000, "1000"])
+def test_an_index_out_of_range_is_refused_with_the_range(target):
+    with pytest.raises(ConfigurationError, match="0 to 999"):
+        resolve_class(CATEGORIES, target, 1000)
+
+
+def test_the_number_of_classes_defaults_to_that_of_the_categories():
+    assert resolve_class(("a", "b"), 1, None) == 1
+    with pytest.raises(ConfigurationError, match="0 to 1"):
+        resolve_class(("a", "b"), 2, None)
+
+
+def test_a_misspelt_name_gets_the_closest():
+    with pytest.raises(ConfigurationError, match="'zebra'"):
+        resolve_class(CATEGORIES, "zeebra", 1000)
+
+
+def test_a_name_like_no_other_is_refused_all_the_same():
+    with pytest.raises(ConfigurationError, match="1000 class names"):
+        resolve_class(CATEGORIES, "qqqqqqqq", 1000)
+
+
+@pytest.mark.parametrize("name", ["CARDIGAN", "terrier", "spaniel"])
+def test_an_ambiguous_name_lists_the_classes_it_fits(name):
+    with pytest.raises(ConfigurationError, match="ambiguous") as caught:
+        resolve_class(CATEGORIES, name, 1000)
+    fits = [i for i, category in enumerate(CATEGORIES) if name.casefold() in category.casefold()]
+    assert str(fits[0]) in str(caught.value)
+
+
+def test_an_empty_name_fits_nothing():
+    with pytest.raises(ConfigurationError, match="no class ''"):
+        resolve_class(CATEGORIES, "", 1000)
+
+
+def test_without_class_names_only_indices_count():
+    assert resolve_class(None, "3", 7) == 3
+    assert resolve_class(None, 3, None) == 3
+    with pytest.raises(ConfigurationError, match=r"names are unknown.*0 to 6"):
+        resolve_class(None, "tabby", 7)
+    with pytest.raises(ConfigurationError, match="0 or more"):
+        resolve_class(None, -3, None)

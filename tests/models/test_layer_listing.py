@@ -1,0 +1,208 @@
+"""The layers of a network and the choice among them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from ebcli.errors import LayerError
+from ebcli.models import Layer, LoadedModel, default_layer, layers, load_model, resolve_layer
+
+
+def shapes_only(name: str) -> LoadedModel:
+    with torch.device("meta"):
+        return load_model(name, weights="none", device="meta")
+
+
+def wrapped(net: nn.Module, crop: int = 32) -> LoadedModel:
+    return LoadedModel("own", net, SimpleNamespace(crop_size=[crop]), None, "none")
+
+
+def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> dict[str, Layer]:
+    return {layer.name: layer for layer in layers(loaded, size)}
+
+
+@pytest.mark.parametrize(
+    ("model", "layer", "shape", "stride"),
+    [
+        # the tables of the networks' papers
+        ("vgg16", "features.23", (512, 14, 14), 16),
+        ("vgg16", "classifier.6", (1000,), None),
+        ("resnet50", "layer3", (1024, 14, 14), 16),
+        ("resnet50", "avgpool", (2048, 1, 1), None),
+        ("alexnet", "features.12", (256, 6, 6), 224 / 6),
+        ("vit_b_16", "conv_proj", (768, 14, 14), 16),
+        ("vit_b_16", "encoder.layers.encoder_layer_0", (197, 768), 16),
+        ("vit_b_16", "heads", (1000,), None),
+        ("swin_t", "features.0", (56, 56, 96), 4),
+        ("swin_t", "features.7", (7, 7, 768), 32),
+        ("efficientnet_b0", "features.5.0.block.2.avgpool", (480, 1, 1), None),
+    ],
+)
+def test_shapes_and_strides_are_the_papers(model, layer, shape, stride):
+    found = listed(shapes_only(model))[layer]
+    assert found.shape == shape
+    assert found.stride == (None if stride is None else pytest.approx(stride))
+
+
+def test_types_are_class_names_and_blocks_follow_what_they_hold():
+    found = listed(shapes_only("resnet18"))
+    assert found["layer1.0.conv1"].type == "Conv2d"
+    assert found["layer1.0"].type == "BasicBlock"
+    order = list(found)
+    assert order.index("conv1") < order.index("layer1.0.conv1") < order.index("layer1.0") < order.index("layer1")
+    assert order[-1] == "fc"
+
+
+def test_order_is_that_of_execution_not_of_definition():
+    class Swapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.second, self.first = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 3, 3)
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    assert list(listed(wrapped(Swapped()))) == ["first", "second"]
+
+
+def test_modules_called_twice_never_or_without_one_tensor_are_left_out():
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.relu, self.unused = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(3, 3, 1)
+            self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+            self.table = nn.Linear(2, 4)
+
+        def forward(self, x):
+            x = self.relu(self.relu(self.conv(x)))
+            x = x.flatten(2).transpose(1, 2)
+            grid = self.table(torch.zeros(1, 30, 30, 2))  # the same for every image
+            return self.attention(x, x, x)[0] + grid.flatten(1, 2)
+
+    assert list(listed(wrapped(Mixed()))) == ["conv"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride"),
+    [
+        ((8, 24, 40), 4),  # channels first
+        ((24, 40, 8), 4),  # channels last
+        ((24 * 40, 8), 4),  # tokens
+        ((24 * 40 + 1, 8), 4),  # and a class token
+        ((8, 23, 39), 96 / 23),  # unpadded
+        ((8, 24, 24), None),
+        ((8, 1, 1), None),
+        ((11, 8), None),
+        ((8,), None),
+        ((2, 3, 24, 40), None),
+    ],
+)
+def test_layouts_of_an_oblong_image_are_told_apart(shape, stride):
+    class Fixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.probe = nn.Linear(1, 1)
+            self.layout = nn.Module()
+            self.layout.forward = lambda x: x.new_zeros(len(x), *shape)
+
+        def forward(self, x):
+            return self.layout(x)
+
+    found = listed(wrapped(Fixed()), (96, 160))["layout"]
+    assert found.shape == shape
+    assert found.stride == (None if stride is None else pytest.approx(stride))
+
+
+def test_listing_leaves_the_network_as_it_was():
+    loaded = load_model()
+    loaded.net.train()
+    loaded.net.features[3].eval()
+    flags = [module.training for module in loaded.net.modules()]
+    before = {key: value.clone() for key, value in loaded.net.state_dict().items()}
+    layers(loaded, 64)
+    with pytest.raises(LayerError, match="0 x 0"):
+        layers(loaded, 0)
+    assert [module.training for module in loaded.net.modules()] == flags
+    assert not any(module._forward_hooks for module in loaded.net.modules())
+    for key, value in loaded.net.state_dict().items():
+        torch.testing.assert_close(value, before[key], rtol=0, atol=0)
+
+
+def test_a_size_the_network_does_not_take_is_one_sentence():
+    with pytest.raises(LayerError, match="vit_b_16 takes no input of 100 x 100 pixels") as caught:
+        layers(shapes_only("vit_b_16"), 100)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        ("vgg16", "features.23"),  # pool4, in the paper's words
+        ("vgg16_bn", "features.33"),
+        ("vgg11", "features.15"),
+        ("vgg19", "features.27"),
+        ("resnet18", "layer3"),
+        ("resnext50_32x4d", "layer3"),
+        ("wide_resnet50_2", "layer3"),
+        ("vit_b_16", "encoder.layers.encoder_layer_10"),
+        ("vit_l_32", "encoder.layers.encoder_layer_22"),
+        # the ends of the stages with 14 x 14 or so cells, by the networks' definitions
+        ("efficientnet_lite0", "features.11"),
+        ("alexnet", "features.11"),
+        ("convnext_tiny", "features.5"),
+        ("densenet121", "features.denseblock3"),
+        ("efficientnet_b0", "features.5"),
+        ("efficientnet_v2_s", "features.5"),
+        ("googlenet", "inception4e"),
+        ("inception_v3", "Mixed_6e"),
+        ("maxvit_t", "blocks.2"),
+        ("mnasnet0_5", "layers.11"),
+        ("mobilenet_v2", "features.13"),
+        ("mobilenet_v3_small", "features.8"),
+        ("shufflenet_v2_x0_5", "stage3"),
+        ("squeezenet1_0", "features"),
+        ("swin_t", "features.5"),
+        ("swin_v2_t", "features.5"),
+    ],
+)
+def test_the_default_layer_ends_the_stage_of_stride_16(model, layer):
+    loaded = shapes_only(model)
+    assert default_layer(loaded) == layer
+    assert resolve_layer(loaded, layer) == layer
+    stride = listed(loaded)[layer].stride
+    assert stride is not None
+    assert 14 <= stride <= 18 or model.endswith("_32")
+
+
+def test_the_default_layer_of_a_regnet_is_its_third_block():
+    loaded = load_model("regnet_y_400mf", weights="none")  # cannot be built on the meta device
+    assert default_layer(loaded) == "trunk_output.block3"
+
+
+def test_networks_coarser_than_stride_16_get_their_finest_layer():
+    net = nn.Sequential(nn.Conv2d(3, 4, 32, 32), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2))
+    assert default_layer(wrapped(net, crop=128)) == "0"
+
+
+def test_the_default_layer_is_below_the_classifier():
+    # a fully convolutional network: its classifier's output has a layout too
+    net = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
+    assert default_layer(wrapped(net)) == "1"
+
+
+def test_a_network_without_spatial_layers_has_no_default():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 7), nn.Linear(7, 2))
+    with pytest.raises(LayerError, match="no layer with a spatial layout"):
+        default_layer(wrapped(net))
+
+
+def test_a_wrong_layer_gets_the_closest():
+    loaded = shapes_only("vgg16")
+    with pytest.raises(LayerError, match=r"'features\.23'"):
+        resolve_layer(loaded, "feature.23")
+    with pytest.raises(LayerError, match="start with features"):
+        resolve_layer(loaded, "")

@@ -1,0 +1,239 @@
+"""From a name to a network: torchvision's own loading is the reference."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import io
+import re
+import urllib.error
+import warnings
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torchvision.models import Weights, WeightsEnum
+from torchvision.transforms._presets import ImageClassification
+
+import ebcli.models.loading
+from ebcli.errors import ConfigurationError
+from ebcli.models import load_model
+from ebcli.models.loading import _published_state
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Path:
+    """The folder torch.hub keeps weights in, empty."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def published_file(name: str, weights: str = "DEFAULT") -> str:
+    return torchvision.models.get_model_weights(name)[weights].url.rsplit("/", 1)[1]
+
+
+def calibrated(net: nn.Module, size: int) -> nn.Module:
+    """Give batch normalisation statistics, so that an untrained network's output depends on its input."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.momentum = 1.0
+    with torch.no_grad():
+        net.train()(torch.randn(2, 3, size, size))
+    return net.eval()
+
+
+def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
+    """A state dict as torchvision's file has it: DenseNet's is old, with other names and no batch counters."""
+    state = net.state_dict()
+    if not name.startswith("densenet"):
+        return state
+    return {
+        re.sub(r"(denselayer\d+\.)(norm|conv)(\d)", r"\1\2.\3", key): value
+        for key, value in state.items()
+        if "num_batches" not in key
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "options"),
+    [
+        ("googlenet", 64, {"aux_logits": True, "init_weights": False}),
+        ("inception_v3", 96, {"aux_logits": True, "init_weights": False}),
+        ("densenet121", 32, {}),
+        ("mnasnet0_5", 32, {}),
+        ("squeezenet1_1", 64, {}),
+        ("mobilenet_v3_small", 32, {}),
+    ],
+)
+def test_published_weights_give_torchvisions_own_network(hub, name, size, options):
+    torch.manual_seed(0)
+    net = torchvision.models.get_model(name, **options)
+    if name != "inception_v3":  # its auxiliary classifier takes no small images
+        calibrated(net, size)
+    state = as_published(name, net)
+    torch.save(state, hub / published_file(name))
+    expected = torchvision.models.get_model(name, weights="DEFAULT").eval()
+
+    loaded = load_model(name)
+    by_file = load_model(name, weights=hub / published_file(name))
+
+    images = torch.randn(1, 3, size, size)
+    with torch.inference_mode():
+        logits = expected(images)
+        assert logits.std() > 0
+        torch.testing.assert_close(loaded.net(images), logits, rtol=0, atol=0)
+        torch.testing.assert_close(by_file.net(images), logits, rtol=0, atol=0)
+    assert loaded.weights == "IMAGENET1K_V1"
+    assert loaded.categories == tuple(
+        torchvision.models.get_model_weights(name).DEFAULT.meta["categories"]
+    )
+    assert not any(module.training for module in loaded.net.modules())
+
+
+def test_each_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path):
+    state = torchvision.models.mobilenet_v3_large().state_dict()
+    for weights, resize in {"IMAGENET1K_V1": 256, "IMAGENET1K_V2": 232}.items():
+        file = hub / published_file("mobilenet_v3_large", weights)
+        torch.save(state, file)
+        assert load_model("mobilenet_v3_large", weights).transforms.resize_size == [resize]
+        assert load_model("mobilenet_v3_large", file).transforms.resize_size == [resize]
+        qualified = f"MobileNet_V3_Large_Weights.{weights}"
+        assert load_model("mobilenet_v3_large", qualified).weights == weights
+    assert load_model("mobilenet_v3_large").weights == "IMAGENET1K_V2"
+    torch.save(state, tmp_path / "mine.pth")
+    assert load_model("mobilenet_v3_large", tmp_path / "mine.pth").transforms.resize_size == [232]
+    assert load_model("mobilenet_v3_large", tmp_path / "mine.pth").categories is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        urllib.error.URLError(OSError("Name or service not known")),
+        urllib.error.HTTPError("https://x", 403, "Forbidden", http.client.HTTPMessage(), io.BytesIO()),
+        TimeoutError("timed out"),
+        http.client.IncompleteRead(b"123"),
+        ConnectionResetError("reset by peer"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_failed_download_is_one_sentence_with_ways_out(hub, monkeypatch, capsys, error):
+    def urlopen(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(torch.hub, "urlopen", urlopen)
+    with pytest.raises(ConfigurationError) as caught:
+        load_model("squeezenet1_1")
+    message = str(caught.value)
+    url = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.url
+    for part in ("IMAGENET1K_V1", "squeezenet1_1", url, str(hub), "--weights FILE", "--weights none", "--model"):
+        assert part in message
+    assert "\n" not in message
+    assert capsys.readouterr().out == ""
+
+
+def test_a_download_with_a_wrong_hash_leaves_nothing_behind(hub, monkeypatch, capsys):
+    body = io.BytesIO(b"something else")
+    body.info = lambda: SimpleNamespace(get_all=lambda key: None)  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.hub, "urlopen", lambda *args, **kwargs: body)
+    with pytest.raises(ConfigurationError, match=r"could not be downloaded.*hash"):
+        load_model("squeezenet1_1")
+    assert list(hub.iterdir()) == []
+    assert capsys.readouterr().out == ""
+
+
+def test_a_damaged_cached_file_is_named(hub):
+    file = hub / published_file("squeezenet1_1")
+    file.write_bytes(b"half a download")
+    with pytest.raises(ConfigurationError, match=r"damaged.*delete") as caught:
+        load_model("squeezenet1_1")
+    assert str(file) in str(caught.value)
+
+
+def test_an_old_format_is_read_only_with_the_published_hash(hub):
+    content = io.BytesIO()
+    torch.save({"weight": torch.ones(2), "unsafe": Path("x")}, content)  # weights_only=True refuses a Path
+    digits = hashlib.sha256(content.getvalue()).hexdigest()[:8]
+    preset = partial(Weights, transforms=partial(ImageClassification, crop_size=224), meta={})
+
+    class Old(WeightsEnum):
+        WHOLE = preset(url=f"https://x.invalid/old-{digits}.pth")
+        CHANGED = preset(url="https://x.invalid/old-00000000.pth")
+        UNHASHED = preset(url="https://x.invalid/old.pth")
+
+    for member in Old:
+        (hub / member.url.rsplit("/", 1)[1]).write_bytes(content.getvalue())
+    torch.testing.assert_close(_published_state("old", Old.WHOLE)["weight"], torch.ones(2))
+    for member in (Old.CHANGED, Old.UNHASHED):
+        with pytest.raises(ConfigurationError, match="damaged"):
+            _published_state("old", member)
+
+
+def test_untrained_networks_are_all_alike_and_leave_the_random_numbers_alone():
+    torch.manual_seed(5)
+    expected = torch.randn(3)
+    torch.manual_seed(5)
+    first, second = (load_model("squeezenet1_1", weights="none") for _ in range(2))
+    torch.testing.assert_close(torch.randn(3), expected, rtol=0, atol=0)
+    for one, other in zip(first.net.parameters(), second.net.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert first.weights == "none"
+    assert first.categories is not None
+    assert len(first.categories) == 1000
+    assert first.transforms.crop_size == [224]
+
+
+@pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
+def test_networks_with_auxiliary_classifiers_give_plain_logits_without_a_warning(name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loaded = load_model(name, weights="none")
+    with torch.inference_mode():
+        assert loaded.net(torch.zeros(1, 3, 96, 96)).shape == (1, 1000)
+
+
+def test_an_untrained_vision_transformer_takes_its_preprocessings_crop():
+    with torch.device("meta"):  # shapes only: it has 632 million parameters
+        loaded = load_model("vit_h_14", weights="none", device="meta")
+        assert loaded.transforms.crop_size == [518]
+        assert loaded.net(torch.zeros(1, 3, 518, 518)).shape == (1, 1000)
+
+
+@pytest.mark.parametrize(("wrong", "right"), [("vgg61", "'vgg16'"), ("reznet50", "'resnet50'"), ("zzz", "vgg16")])
+def test_a_wrong_model_gets_the_closest(wrong, right):
+    with pytest.raises(ConfigurationError, match=right):
+        load_model(wrong)
+
+
+@pytest.mark.parametrize("name", ["fcn_resnet50", "fasterrcnn_resnet50_fpn", "r3d_18", "quantized_resnet18"])
+def test_networks_that_are_no_classifiers_are_refused(name):
+    with pytest.raises(ConfigurationError, match="no model"):
+        load_model(name, weights="none")
+
+
+def test_the_case_of_a_model_name_does_not_matter():
+    assert load_model("SqueezeNet1_1", weights="none").name == "squeezenet1_1"
+
+
+@pytest.mark.parametrize("weights", ["IMAGENET1K_V7", "no/such/file.pth", ""])
+def test_wrong_weights_get_the_valid_ones(weights):
+    with pytest.raises(ConfigurationError, match="IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT, none"):
+        load_model("resnet50", weights=weights)
+
+
+@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
+def test_a_device_that_is_not_there_is_refused_before_any_work(monkeypatch, device):
+    monkeypatch.setattr(ebcli.models.loading, "_build", lambda *args: pytest.fail("built the network"))
+    with pytest.raises(ConfigurationError, match=f"device {device!r} cannot be used") as caught:
+        load_model("squeezenet1_1", weights="none", device=device)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_network_is_on_the_device():
+    loaded = load_model("squeezenet1_1", weights="none", device=torch.device("meta"))
+    assert {parameter.device.type for parameter in loaded.net.parameters()} == {"meta"}

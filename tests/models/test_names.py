@@ -1,0 +1,41 @@
+"""The names of the networks."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torchvision
+
+from ebcli.models import model_names
+from ebcli.models.names import _registered
+
+
+def test_names_are_torchvisions_classifiers_and_the_bundled_network():
+    registered = torchvision.models.list_models(module=torchvision.models)
+    assert model_names() == sorted([*registered, "efficientnet_lite0"])
+
+
+def test_listing_imports_neither_torch_nor_torchvision():
+    code = (
+        "import sys, ebcli.models as m; assert 'vgg16' in m.model_names(); m.resolve_class(['a'], 'a'); "
+        "assert not {'torch', 'torchvision'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_without_torchvisions_source_the_registry_itself_is_asked(monkeypatch):
+    expected = model_names()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert model_names() == expected
+
+
+def test_a_name_given_to_the_decorator_replaces_the_functions(tmp_path):
+    source = tmp_path / "nets.py"
+    source.write_text(
+        "@register_model()\ndef plain(): ...\n"
+        "@register_model('given')\ndef first(): ...\n"
+        "@register_model(name='keyword')\n@other('x')\ndef second(): ...\n"
+        "@other()\ndef unregistered(): ...\n"
+    )
+    assert list(_registered(source)) == ["plain", "given", "keyword"]
