@@ -158,6 +158,8 @@ def _report(work: Run, quiet: bool, verbose: bool) -> None:
 
 def _report_one(result: ImageResult, quiet: bool, verbose: bool) -> None:
     name = click.format_filename(result.path)
+    if not name.isprintable():  # a line break or an escape sequence is shown, not obeyed
+        name = repr(name)
     if result.error is not None:
         _say(f"{name}: {result.error}")
     elif result.skipped and verbose:
@@ -212,5 +214,7 @@ def _plain_warnings(quiet: bool) -> Iterator[None]:
         if quiet:
             warnings.simplefilter("ignore")
         else:
+            # Pillow's warning at half the size that it refuses; it would not name the file
+            warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
             warnings.showwarning = lambda message, *_, **__: _say(f"Warning: {message}")
         yield

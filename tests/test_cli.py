@@ -138,6 +138,12 @@ def test_a_path_that_is_no_text_is_printed_byte_for_byte(worker: mock.Mock) -> N
     assert result.stdout_bytes == b"caf\xe9.jpg\n"
 
 
+def test_a_file_name_cannot_command_the_terminal(worker: mock.Mock) -> None:
+    worker.return_value = finished(ImageResult(Path("a\n\x1b[2J.jpg"), error="it is broken"))
+    result = invoke("d")
+    assert result.stderr.splitlines()[0] == r"'a\n\x1b[2J.jpg': it is broken"
+
+
 def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
     worker.return_value = finished(ImageResult(Path("d/notes.txt"), skipped=True))
     result = invoke("d")

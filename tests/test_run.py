@@ -145,3 +145,14 @@ def test_the_line_of_the_readme_for_vgg16_without_its_weights() -> None:
     result = invoke("--model", "vgg16", "--weights", "none", "--layer", "features.23", str(SAMPLES / "rocket.jpg"))
     assert result.exit_code == 0, result.stderr
     assert Path(result.stdout.strip()).is_file()
+
+
+def test_a_large_image_is_no_reason_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Image.open(SAMPLES / "rocket.jpg") as photo:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", photo.width * photo.height - 1)
+    result = invoke(str(SAMPLES / "rocket.jpg"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    result = invoke(str(SAMPLES / "rocket.jpg"))
+    assert result.exit_code == 1
+    assert "too many pixels" in result.stderr
