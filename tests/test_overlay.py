@@ -121,10 +121,10 @@ def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
     same, corner = upsample(saliency, Placement(2, 3, 7, 8), (10, 10))
     assert corner == (2, 3)
     np.testing.assert_allclose(same, saliency, atol=1e-6)
-    # A straight line is its own bicubic interpolation, away from the border.
-    ramp = np.tile(np.arange(10, dtype=np.float32), (10, 1))
-    fine, _ = upsample(ramp, Placement(0, 0, 100, 100), (100, 100))
-    np.testing.assert_allclose(fine[50, 30:70], (np.arange(30, 70) + 0.5) / 10 - 0.5, atol=1e-4)
+    # Cubic convolution is exact for parabolas (Keys 1981), linear interpolation is not.
+    parabola = np.tile(np.arange(10, dtype=np.float32) ** 2, (10, 1))
+    fine, _ = upsample(parabola, Placement(0, 0, 100, 100), (100, 100))
+    np.testing.assert_allclose(fine[50, 30:70], ((np.arange(30, 70) + 0.5) / 10 - 0.5) ** 2, atol=1e-4)
 
 
 def test_the_map_is_clamped_not_folded() -> None:
