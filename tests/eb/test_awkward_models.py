@@ -1,0 +1,282 @@
+"""Models with habits that get in the way of hooks: right, or an error that names the module.
+
+A network that works in place is compared with its twin that doesn't, and the twin with the definition.
+"""
+
+import pytest
+import torch
+from nets import NUM_CLASSES, head, unsettle
+from reference import Reference
+from torch import nn
+from torch.nn import functional as F
+
+import ebcli
+
+
+def assert_same(found, expected):
+    assert expected.abs().max() > 1e-6
+    assert (found - expected).abs().max() <= 1e-10 * max(1, expected.abs().max().item())
+
+
+def one_hot(*classes):
+    return F.one_hot(torch.tensor(classes), NUM_CLASSES).double()
+
+
+class Habit(nn.Module):
+    """Two convolutions and a head; what happens between them differs from twin to twin."""
+
+    def __init__(self, between):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1)
+        self.gate, self.fc = nn.Linear(4, 4), nn.Linear(4, NUM_CLASSES)
+        self.between = between
+
+    def forward(self, x):
+        return self.fc(self.between(self, x).mean((2, 3)))
+
+
+def silu_in_place(net, x):
+    return net.second(F.silu(net.first(x), inplace=True))
+
+
+def silu(net, x):
+    return net.second(F.silu(net.first(x)))
+
+
+def add_in_place(net, x):
+    x = torch.tanh(net.first(x))
+    out = net.second(x)
+    out += x
+    return out
+
+
+def add(net, x):
+    x = torch.tanh(net.first(x))
+    return net.second(x) + x
+
+
+def add_method_in_place(net, x):
+    x = net.first(x).tanh_()
+    return net.second(x).add_(x).relu_()
+
+
+def add_then_relu(net, x):
+    x = torch.tanh(net.first(x))
+    return torch.relu(net.second(x) + x)
+
+
+def relu_of_some_channels_in_place(net, x):
+    x = net.first(x)
+    x[:, :2].relu_()
+    return net.second(x)
+
+
+def relu_of_some_channels(net, x):
+    x = net.first(x)
+    return net.second(torch.cat([torch.relu(x[:, :2]), x[:, 2:]], 1))
+
+
+def gate_in_place(net, x):
+    x = torch.tanh(net.first(x))
+    x.mul_(torch.sigmoid(net.gate(x.mean((2, 3))))[:, :, None, None])
+    return net.second(x)
+
+
+def gate(net, x):
+    x = torch.tanh(net.first(x))
+    return net.second(x * torch.sigmoid(net.gate(x.mean((2, 3)))[:, :, None, None]))
+
+
+def written_into_a_buffer(net, x):
+    x = net.first(x)
+    whole = x.new_zeros(x.shape)
+    whole[:, :2] = torch.relu(x[:, :2])
+    whole[:, 2:] += x[:, 2:]
+    return net.second(whole)
+
+
+def overwritten_after_a_sum(net, x):
+    y = net.first(x)
+    total = torch.tanh(y) + y
+    y.relu_()  # the sum has been read from y before
+    return net.second(total) + y
+
+
+def relu_after_a_sum(net, x):
+    y = net.first(x)
+    return net.second(torch.tanh(y) + y) + torch.relu(y)
+
+
+TWINS = [
+    (silu_in_place, silu),
+    (add_in_place, add),
+    (add_method_in_place, add_then_relu),
+    (relu_of_some_channels_in_place, relu_of_some_channels),
+    (gate_in_place, gate),
+    (written_into_a_buffer, relu_of_some_channels),
+]
+
+
+@pytest.mark.parametrize("layer", [None, "first"])
+@pytest.mark.parametrize(("in_place", "twin"), TWINS, ids=lambda function: function.__name__)
+def test_in_place(in_place, twin, layer):
+    torch.manual_seed(0)
+    net = Habit(twin).double()
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    expected = [Reference(net, x).relevance(one_hot(1, 3), layer, contrastive=c) for c in (False, True)]
+    logits = net(x).detach()
+    net.between = in_place
+    for contrastive in (False, True):
+        result = ebcli.excitation_backprop(net, x, [1, 3], layer, contrastive)
+        assert torch.equal(result.logits, net(x).detach())
+        torch.testing.assert_close(result.logits, logits)
+        assert_same(result.relevance, expected[contrastive])
+
+
+def test_overwritten_after_it_was_read():
+    """The sum's operands are needed on the way down: right all the same, or an error that says what to change."""
+    torch.manual_seed(0)
+    net, x = Habit(relu_after_a_sum).double(), torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    expected = Reference(net, x).relevance(one_hot(1, 3))
+    net.between = overwritten_after_a_sum
+    try:
+        found = ebcli.excitation_backprop(net, x, [1, 3]).relevance
+    except ebcli.EbcliError as error:
+        assert "add in Habit was overwritten in place" in str(error)
+    else:
+        assert_same(found, expected)
+
+
+class Repeated(nn.Module):
+    """One ReLU and one convolution for several places."""
+
+    def __init__(self, times=3):
+        super().__init__()
+        self.stem, self.block, self.fc = nn.Conv2d(3, 9, 1), nn.Conv2d(9, 9, 3, padding=1), nn.Linear(9, NUM_CLASSES)
+        self.relu, self.times, self.spare = nn.ReLU(inplace=True), times, nn.Linear(2, 2)
+
+    def forward(self, x):
+        x = self.relu(self.stem(x))
+        for _ in range(self.times):
+            x = self.relu(self.block(x))
+        return self.fc(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("layer", [None, "stem"])
+def test_a_module_called_several_times(layer):
+    torch.manual_seed(0)
+    net, x = Repeated().double(), torch.randn(2, 3, 5, 5, dtype=torch.float64)
+    for contrastive in (False, True):
+        expected = Reference(net, x).relevance(one_hot(0, 4), layer, contrastive=contrastive)
+        assert_same(ebcli.excitation_backprop(net, x, [0, 4], layer, contrastive).relevance, expected)
+
+
+@pytest.mark.parametrize(
+    ("layer", "message"),
+    [
+        ("block", "layer 'block' is called more than once"),
+        ("relu", "layer 'relu' is called more than once"),
+        ("spare", "layer 'spare' was not called"),
+        ("steam", "no layer 'steam'.*'stem'"),
+        ("", "no layer ''"),
+        (nn.ReLU(), "ReLU is not a module of the network"),
+    ],
+)
+def test_layers_that_have_no_map(layer, message):
+    with pytest.raises(ebcli.LayerError, match=message):
+        ebcli.excitation_backprop(Repeated(), torch.rand(1, 3, 5, 5), 0, layer)
+
+
+def test_a_layer_given_as_a_module():
+    net, x = Repeated(), torch.rand(1, 3, 5, 5)
+    by_module, by_name = (ebcli.excitation_backprop(net, x, 0, layer) for layer in (net.stem, "stem"))
+    assert torch.equal(by_module.relevance, by_name.relevance)
+    assert by_module.layer == "stem"
+
+
+def test_nothing_below_the_classifier_to_contrast():
+    net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.Tanh()), torch.rand(1, 3)
+    assert ebcli.excitation_backprop(net, x, 2, "2").relevance.tolist() == [[0, 0, 1, 0, 0]]
+    with pytest.raises(ebcli.LayerError, match="layer '2' is not below the classifier"):
+        ebcli.excitation_backprop(net, x, 2, "2", contrastive=True)
+
+
+def test_a_layer_off_the_way_to_the_output():
+    class Aside(Repeated):
+        def forward(self, x):
+            self.spare(x[..., :2])
+            return super().forward(x)
+
+    with pytest.raises(ebcli.LayerError, match="nothing goes from layer 'spare'"):
+        ebcli.excitation_backprop(Aside(), torch.rand(1, 3, 5, 5), 0, "spare")
+
+
+IMAGE = (2, 3, 6, 6)
+
+INDICES = {
+    "number": 3,
+    "numbers": [3, 3],
+    "tensor": torch.tensor([3, 3]),
+    "int32": torch.tensor([3, 3], dtype=torch.int32),
+    "prior": one_hot(3, 3),
+    "float32 prior": one_hot(3, 3).float(),
+    "function": lambda logits: torch.full((len(logits),), 3),
+    "function to a prior": lambda logits: one_hot(3, 3),
+}
+
+
+def classifier():
+    torch.manual_seed(0)
+    return unsettle(nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), *head(9))), torch.randn(IMAGE, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("form", INDICES)
+def test_forms_of_targets(form):
+    net, x = classifier()
+    result = ebcli.excitation_backprop(net, x, INDICES[form], "1")
+    assert_same(result.relevance, Reference(net, x).relevance(one_hot(3, 3), "1"))
+    assert result.maps.shape == (2, 4, 4)
+    assert result.mass.shape == (2,)
+    assert result.layer == "1"
+    torch.testing.assert_close(result.maps, result.relevance.sum(1))
+
+
+def test_several_targets_for_each_image():
+    net, x = classifier()
+    result = ebcli.excitation_backprop(net, x, lambda logits: logits.topk(3).indices, "1")
+    top = net(x).topk(3).indices
+    assert result.relevance.shape == (2, 3, 9, 4, 4)
+    assert result.maps.shape == (2, 3, 4, 4)
+    assert result.mass.shape == (2, 3)
+    for k in range(3):
+        assert_same(result.relevance[:, k], Reference(net, x).relevance(one_hot(*top[:, k].tolist()), "1"))
+    one = ebcli.excitation_backprop(net, x, top[:, :1], "1")
+    assert one.maps.shape == (2, 1, 4, 4)
+    assert_same(one.maps[:, 0], result.maps[:, 0])
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (NUM_CLASSES, f"class {NUM_CLASSES} does not exist: the network has classes 0 to {NUM_CLASSES - 1}"),
+        (-1, "class -1 does not exist"),
+        ([[0, 1], [2, 77]], "class 77 does not exist"),
+        ([1, 2, 3], r"\(3,\) do not fit 2 images"),
+        (torch.zeros(2, 1, 1, dtype=torch.long), r"\(2, 1, 1\) do not fit"),
+        (torch.rand(2, NUM_CLASSES + 1), r"prior has shape \(2, 6\).*\(2, 5\)"),
+        (torch.rand(NUM_CLASSES), r"prior has shape \(5,\).*\(2, 5\)"),
+    ],
+    ids=str,
+)
+def test_targets_that_do_not_fit(targets, message):
+    net, x = classifier()
+    with pytest.raises(ebcli.ConfigurationError, match=message):
+        ebcli.excitation_backprop(net, x, targets, "1")
+
+
+def test_a_map_needs_extent():
+    net, x = classifier()
+    result = ebcli.excitation_backprop(net, x, 0, "3")
+    assert result.relevance.shape == (2, 9)
+    with pytest.raises(ebcli.LayerError, match="layer '3' has no spatial extent"):
+        _ = result.maps
