@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch.nn import Parameter
 
 from ebcli.eb import graph
 from ebcli.eb.functions import Excitation, PassThrough
-from ebcli.eb.registry import Call
+from ebcli.eb.registry import RULES, Call
 from ebcli.eb.weighted import LinearMap, SharedSum, WeightedSum
 
 
@@ -20,7 +20,8 @@ def carries_signal(value: Any) -> bool:
     The signal is what requires grad but is no parameter; what is computed from parameters alone does not count.
     """
     if isinstance(value, Tensor):
-        return value.requires_grad and not isinstance(value, Parameter)
+        # a view of a parameter says that it requires grad even if it was made where grad is off
+        return value.requires_grad and not isinstance(value, Parameter) and not isinstance(value._base, Parameter)
     return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
 
 
@@ -39,9 +40,8 @@ def pass_through(
     if not keeps_zero:
         _let_reach_silent(signal)
     dirty = overwritten(call)
-    value = PassThrough.apply(call.compute, dirty, signal)
-    node: Any = value.grad_fn
-    node.nonnegative, node.keeps_zero, node.gate = nonnegative, keeps_zero, gate
+    value = PassThrough.apply(call.compute, *_others(dirty, signal), signal)
+    _note(value, nonnegative=nonnegative, gate=gate)
     return value
 
 
@@ -58,24 +58,32 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     contributions = WeightedSum(linear, signal_is_nonnegative=graph.is_nonnegative(signal))
     if linear.weight is not None:
         _cover(signal)
-    value = Excitation.apply(call.compute, None, contributions, None, signal)
+    value = Excitation.apply(call.compute, contributions, None, 0, signal)
     contributions.follow(value, call.site)
-    if linear.weight is None:
-        value.grad_fn.nonnegative = contributions.signal_is_nonnegative
+    _note(value, nonnegative=linear.weight is None and contributions.signal_is_nonnegative, site=call.site)
     return value
 
 
 def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
     """A sum of signals, each times its scale: shared by their contributions of the result's sign."""
     dirty = overwritten(call)
-    saved = None if dirty is None else tuple(s.detach().clone() if s is dirty else s for s in signals)
+    # views are kept by value: what is written to their base later (y[:, 1:] = y[:, 1:] + z) must not reach them
+    saved = tuple(a.detach().clone() if a is dirty or a._is_view() else a for a in signals)
     nonnegative = all(scale > 0 for scale in scales) and all(graph.is_nonnegative(s) for s in signals)
-    value = Excitation.apply(call.compute, dirty, SharedSum(*scales), saved, *signals)
-    value.grad_fn.nonnegative = nonnegative
+    others = _others(dirty, signals[0])
+    value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(others), *others, *signals)
+    _note(value, nonnegative=nonnegative, site=call.site)
     return value
 
 
-def folded(call: Call, signal: Tensor, *, gamma: Tensor | None = None, rectified: bool = False) -> Tensor | None:
+def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Answer a part of `call` that is itself a call of `func`, by func's own rule."""
+    return RULES[func](Call(func, args, kwargs, call.site), *args, **kwargs)
+
+
+def folded(
+    call: Call, signal: Tensor, *, gamma: Tensor | None = None, rectified: bool = False, gate: int = 0
+) -> Tensor | None:
     """Batch norm's scale gamma (C,), or a ReLU, folded into the layer that made `signal`.
 
     Returns None where something else made it, so that there is nothing to fold into.
@@ -94,10 +102,10 @@ def folded(call: Call, signal: Tensor, *, gamma: Tensor | None = None, rectified
     contributions = WeightedSum(linear, signal_is_nonnegative=before.signal_is_nonnegative, rectified=rectified)
     contributions.sign = before.sign
     # a folded layer's own node is left out of the way down, so its response may be overwritten
-    dirty = signal if call.is_in_place else None
-    value = Excitation.apply(call.compute, dirty, contributions, None, *node.saved_tensors)
+    others = [signal] if call.is_in_place else []
+    value = Excitation.apply(call.compute, contributions, None, len(others), *others, *node.saved_tensors)
     contributions.follow(value, call.site)
-    value.grad_fn.nonnegative = rectified
+    _note(value, nonnegative=rectified, gate=gate, site=call.site)
     return value
 
 
@@ -110,6 +118,19 @@ def overwritten(call: Call) -> Tensor | None:
     if isinstance(contributions, WeightedSum):
         contributions.freeze()
     return operand
+
+
+def _others(dirty: Tensor | None, signal: Tensor) -> list[Tensor]:
+    """The operand about to be overwritten, which autograd wants first, unless it is the first signal anyway."""
+    return [] if dirty is None or dirty is signal else [dirty]
+
+
+def _note(value: Tensor, **facts: Any) -> None:
+    """Write what is known of a value on the node that made it."""
+    node = value.grad_fn
+    if graph.is_made_by(node, PassThrough) or graph.is_made_by(node, Excitation):  # else a view changed in place
+        for name, fact in facts.items():
+            setattr(node, name, fact)
 
 
 def _cover(signal: Tensor) -> None:

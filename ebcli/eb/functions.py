@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
+from ebcli.errors import EbcliError
+
 _thread = threading.local()
 
 
@@ -45,21 +47,22 @@ def ratio(P: Tensor, z: Tensor) -> Tensor:
 class PassThrough(Function):
     """A neuron with one input hands all its probability to it: P(i) = P(n).
 
-    `signal` is that input. Where the value was broadcast from it, the probabilities of the copies add up.
-    `compute` makes the value and may overwrite `dirty`, one of the operation's operands.
+    That input, the signal, is the last of `operands`. Where the value was broadcast from it, the probabilities of
+    the copies add up. `compute` makes the value and may overwrite the first operand.
     """
 
     @staticmethod
-    def forward(ctx: Any, compute: Callable[[], Tensor], dirty: Tensor | None, signal: Tensor) -> Tensor:
+    def forward(ctx: Any, compute: Callable[[], Tensor], *operands: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.shape = signal.shape
-        return _value(ctx, compute, dirty)
+        ctx.shape = operands[-1].shape
+        ctx.others = len(operands) - 1
+        return _value(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Tensor | None, ...]:
         with quiet():
-            return None, None, None if P is None else P.sum_to_size(ctx.shape)
+            return None, *[None] * ctx.others, None if P is None else P.sum_to_size(ctx.shape)
 
 
 class Contributions(Protocol):
@@ -78,36 +81,36 @@ class Excitation(Function):
     With Z(a) the sum of contributions, homogeneous of degree one, input i contributes a_i dZ_n/da_i to neuron n,
     hence  P_in = a * (dZ/da)^T (P / Z(a)),  the whole-layer form of Eq. 10.
 
-    `compute` makes the value and may overwrite `dirty`; `saved` holds what the signals were before that, or None
-    where the signals themselves stay as they are.
+    The signals are the last of `operands`; `saved` holds what they were where `compute`, which makes the value,
+    overwrites the first operand, else it is None.
     """
 
     @staticmethod
     def forward(
         ctx: Any,
         compute: Callable[[], Tensor],
-        dirty: Tensor | None,
         contributions: Contributions,
         saved: tuple[Tensor, ...] | None,
-        *signals: Tensor,
+        others: int,
+        *operands: Tensor,
     ) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*(saved or signals))
-        ctx.contributions = contributions
-        return _value(ctx, compute, dirty)
+        ctx.save_for_backward(*(saved or operands[others:]))
+        ctx.contributions, ctx.others = contributions, others
+        return _value(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Tensor | None, ...]:
+        rest = [None] * (4 + ctx.others)
         if P is None:
-            return None, None, None, None, *(None for _ in ctx.saved_tensors)
+            return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
         with quiet():
-            leaves = [a.detach().requires_grad_() for a in ctx.saved_tensors]
+            leaves = [a.detach().requires_grad_() for a in _saved(ctx)]
             with torch.enable_grad():
                 z = ctx.contributions(*leaves)
             slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
-            shares = [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)]
-        return None, None, None, None, *shares
+            return *rest, *(a.detach() * slope for a, slope in zip(leaves, slopes, strict=True))
 
 
 class Unexplained(Function):
@@ -118,7 +121,8 @@ class Unexplained(Function):
         ctx.site, ctx.refuse = site, refuse
         if in_place:
             ctx.mark_dirty(value)
-        return value
+            return value
+        return value.detach()
 
     @staticmethod
     @once_differentiable
@@ -127,10 +131,22 @@ class Unexplained(Function):
         return P, None, None, None
 
 
-def _value(ctx: Any, compute: Callable[[], Tensor], dirty: Tensor | None) -> Tensor:
-    """The operation's value; autograd must be told if an operand was overwritten with it."""
-    version = None if dirty is None else dirty._version
+def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:
+    """The operation's value; autograd must be told if the operand was overwritten with it."""
+    version = operand._version
     value = compute()
-    if dirty is not None and dirty._version != version:
-        ctx.mark_dirty(dirty)
-    return value
+    if operand._version != version:
+        ctx.mark_dirty(operand)
+        return value
+    # an operand returned as it is (dropout, evaluating) would become a view that later may not be overwritten
+    return value.detach()
+
+
+def _saved(ctx: Any) -> tuple[Tensor, ...]:
+    try:
+        return ctx.saved_tensors
+    except RuntimeError as error:  # autograd's own check of versions, which cannot name the layer
+        raise EbcliError(
+            f"an input of {getattr(ctx, 'site', 'a layer')} was overwritten in place after it had been read; "
+            "make that operation out of place"
+        ) from error

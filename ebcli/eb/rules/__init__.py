@@ -1,5 +1,5 @@
 """The built-in rules, a short file for each family of operations. Importing this package registers them."""
 
-from ebcli.eb.rules import activation, arithmetic, linear, norm, pooling
+from ebcli.eb.rules import activation, arithmetic, attention, linear, norm, pooling
 
-__all__ = ["activation", "arithmetic", "linear", "norm", "pooling"]
+__all__ = ["activation", "arithmetic", "attention", "linear", "norm", "pooling"]

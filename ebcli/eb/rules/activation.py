@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ebcli.eb import graph
 from ebcli.eb.building import folded, pass_through
 from ebcli.eb.registry import Call, rule, spellings
 
@@ -35,22 +36,26 @@ def clamped(call: Call, input: Tensor, min: Any) -> Tensor:
 
 
 def _rectified(call: Call, input: Tensor) -> Tensor:
-    value = folded(call, input, rectified=True)
-    if value is None:
-        value = pass_through(call, input, nonnegative=True, keeps_zero=True)
-    value.grad_fn.gate = BOUNDED  # type: ignore[union-attr]
-    return value
+    value = folded(call, input, rectified=True, gate=BOUNDED)
+    return pass_through(call, input, nonnegative=True, keeps_zero=True, gate=BOUNDED) if value is None else value
 
 
 @rule(
     *spellings("leaky_relu", "elu", "celu", "selu", "prelu", "rrelu", "hardswish", "silu", "gelu", "mish"),
     *spellings("tanh", "softsign", "hardshrink", "softshrink", "tanhshrink", "erf", "asinh", "atan", "sinh", "sin"),
     *spellings("expm1", "log1p", "sign", "nan_to_num", "round", "trunc"),
-    *spellings("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout"),
-    *spellings("feature_alpha_dropout"),
 )
 def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, keeps_zero=True)
+
+
+@rule(
+    *spellings("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"),
+    *spellings("alpha_dropout", "feature_alpha_dropout"),
+)
+def dropout(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    gate = getattr(graph.origin(input), "gate", 0)
+    return pass_through(call, input, keeps_zero=True, nonnegative=graph.is_nonnegative(input), gate=gate)
 
 
 @rule(*spellings("abs", "absolute", "square", "sqrt"))

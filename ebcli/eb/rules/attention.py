@@ -1,0 +1,112 @@
+"""Products of matrices: attention hands probability to its values, a constant matrix is a layer's weight.
+
+Attention weights are never negative, so they are Eq. 4's excitatory weights themselves and the values its inputs;
+queries and keys only choose the weights and get nothing.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ebcli.eb import graph
+from ebcli.eb.building import by_rule, carries_signal, pass_through, weighted_sum
+from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.rules.activation import SWITCH
+from ebcli.eb.weighted import LinearMap
+
+
+@rule(*spellings("scaled_dot_product_attention"))
+def scaled_dot_product_attention(
+    call: Call, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
+) -> Any:
+    # (..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev): linear in the values, whatever the kernel
+    if not carries_signal(value):
+        return call.compute().detach()
+    fixed = query.detach(), key.detach()
+    return weighted_sum(call, value, LinearMap(lambda v: call.func(*fixed, v, *args, **kwargs)))
+
+
+@rule(*spellings("matmul", "mm", "bmm", "mv"), Tensor.__rmatmul__)
+def matmul(call: Call, input: Tensor, other: Tensor) -> Any:
+    left, right = (other, input) if call.func is Tensor.__rmatmul__ else (input, other)
+    return _product(call, left, right, torch.matmul)
+
+
+@rule(*spellings("einsum"))
+def einsum(call: Call, equation: str, *operands: Any) -> Any:
+    if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
+        operands = tuple(operands[0])
+    if not isinstance(equation, str) or len(operands) > 2:
+        return NotImplemented
+    if len(operands) == 1:  # a trace, a transposition or a sum: every weight is 0 or 1
+        return weighted_sum(call, operands[0], LinearMap(lambda a: torch.einsum(equation, a)))
+    left, right = operands
+    return _product(call, left, right, lambda a, b: torch.einsum(equation, a, b))
+
+
+@rule(*spellings("addmm", "addbmm", "baddbmm", "addmv"))
+def biased_product(call: Call, input: Tensor, left: Tensor, right: Tensor, **kwargs: Any) -> Any:
+    if carries_signal(input):
+        return NotImplemented  # `input` is a bias, or the sum is a residual of a kind of its own
+    zero = torch.zeros_like(input)
+    return _product(call, left, right, lambda a, b: call.func(zero, a, b, **kwargs))
+
+
+def _product(call: Call, left: Tensor, right: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """left times right, where one is the signal and the other its weight."""
+    if carries_signal(left) and carries_signal(right):
+        is_attention = [getattr(graph.origin(x), "gate", 0) == SWITCH for x in (left, right)]
+        if is_attention[0] == is_attention[1]:
+            return NotImplemented  # queries times keys: needed by no one as long as they end in attention weights
+        fixed = (left if is_attention[0] else right).detach()
+        if is_attention[0]:
+            return weighted_sum(call, right, LinearMap(lambda v: product(fixed, v)))
+        return weighted_sum(call, left, LinearMap(lambda v: product(v, fixed)))
+    if carries_signal(left):
+        return weighted_sum(call, left, LinearMap(product, right))
+    return weighted_sum(call, right, LinearMap(lambda a, w: product(w, a), left))
+
+
+@rule(*spellings("multi_head_attention_forward"))
+def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
+    """Value projection, attention, output projection: three weighted sums, one after the other."""
+    given = _SIGNATURE.bind(*args, **kwargs).arguments  # query (L, B, E), key and value (S, B, E), or all without B
+    value = given["value"]
+    if not carries_signal(value) or given.get("static_v") is not None:
+        return NotImplemented
+    with torch.no_grad():
+        result, weights = call.compute()
+        _, attention = call.func(**{**given, "need_weights": True, "average_attn_weights": False})
+    v = by_rule(call, F.linear, value, *_value_projection(given))
+    if value.ndim == 2:
+        v, attention = v[:, None], attention[None]
+    if given["bias_v"] is not None:
+        v = torch.cat([v, given["bias_v"].detach().expand(1, v.shape[1], -1)])
+    if given["add_zero_attn"]:
+        v = torch.cat([v, v.new_zeros(1, *v.shape[1:])])
+    by_head = v.unflatten(2, (given["num_heads"], -1)).permute(1, 2, 0, 3)  # (B, heads, S, E / heads)
+    mixed = weighted_sum(
+        replace(call, func=torch.matmul, args=(attention, by_head), kwargs={}), by_head, LinearMap(attention.matmul)
+    )  # (B, heads, L, E / heads)
+    joined = mixed.permute(2, 0, 1, 3).flatten(2)  # (L, B, E)
+    if value.ndim == 2:
+        joined = joined[:, 0]
+    out = by_rule(call, F.linear, joined, given["out_proj_weight"], given["out_proj_bias"])
+    # the same up to rounding, so the value is the network's own, to the bit
+    return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), out, keeps_zero=True), weights
+
+
+_SIGNATURE = inspect.signature(F.multi_head_attention_forward)
+
+
+def _value_projection(given: dict[str, Any]) -> tuple[Tensor, Tensor | None]:
+    bias = given["in_proj_bias"]
+    weight = given["v_proj_weight"] if given.get("use_separate_proj_weight") else given["in_proj_weight"].chunk(3)[2]
+    return weight.detach(), None if bias is None else bias.chunk(3)[2].detach()
