@@ -25,6 +25,7 @@ from ebcli.models.checkpoint import UNREADABLE, classes_in, first_line, load_che
 from ebcli.models.names import BUNDLED, model_names
 
 UNTRAINED = "none"
+IMAGENET_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -93,15 +94,17 @@ def load_model(
             f"{label!r} is neither a file nor weights of {name}, which has {', '.join(valid)}"
             + (f": {hint}" if (hint := closest(label, valid)) else "")
         )
-    names = tuple(preset.meta["categories"])
-    net = _build(name, preset, len(names))
+    net = _build(name, preset, IMAGENET_CLASSES)
+    count: int | None = IMAGENET_CLASSES
     if state is not None:
         count = classes_in(state, net)
-        if count not in (None, len(names)):
+        if count not in (None, IMAGENET_CLASSES):
             net = _build(name, preset, count)
         load_checkpoint(net, state, source=f"{label} for {name}")
-        names = names if count == len(names) else ()
-    return LoadedModel(name, net.eval().to(where), preset.transforms(), names or None, label)
+    # Some weights (VGG-16's IMAGENET1K_FEATURES) name no classes, for their classifier is not trained
+    categories = preset.meta["categories"] if count == IMAGENET_CLASSES else None
+    names = tuple(categories) if categories else None
+    return LoadedModel(name, net.eval().to(where), preset.transforms(), names, label)
 
 
 def _checked_name(name: str) -> str:
@@ -152,7 +155,7 @@ def _published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
         if not cached.is_file():  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
                 f"weights {preset.name} of {name} could not be downloaded from {preset.url} "
-                f"({first_line(error)}): put that file into {cached.parent}, or pass --weights FILE, or "
+                f"({_reason(error)}): put that file into {cached.parent}, or pass --weights FILE, or "
                 "--weights none for an untrained network, or leave out --model for the bundled network, "
                 "which needs no download"
             ) from error
@@ -164,6 +167,10 @@ def _published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     # Some of torchvision's oldest files are in a format that weights_only=True refuses. This one is whole and
     # torchvision's own, so it is as much to be trusted as torchvision's code.
     return fetch(weights_only=False)
+
+
+def _reason(error: BaseException) -> str:
+    return first_line(error).removeprefix("<urlopen error ").removesuffix(">")
 
 
 def _file_name(preset: WeightsEnum) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torchvision.models import resnet18
+from torchvision.models import mnasnet0_5, resnet18
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
@@ -172,6 +172,13 @@ def test_another_architectures_checkpoint_is_refused(tmp_path):
 def test_the_number_of_classes_is_the_classifiers(finetuned):
     assert classes_in(finetuned.state_dict(), resnet18()) == 7
     assert classes_in({}, resnet18()) is None
+
+
+def test_a_plain_dict_fits_also_the_network_that_asks_for_its_version():
+    source = mnasnet0_5()
+    net = mnasnet0_5()
+    load_checkpoint(net, dict(source.state_dict()), "test")  # a plain dict has lost the version
+    torch.testing.assert_close(dict(net.state_dict()), dict(source.state_dict()), rtol=0, atol=0)
 
 
 def test_loading_fills_every_tensor(finetuned):

@@ -23,6 +23,7 @@ CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
         ("tiger", 292),  # to the letter, though "tiger cat" and others hold it
         ("gondol", 576),
         ("crane", 517),  # the machine; the bird is "crane bird"
+        ("TIGER", 292),
         ("Cardigan", 264),  # the dog
         ("cardigan", 474),  # the garment
         (0, 0),

@@ -117,6 +117,23 @@ def test_layouts_of_an_oblong_image_are_told_apart(shape, stride):
     assert found.stride == (None if stride is None else pytest.approx(stride))
 
 
+def test_windows_stacked_along_the_batch_have_no_stride():
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stem, self.in_windows = nn.Conv2d(3, 4, 2, 2), nn.Conv2d(4, 4, 1)
+
+        def forward(self, x):
+            x = self.stem(x)  # (B, 4, 16, 16), then four windows of 8 x 8 an image
+            windows = x.unflatten(3, (2, 8)).unflatten(2, (2, 8)).permute(0, 2, 4, 1, 3, 5)
+            return self.in_windows(windows.flatten(0, 2)).sum()
+
+    found = listed(wrapped(Windows()))
+    assert found["stem"].stride == 2
+    assert found["in_windows"].shape == (4, 8, 8)
+    assert found["in_windows"].stride is None
+
+
 def test_listing_leaves_the_network_as_it_was():
     loaded = load_model()
     loaded.net.train()
