@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ebcli.eb import (
         ExcitationMode,
         ExcitationResult,
-        check_rule,
         disable,
         enable,
         excitation_backprop,
@@ -36,7 +35,6 @@ _HOME = {
     "ExcitationMode": "ebcli.eb",
     "ExcitationResult": "ebcli.eb",
     "LoadedModel": "ebcli.models",
-    "check_rule": "ebcli.eb",
     "disable": "ebcli.eb",
     "enable": "ebcli.eb",
     "excitation_backprop": "ebcli.eb",
@@ -58,7 +56,6 @@ __all__ = [
     "OutputError",
     "UnsupportedOpError",
     "__version__",
-    "check_rule",
     "disable",
     "enable",
     "excitation_backprop",
