@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
@@ -192,14 +193,14 @@ def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
-    import warnings
-
     def warn(plan: RunPlan) -> Run:
         warnings.warn("be careful", stacklevel=1)
         return finished(ImageResult(Path("a.jpg"), (SHOWN,)))
 
     worker.side_effect = warn
-    result = invoke(*["-q"] * quiet, "a.jpg")
+    with warnings.catch_warnings(record=True) as elsewhere:
+        result = invoke(*["-q"] * quiet, "a.jpg")
+    assert not elsewhere
     assert result.stderr == ("" if quiet else "Warning: be careful\n")
 
 
