@@ -264,14 +264,46 @@ def test_several_targets_for_each_image():
         ([1, 2, 3], r"\(3,\) do not fit 2 images"),
         (torch.zeros(2, 1, 1, dtype=torch.long), r"\(2, 1, 1\) do not fit"),
         (torch.ones(2, NUM_CLASSES + 1), r"prior has shape \(2, 6\).*\(2, 5\)"),
+        (torch.eye(NUM_CLASSES)[:2].bool(), "bool"),  # a mask, or class indices 0 and 1? no telling
         (torch.ones(NUM_CLASSES), r"prior has shape \(5,\).*\(2, 5\)"),
     ],
-    ids=["too_high", "negative", "one_too_high", "too_many", "too_deep", "wide_prior", "flat_prior"],
+    ids=["too_high", "negative", "one_too_high", "too_many", "too_deep", "wide_prior", "mask", "flat_prior"],
 )
 def test_targets_that_do_not_fit(targets, message):
     net, x = classifier()
     with pytest.raises(ebcli.ConfigurationError, match=message):
         ebcli.excitation_backprop(net, x, targets, "1")
+
+
+def test_outputs_that_are_no_logits():
+    with pytest.raises(ebcli.ConfigurationError, match=r"\(2, 5, 4, 4\)"):
+        ebcli.excitation_backprop(nn.Conv2d(3, NUM_CLASSES, 3), torch.rand(IMAGE), 0)
+
+
+class ComputedWeight(nn.Module):
+    """A weight that is made from parameters in each forward pass is a weight still, and no part of the signal."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 3, 3, 3))
+        self.head = nn.Sequential(*head(8))
+
+    def standardised(self):
+        return (self.weight - self.weight.mean((1, 2, 3), keepdim=True)) / self.weight.std()
+
+    def forward(self, x):
+        return self.head(F.relu(F.conv2d(x, self.standardised())))
+
+
+def test_computed_weights():
+    torch.manual_seed(0)
+    net, x = ComputedWeight().double(), torch.randn(IMAGE, dtype=torch.float64)
+    twin = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.ReLU(), *net.head).double()
+    twin[0].weight.data = net.standardised().detach()
+    expected = Reference(twin, x).relevance(one_hot(3, 3))
+    assert_same(ebcli.excitation_backprop(net, x, 3).relevance, expected)
+    nn.utils.parametrizations.weight_norm(twin[0])
+    assert_same(ebcli.excitation_backprop(twin, x, 3).relevance, expected)
 
 
 def test_a_map_needs_extent():
