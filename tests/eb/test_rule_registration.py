@@ -48,7 +48,10 @@ class Net(nn.Module):
 def same_rules_afterwards():
     before = dict(RULES)
     yield
-    assert before == RULES
+    after = dict(RULES)
+    RULES.clear()
+    RULES.update(before)  # one failure is enough
+    assert after == before
 
 
 def test_a_rule_works_and_can_be_taken_back():

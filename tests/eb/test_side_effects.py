@@ -1,7 +1,6 @@
 """Nothing is left behind: gradients, parameters, flags, hooks and other threads are what they were."""
 
 import copy
-import threading
 
 import pytest
 import torch
@@ -236,75 +235,6 @@ def test_modes_in_modes():
     with ebcli.excitation_mode():
         assert torch.equal(relevance_of(net, x, prior), expected)
         assert torch.equal(torch.autograd.grad(net(x), x, prior)[0], expected)
-
-
-def in_thread(work, found, key):
-    def run():
-        try:
-            found[key] = work()
-        except BaseException as error:
-            found[key] = error
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    return thread
-
-
-def test_a_thread_beside():
-    """One thread computes gradients, plain, while another is in the middle of a forward pass inside the mode."""
-    net, x, prior = bare()
-    expected, plain = relevance_of(net, x, prior), torch.autograd.grad(net(x), x, prior)[0]
-    meet, found = threading.Barrier(2, timeout=20), {}
-
-    def inside():
-        with ebcli.excitation_mode():
-            half = net[:2](x)
-            meet.wait()
-            meet.wait()
-            return torch.autograd.grad(net[2:](half), x, prior)[0]
-
-    def outside():
-        meet.wait()
-        gradient = torch.autograd.grad(net(x), x, prior)[0]
-        assert_ordinary_gradients()
-        meet.wait()
-        return gradient
-
-    for thread in [in_thread(inside, found, "inside"), in_thread(outside, found, "outside")]:
-        thread.join()
-    assert torch.equal(found["inside"], expected)
-    assert torch.equal(found["outside"], plain)
-
-
-def test_a_thread_on_the_same_network():
-    """A plain forward pass of another thread through the network whose layer is being looked at."""
-    net, x, prior = bare()
-    expected, plain = ebcli.excitation_backprop(net, x, prior, "1").relevance, torch.autograd.grad(net(x), x, prior)[0]
-    meet, found, looking = threading.Barrier(2, timeout=20), {}, threading.local()
-
-    def pause(_module, _args):
-        if getattr(looking, "here", False):
-            meet.wait()
-            meet.wait()
-
-    net[3].register_forward_pre_hook(pause)  # after the layer, so that it is captured already
-
-    def inside():
-        looking.here = True
-        return ebcli.excitation_backprop(net, x, prior, "1").relevance
-
-    def outside():
-        meet.wait()
-        try:
-            return torch.autograd.grad(net(x), x, prior)[0]
-        finally:
-            meet.wait()
-
-    for thread in [in_thread(inside, found, "inside"), in_thread(outside, found, "outside")]:
-        thread.join()
-    for side, value in (("inside", expected), ("outside", plain)):
-        assert not isinstance(found[side], BaseException), f"{side}: {found[side]!r}"
-        assert torch.equal(found[side], value)
 
 
 NETWORKS = (
