@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb import graph
+from ebcli.eb.building import mark_bypass
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.errors import ConfigurationError, LayerError, closest
 from ebcli.maps import saliency_map
@@ -103,8 +106,8 @@ def excitation_backprop(
         sites = graph.unexplained(logits)
         if sites:
             mode.refuse(sites)
+        mode.settled = True
         priors, single = _priors(targets(logits.detach()) if callable(targets) else targets, logits)
-        mode.unsupported = "allowed"
         relevance, marginal = _descend(logits, leaf, priors, contrastive, capture.label)
         mass = marginal.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype).mT
     relevance = relevance.transpose(0, 1)
@@ -121,31 +124,31 @@ def excitation_backprop(
 
 def _descend(logits: Tensor, leaf: Tensor, priors: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
     """Relevance and marginal relevance at `leaf`, each (K, B, ...), for priors (K, B, num_classes)."""
+    marginal = _down(logits, leaf, priors)
     if not contrastive:
-        relevance = _down([logits], [leaf], [priors])[0]
-        return relevance, relevance
+        return marginal, marginal
     top = graph.weighted_below([logits.grad_fn])
     if not top:
         raise LayerError(f"{label} is not below the classifier, so there is nothing to contrast: choose a deeper layer")
-    inputs = list({id(node): node.saved_tensors[0] for node in top}.values())
-    winners = _down([logits], inputs, [priors])
     for node in top:
-        node.contributions.sign = -1
-    duals = _down([logits], inputs, [priors])
-    # the marginal map rides along for the sake of its sum, the mass
-    both = [torch.cat((P - dual, P)) for P, dual in zip(winners, duals, strict=True)]
-    contrast, marginal = _down(inputs, [leaf], both)[0].chunk(2)
-    return contrast, marginal
+        node.contributions.contrast = True
+    return _down(logits, leaf, priors), marginal
 
 
-def _down(outputs: list[Tensor], inputs: list[Tensor], priors: list[Tensor]) -> list[Tensor]:
-    """Hand priors (K, ...) from `outputs` down to `inputs`, all K together."""
-    if priors[0].shape[0] == 1:
-        found = torch.autograd.grad(outputs, inputs, [P[0] for P in priors], retain_graph=True, allow_unused=True)
-        return [torch.zeros_like(i)[None] if P is None else P[None] for i, P in zip(inputs, found, strict=True)]
-    found = torch.autograd.grad(outputs, inputs, priors, retain_graph=True, allow_unused=True, is_grads_batched=True)
-    zeros = (len(priors[0]),)
-    return [i.new_zeros(zeros + i.shape) if P is None else P for i, P in zip(inputs, found, strict=True)]
+def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:
+    """Hand priors (K, B, num_classes) down to `leaf`, all K together."""
+    several = len(priors) > 1
+    (relevance,) = torch.autograd.grad(
+        logits,
+        leaf,
+        priors if several else priors[0],
+        retain_graph=True,
+        allow_unused=True,
+        is_grads_batched=several,
+    )
+    if relevance is None:
+        return leaf.new_zeros(len(priors), *leaf.shape)
+    return relevance if several else relevance[None]
 
 
 def _priors(targets: Targets, logits: Tensor) -> tuple[Tensor, bool]:
@@ -204,13 +207,14 @@ class _Capture(ExitStack):
         self.name, self._module = _find(net, layer)
         self.label = "the input" if self._module is None else f"layer {self.name!r}"
         self._leaves: list[Tensor] = []
+        self._thread = threading.get_ident()
         if self._module is not None:
             handle = self._module.register_forward_hook(self._cut)
             self.callback(handle.remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """What to give the network for `inputs`."""
-        return self._start(inputs) if self._module is None else inputs
+        return self._start(inputs) if self._module is None else mark_bypass(inputs.detach())
 
     def leaf(self) -> Tensor:
         """The leaf. Raises LayerError if the layer was not called exactly once."""
@@ -225,10 +229,12 @@ class _Capture(ExitStack):
             )
         leaf = value.detach().requires_grad_()
         self._leaves.append(leaf)
-        with torch.enable_grad():
-            return leaf.clone()  # what follows may work in place, which a leaf does not allow
+        torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
+        return leaf.clone()  # what follows may work in place, which a leaf does not allow
 
     def _cut(self, _module: nn.Module, _args: Any, output: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return output  # another thread's forward pass
         if isinstance(output, Tensor):
             return self._start(output)
         tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
@@ -237,14 +243,23 @@ class _Capture(ExitStack):
                 f"{self.label} has no single tensor for an output but a {type(output).__name__} of "
                 f"{len(tensors)}: choose a layer inside or after it"
             )
-        replaced = {k: self._start(v) if k == tensors[0] else v for k, v in _items(output)}
-        return replaced if isinstance(output, dict) else tuple(replaced.values())
+        return _replaced(output, tensors[0], self._start(dict(_items(output))[tensors[0]]))
 
 
 def _items(output: Any) -> list[tuple[Any, Any]]:
     if isinstance(output, dict):
         return list(output.items())
     return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
+
+
+def _replaced(output: Any, place: Any, value: Tensor) -> Any:
+    """The same container with another value in one place."""
+    if isinstance(output, tuple):
+        items = [value if i == place else item for i, item in enumerate(output)]
+        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
+    output = copy.copy(output)
+    output[place] = value
+    return output
 
 
 def _find(net: nn.Module, layer: str | nn.Module | None) -> tuple[str | None, nn.Module | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -23,6 +23,36 @@ def carries_signal(value: Any) -> bool:
         # a view of a parameter says that it requires grad even if it was made where grad is off
         return value.requires_grad and not isinstance(value, Parameter) and not isinstance(value._base, Parameter)
     return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """The tensors in a value, which may be a tensor, or a tuple, list or dict of values."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from tensors_in(item)
+
+
+def bypasses(value: Any) -> bool:
+    """Whether a tensor, or one in a list or tuple, comes from the network's input other than through the layer.
+
+    It carries no signal, because its share of probability does not come down to the layer, but it has a share.
+    """
+    if isinstance(value, Tensor):
+        return hasattr(value, _BYPASS)
+    return isinstance(value, (list, tuple)) and any(map(bypasses, value))
+
+
+def mark_bypass(value: Any) -> Any:
+    """Note on every tensor in a value that carries no signal that it comes from the input; returns the value."""
+    for tensor in tensors_in(value):
+        if not carries_signal(tensor):
+            setattr(tensor, _BYPASS, True)
+    return value
+
+
+_BYPASS = "_from_the_input_of_an_excited_network"
 
 
 def pass_through(

@@ -70,7 +70,16 @@ class Contributions(Protocol):
 
     A function of the signals, built of differentiable torch operations, never negative, and homogeneous of
     degree one: doubling an input doubles its contribution.
+
+    Attributes:
+        contrast: whether the duals' probability is subtracted (Eq. 8), as for the units of the classes.
     """
+
+    contrast: bool
+
+    def of_dual(self) -> Contributions:
+        """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
+        ...
 
     def __call__(self, *signals: Tensor) -> Tensor: ...
 
@@ -105,30 +114,21 @@ class Excitation(Function):
         rest = [None] * (4 + ctx.others)
         if P is None:
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
+        contributions, signals = ctx.contributions, _saved(ctx)
         with quiet():
-            leaves = [a.detach().requires_grad_() for a in _saved(ctx)]
-            with torch.enable_grad():
-                z = ctx.contributions(*leaves)
-            slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
-            return *rest, *(a.detach() * slope for a, slope in zip(leaves, slopes, strict=True))
+            shares = _hand_down(contributions, signals, P)
+            if contributions.contrast:
+                dual = _hand_down(contributions.of_dual(), signals, P)
+                shares = [share - d for share, d in zip(shares, dual, strict=True)]
+        return *rest, *shares
 
 
-class Unexplained(Function):
-    """Marks the value of an operation that has no rule. `refuse` raises unless ordinary gradients are allowed."""
-
-    @staticmethod
-    def forward(ctx: Any, value: Tensor, in_place: bool, site: str, refuse: Callable[[], None]) -> Tensor:
-        ctx.site, ctx.refuse = site, refuse
-        if in_place:
-            ctx.mark_dirty(value)
-            return value
-        return value.detach()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, P: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.refuse()
-        return P, None, None, None
+def _hand_down(contributions: Contributions, signals: tuple[Tensor, ...], P: Tensor) -> list[Tensor]:
+    leaves = [a.detach().requires_grad_() for a in signals]
+    with torch.enable_grad():
+        z = contributions(*leaves)
+    slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
+    return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)]
 
 
 def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:

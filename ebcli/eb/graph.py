@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 
-from ebcli.eb.functions import Excitation, PassThrough, Unexplained
+from ebcli.eb.functions import Excitation, PassThrough
 
 # Ordinary gradients of operations that move values about without changing them, by the stem of the node's name.
 # Only such nodes are looked through when asking whether a tensor can hold anything below zero.
@@ -70,18 +70,31 @@ def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
 
 
+def mark_unexplained(values: Iterable[Tensor], site: str, refuse: Callable[[], None]) -> None:
+    """Note on the nodes of `values` that no rule stands behind them; `refuse` is called on the way down."""
+    for value in values:
+        # what was changed in place through a view is recorded on the view's base
+        node: Any = value.grad_fn if value._base is None else value._base.grad_fn or value.grad_fn
+        if node is not None and _UNEXPLAINED not in node.metadata:
+            node.metadata[_UNEXPLAINED] = site
+            node.register_prehook(lambda _: refuse())
+
+
 def unexplained(root: Tensor) -> list[str]:
     """The operations between `root` and the layer that no rule explains, each named once."""
     sites = []
     for node in descend([root.grad_fn]):
-        if is_made_by(node, Unexplained):
-            sites.append(node.site)
+        if _UNEXPLAINED in node.metadata:
+            sites.append(node.metadata[_UNEXPLAINED])
         elif isinstance(node, BackwardCFunction) and not (
             is_made_by(node, PassThrough) or is_made_by(node, Excitation)
         ):
             # an autograd.Function of the user's own, whose forward no function mode gets to see
             sites.append(f"{type(node).__name__.removesuffix('Backward')}.apply")
     return list(dict.fromkeys(sites))
+
+
+_UNEXPLAINED = "no excitation rule"
 
 
 def _has_weights(node: Any) -> bool:

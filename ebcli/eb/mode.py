@@ -5,19 +5,20 @@ from __future__ import annotations
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 import ebcli.eb.rules  # noqa: F401  importing the rules registers them
-from ebcli.eb.building import carries_signal, overwritten
-from ebcli.eb.functions import Unexplained, is_quiet, quiet
+from ebcli.eb import graph
+from ebcli.eb.building import bypasses, carries_signal, mark_bypass, overwritten, tensors_in
+from ebcli.eb.functions import is_quiet, quiet
 from ebcli.eb.ignored import IGNORED
 from ebcli.eb.registry import RULES, Call, name_of
 from ebcli.errors import UnsupportedOpError
@@ -50,6 +51,7 @@ class ExcitationMode(TorchFunctionMode):
             raise ValueError(f"unsupported is {unsupported!r}, but it must be 'error' or 'gradient'")
         self.unsupported = unsupported
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
+        self.settled = False  # whether operations without a rule have been reported
         self._sites: dict[str, None] = {}
 
     def __torch_function__(
@@ -62,35 +64,41 @@ class ExcitationMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if is_quiet():
             return func(*args, **kwargs)
-        if not (any(map(carries_signal, args)) or any(map(carries_signal, kwargs.values()))):
-            with torch.no_grad():  # or what is computed from parameters would look like a signal
+        operands = (*args, *kwargs.values())
+        if not any(map(carries_signal, operands)):
+            if not any(True for _ in tensors_in(operands)):  # a factory, or the switch of no_grad itself
                 return func(*args, **kwargs)
+            with torch.no_grad():  # or what is computed from parameters would look like a signal
+                value = func(*args, **kwargs)
+            return mark_bypass(value) if any(map(bypasses, operands)) else value
+        if not torch.is_grad_enabled():  # where autograd records nothing, nothing comes down
+            return mark_bypass(func(*args, **kwargs))
         call = Call(func, args, kwargs, self._site(func))
-        with torch.enable_grad(), quiet():
+        with quiet():
             own = RULES.get(func)
             value = NotImplemented if own is None else own(call, *args, **kwargs)
-            return self._without_rule(call) if value is NotImplemented else value
+            value = self._without_rule(call) if value is NotImplemented else value
+        return mark_bypass(value)
 
     def _without_rule(self, call: Call) -> Any:
         """Let an ordinary gradient be where it is right, mark the value where it is not."""
-        operand = overwritten(call)
+        overwritten(call)
+        before = {a.grad_fn for a in tensors_in((call.args, call.kwargs)) if a.grad_fn is not None}
         value = call.func(*map(_constant, call.args), **{k: _constant(v) for k, v in call.kwargs.items()})
-        if call.func in IGNORED or not carries_signal(value):
-            return value
+        if call.func not in IGNORED:
+            # a value that an earlier operation made is an operand handed back
+            new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
+            graph.mark_unexplained(new, call.site, self._refuse_on_the_way_down)
+            self._sites.update(dict.fromkeys([call.site] if new else []))
+        return value
 
-        def mark(item: Any) -> Any:
-            if not carries_signal(item):
-                return item
-            if isinstance(item, Tensor):
-                return Unexplained.apply(item, item is operand, call.site, self.refuse)
-            return type(item)(map(mark, item)) if type(item) in (list, tuple) else type(item)([*map(mark, item)])
+    def _refuse_on_the_way_down(self) -> None:
+        if not self.settled:
+            self.refuse(list(self._sites))
 
-        self._sites[call.site] = None
-        return mark(value)
-
-    def refuse(self, sites: list[str] | None = None) -> None:
-        """Raise or warn, as the mode was told to, about operations without a rule: `sites`, or all met so far."""
-        named = ", ".join(self._sites if sites is None else sites)
+    def refuse(self, sites: Sequence[str]) -> None:
+        """Raise or warn, as the mode was told to, about operations without a rule."""
+        named = ", ".join(sites)
         if self.unsupported == "error":
             raise UnsupportedOpError(
                 f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients there "

@@ -62,6 +62,7 @@ class WeightedSum:
         reaches_silent: something above hands probability to neurons whatever their value (batch norm's shift).
         sign: s for all neurons, whatever their response: +1 for the unit of a class, -1 for its dual (Eq. 6).
             None, as for every layer below the classifier, follows the sign of each response.
+        contrast: see Contributions.
     """
 
     def __init__(self, linear: LinearMap, *, signal_is_nonnegative: bool, rectified: bool = False) -> None:
@@ -70,6 +71,7 @@ class WeightedSum:
         self.rectified = rectified
         self.reaches_silent = False
         self.sign: int | None = None if linear.weight is None else 1
+        self.contrast = False
         self._response: Tensor | None = None
         self._version = 0
         self._site = ""
@@ -77,6 +79,12 @@ class WeightedSum:
     @property
     def weight(self) -> Tensor | None:
         return self.linear.weight
+
+    def of_dual(self) -> WeightedSum:
+        """The same layer with the sign of the dual units."""
+        dual = WeightedSum(self.linear, signal_is_nonnegative=self.signal_is_nonnegative)
+        dual.sign = -1
+        return dual
 
     def follow(self, response: Tensor, site: str) -> None:
         """Set y, whose sign is followed; `site` names the layer in an error."""
@@ -131,6 +139,7 @@ class SharedSum:
     """
 
     weight = None
+    contrast = False
 
     def __init__(self, *scales: float) -> None:
         self.scales = scales
@@ -140,3 +149,7 @@ class SharedSum:
         # recomputed, not kept: the next operation may overwrite y in place
         sign = sum(term.detach() for term in terms).sign()  # type: ignore[union-attr]
         return sum((sign * term).clamp(min=0) for term in terms)  # type: ignore[return-value]
+
+    def of_dual(self) -> SharedSum:
+        """A sum has no weights to negate."""
+        return self

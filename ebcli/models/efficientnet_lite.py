@@ -99,9 +99,7 @@ class MBConv(nn.Module):
     acts in training only.
     """
 
-    def __init__(
-        self, in_channels: int, out_channels: int, *, expansion: int, kernel_size: int, stride: int
-    ) -> None:
+    def __init__(self, in_channels: int, out_channels: int, *, expansion: int, kernel_size: int, stride: int) -> None:
         super().__init__()
         expanded = in_channels * expansion
         expand = [ConvBatchNormReLU6(in_channels, expanded, 1)] if expansion > 1 else []
@@ -131,9 +129,7 @@ class EfficientNetLite(nn.Module):
         for expansion, kernel_size, first_stride, out_channels, blocks in STAGES:
             for stride in (first_stride,) + (1,) * (blocks - 1):
                 features.append(
-                    MBConv(
-                        channels, out_channels, expansion=expansion, kernel_size=kernel_size, stride=stride
-                    )
+                    MBConv(channels, out_channels, expansion=expansion, kernel_size=kernel_size, stride=stride)
                 )
                 channels = out_channels
         features.append(ConvBatchNormReLU6(channels, HEAD_CHANNELS, 1))

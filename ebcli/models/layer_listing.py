@@ -128,9 +128,7 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
         with torch.no_grad():
             net(images)
     except (RuntimeError, AssertionError) as error:
-        raise LayerError(
-            f"{loaded.name} takes no input of {height} x {width} pixels: {first_line(error)}"
-        ) from error
+        raise LayerError(f"{loaded.name} takes no input of {height} x {width} pixels: {first_line(error)}") from error
     finally:
         for handle in handles:
             handle.remove()

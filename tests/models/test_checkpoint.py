@@ -127,9 +127,7 @@ def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
         assert str(path) in message and "\n" not in message, name
 
 
-@pytest.mark.parametrize(
-    ("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")]
-)
+@pytest.mark.parametrize(("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")])
 def test_a_file_without_a_state_dict_says_what_it_holds(tmp_path, content, named):
     torch.save(content, tmp_path / "other.pth")
     with pytest.raises(ConfigurationError, match=f"no state dict.*{named}"):

@@ -90,9 +90,7 @@ def test_published_weights_give_torchvisions_own_network(hub, name, size, option
         torch.testing.assert_close(loaded.net(images), logits, rtol=0, atol=0)
         torch.testing.assert_close(by_file.net(images), logits, rtol=0, atol=0)
     assert loaded.weights == "IMAGENET1K_V1"
-    assert loaded.categories == tuple(
-        torchvision.models.get_model_weights(name).DEFAULT.meta["categories"]
-    )
+    assert loaded.categories == tuple(torchvision.models.get_model_weights(name).DEFAULT.meta["categories"])
     assert not any(module.training for module in loaded.net.modules())
 
 

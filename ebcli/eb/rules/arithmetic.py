@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ebcli.eb import graph
-from ebcli.eb.building import carries_signal, pass_through, shared
+from ebcli.eb.building import bypasses, carries_signal, pass_through, shared
 from ebcli.eb.registry import Call, rule, spellings
 
 
@@ -24,40 +24,48 @@ def sub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
 
 @rule(torch.rsub, Tensor.__rsub__)
 def rsub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    if carries_signal(input) and carries_signal(other):
+    if _has_share(input) and _has_share(other):
         return shared(call, (other, input), (1, -alpha))
     return pass_through(call, input if carries_signal(input) else other)
 
 
 def _sum(call: Call, input: Any, other: Any, scale: float) -> Any:
-    if carries_signal(input) and carries_signal(other):
+    if _has_share(input) and _has_share(other):
         return shared(call, (input, other), (1, scale))
-    # what carries no signal is a bias
+    # what does not come from the network's input is a bias
     return pass_through(call, input if carries_signal(input) else other)
+
+
+def _has_share(operand: Any) -> bool:
+    return carries_signal(operand) or bypasses(operand)
 
 
 @rule(*spellings("mul", "multiply"))
 def mul(call: Call, input: Any, other: Any) -> Any:
-    if not (carries_signal(input) and carries_signal(other)):
+    if not (_has_share(input) and _has_share(other)):
         signal, factor = (input, other) if carries_signal(input) else (other, input)
-        positive = isinstance(factor, (int, float)) and factor > 0
-        return _scaled(call, signal, positive)
+        return _scaled(call, signal, isinstance(factor, (int, float)) and factor > 0)
     strength = [getattr(graph.origin(x), "gate", 0) for x in (input, other)]
     size = [x.numel() for x in (input, other)]
     if strength[0] != strength[1]:
         signal = input if strength[0] < strength[1] else other
     elif size[0] != size[1]:
         signal = input if size[0] > size[1] else other
-    else:
+    elif carries_signal(input) and carries_signal(other):
         return NotImplemented  # a product of equals: neither is the other's gate
+    else:
+        signal = input if carries_signal(input) else other
+    if not carries_signal(signal):
+        return call.compute().detach()  # the layer feeds the gate alone, and a gate gets nothing
     return pass_through(call, signal, keeps_zero=True, nonnegative=all(map(graph.is_nonnegative, (input, other))))
 
 
 @rule(*spellings("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
 def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    if carries_signal(input):  # a denominator is a norm: it rescales, it does not excite
+    # a denominator is a norm: it rescales, it does not excite
+    if carries_signal(input):
         return _scaled(call, input, isinstance(other, (int, float)) and other > 0)
-    return pass_through(call, other)
+    return call.compute().detach() if bypasses(input) else pass_through(call, other)
 
 
 @rule(Tensor.__rdiv__)

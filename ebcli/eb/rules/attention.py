@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb import graph
-from ebcli.eb.building import by_rule, carries_signal, pass_through, weighted_sum
+from ebcli.eb.building import by_rule, bypasses, carries_signal, pass_through, weighted_sum
 from ebcli.eb.registry import Call, rule, spellings
 from ebcli.eb.rules.activation import SWITCH
 from ebcli.eb.weighted import LinearMap
@@ -61,10 +61,12 @@ def biased_product(call: Call, input: Tensor, left: Tensor, right: Tensor, **kwa
 
 def _product(call: Call, left: Tensor, right: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Any:
     """left times right, where one is the signal and the other its weight."""
-    if carries_signal(left) and carries_signal(right):
+    if all(carries_signal(x) or bypasses(x) for x in (left, right)):
         is_attention = [getattr(graph.origin(x), "gate", 0) == SWITCH for x in (left, right)]
         if is_attention[0] == is_attention[1]:
             return NotImplemented  # queries times keys: needed by no one as long as they end in attention weights
+        if not carries_signal(right if is_attention[0] else left):
+            return call.compute().detach()  # the layer feeds queries and keys alone
         fixed = (left if is_attention[0] else right).detach()
         if is_attention[0]:
             return weighted_sum(call, right, LinearMap(lambda v: product(fixed, v)))

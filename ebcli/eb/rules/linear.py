@@ -21,7 +21,8 @@ def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
 @rule(*spellings("linear"))
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     # input (..., in), weight (out, in)
-    return weighted_sum(call, input, LinearMap(F.linear, weight, _rows(weight)))
+    # of more axes than (B, in), a batch norm's second one is not the channels
+    return weighted_sum(call, input, LinearMap(F.linear, weight, _rows(weight) if input.ndim == 2 else None))
 
 
 @rule(*spellings("conv1d", "conv2d", "conv3d"))
@@ -32,7 +33,8 @@ def convolution(
     def convolve(a: Tensor, w: Tensor) -> Tensor:
         return call.func(a, w, None, *args, **kwargs)
 
-    return weighted_sum(call, input, LinearMap(convolve, weight, _rows(weight)))
+    is_batched = input.ndim == weight.ndim
+    return weighted_sum(call, input, LinearMap(convolve, weight, _rows(weight) if is_batched else None))
 
 
 @rule(*spellings("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
@@ -56,4 +58,5 @@ def transposed_convolution(
         by_row = scale.reshape(groups, -1).repeat_interleave(rows, dim=0)
         return by_row.reshape(*by_row.shape, *(1 for _ in weight.shape[2:]))
 
-    return weighted_sum(call, input, LinearMap(spread, weight, per_output))
+    is_batched = input.ndim == weight.ndim
+    return weighted_sum(call, input, LinearMap(spread, weight, per_output if is_batched else None))
