@@ -153,7 +153,9 @@ def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:
 
 def _priors(targets: Targets, logits: Tensor) -> tuple[Tensor, bool]:
     """Targets as priors (K, B, num_classes), and whether K is to be left out of the result."""
-    batch, classes = logits.shape[0], logits.shape[-1]
+    if logits.ndim != 2:
+        raise ConfigurationError(f"the network's output is {tuple(logits.shape)}, not (B, num_classes)")
+    batch, classes = logits.shape
     wanted = torch.as_tensor(targets, device=logits.device)
     if wanted.is_floating_point():
         if wanted.shape != logits.shape:
@@ -161,6 +163,8 @@ def _priors(targets: Targets, logits: Tensor) -> tuple[Tensor, bool]:
                 f"the prior has shape {tuple(wanted.shape)}, but the network's output has {tuple(logits.shape)}"
             )
         return wanted.to(logits.dtype)[None], True
+    if wanted.dtype == torch.bool:
+        raise ConfigurationError("targets are class indices, not a mask")
     single = wanted.ndim < 2
     if wanted.ndim == 0:
         wanted = wanted.expand(batch)

@@ -123,10 +123,11 @@ def folded(
         return None
     before = node.contributions
     linear = before.linear
-    if before.rectified or linear.weight is None:
+    if before.rectified or before.is_turned or linear.weight is None:
         return None
-    if gamma is not None:
-        if linear.per_output is None or linear.orientation is not None:
+    turned = gamma is not None and linear.per_output is None
+    if gamma is not None and not turned:
+        if linear.orientation is not None:
             return None
         linear = linear.scaled(gamma)
     contributions = WeightedSum(linear, signal_is_nonnegative=before.signal_is_nonnegative, rectified=rectified)
@@ -134,7 +135,12 @@ def folded(
     # a folded layer's own node is left out of the way down, so its response may be overwritten
     others = [signal] if call.is_in_place else []
     value = Excitation.apply(call.compute, contributions, None, len(others), *others, *node.saved_tensors)
-    contributions.follow(value, call.site)
+    contributions.is_turned = turned
+    if turned and gamma is not None:  # gamma belongs to another axis than the outputs: it turns their responses
+        sign = gamma.detach().sign().reshape(1, -1, *(1 for _ in value.shape[2:]))
+        contributions.follow(value.detach() * sign, call.site)
+    else:
+        contributions.follow(value, call.site)
     _note(value, nonnegative=rectified, gate=gate, site=call.site)
     return value
 

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
+from torch.nn.modules._functions import BackwardHookFunction
 
 from ebcli.eb.functions import Excitation, PassThrough
 
@@ -86,15 +87,15 @@ def unexplained(root: Tensor) -> list[str]:
     for node in descend([root.grad_fn]):
         if _UNEXPLAINED in node.metadata:
             sites.append(node.metadata[_UNEXPLAINED])
-        elif isinstance(node, BackwardCFunction) and not (
-            is_made_by(node, PassThrough) or is_made_by(node, Excitation)
-        ):
+        elif isinstance(node, BackwardCFunction) and not any(is_made_by(node, known) for known in _KNOWN):
             # an autograd.Function of the user's own, whose forward no function mode gets to see
             sites.append(f"{type(node).__name__.removesuffix('Backward')}.apply")
     return list(dict.fromkeys(sites))
 
 
 _UNEXPLAINED = "no excitation rule"
+# the last hands its operands on as they are, for the sake of hooks that modules have on the backward pass
+_KNOWN = (PassThrough, Excitation, BackwardHookFunction)
 
 
 def _has_weights(node: Any) -> bool:

@@ -64,6 +64,10 @@ class ExcitationMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if is_quiet():
             return func(*args, **kwargs)
+        with quiet():
+            return self._answer(func, args, kwargs, sys._getframe(1))
+
+    def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
         operands = (*args, *kwargs.values())
         if not any(map(carries_signal, operands)):
             if not any(True for _ in tensors_in(operands)):  # a factory, or the switch of no_grad itself
@@ -73,12 +77,10 @@ class ExcitationMode(TorchFunctionMode):
             return mark_bypass(value) if any(map(bypasses, operands)) else value
         if not torch.is_grad_enabled():  # where autograd records nothing, nothing comes down
             return mark_bypass(func(*args, **kwargs))
-        call = Call(func, args, kwargs, self._site(func))
-        with quiet():
-            own = RULES.get(func)
-            value = NotImplemented if own is None else own(call, *args, **kwargs)
-            value = self._without_rule(call) if value is NotImplemented else value
-        return mark_bypass(value)
+        call = Call(func, args, kwargs, self._site(func, frame))
+        own = RULES.get(func)
+        value = NotImplemented if own is None else own(call, *args, **kwargs)
+        return mark_bypass(self._without_rule(call) if value is NotImplemented else value)
 
     def _without_rule(self, call: Call) -> Any:
         """Let an ordinary gradient be where it is right, mark the value where it is not."""
@@ -106,8 +108,8 @@ class ExcitationMode(TorchFunctionMode):
             )
         warnings.warn(f"ordinary gradients, not excitation, were used for {named}", stacklevel=2)
 
-    def _site(self, func: Callable[..., Any]) -> str:
-        module = _calling_module(sys._getframe(2))
+    def _site(self, func: Callable[..., Any], frame: FrameType) -> str:
+        module = _calling_module(frame)
         if module is None:
             return name_of(func)
         return f"{name_of(func)} in {self._names.get(id(module)) or type(module).__name__}"

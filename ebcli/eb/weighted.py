@@ -72,6 +72,7 @@ class WeightedSum:
         self.reaches_silent = False
         self.sign: int | None = None if linear.weight is None else 1
         self.contrast = False
+        self.is_turned = False  # the response followed is a batch norm's, its sign turned back
         self._response: Tensor | None = None
         self._version = 0
         self._site = ""

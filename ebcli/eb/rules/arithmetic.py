@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ebcli.eb import graph
-from ebcli.eb.building import bypasses, carries_signal, pass_through, shared
+from ebcli.eb.building import bypasses, carries_signal, folded, pass_through, shared
 from ebcli.eb.registry import Call, rule, spellings
 
 
@@ -32,8 +32,10 @@ def rsub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
 def _sum(call: Call, input: Any, other: Any, scale: float) -> Any:
     if _has_share(input) and _has_share(other):
         return shared(call, (input, other), (1, scale))
-    # what does not come from the network's input is a bias
-    return pass_through(call, input if carries_signal(input) else other)
+    # what does not come from the network's input is a bias, of the layer before it if there is one
+    signal = input if carries_signal(input) else other
+    value = folded(call, signal) if signal is input or scale == 1 else None
+    return pass_through(call, signal) if value is None else value
 
 
 def _has_share(operand: Any) -> bool:
