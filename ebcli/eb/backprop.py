@@ -164,7 +164,7 @@ def _priors(targets: Targets, logits: Tensor) -> tuple[Tensor, bool]:
             )
         return wanted.to(logits.dtype)[None], True
     if wanted.dtype == torch.bool:
-        raise ConfigurationError("targets are class indices, not a mask")
+        raise ConfigurationError("the targets are bool, but class indices are integers and a prior is floating")
     single = wanted.ndim < 2
     if wanted.ndim == 0:
         wanted = wanted.expand(batch)
