@@ -15,6 +15,7 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
     ====================  =========================  ===============
     input                 relevance                  map
     ====================  =========================  ===============
+    (B, C, L)             (B, c, l)                  (B, l)
     (B, C, H, W)          (B, c, h, w)               (B, h, w)
     (B, C, H, W)          (B, h, w, c), as in Swin   (B, h, w)
     (B, C, H, W)          (B, h w, c), tokens        (B, h, w)
@@ -38,7 +39,7 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
         first, last = relevance.shape[2:], relevance.shape[1:-1]
         if math.prod(first) > 1:
             return relevance.sum(-1 if _fits(last, extent) and not _fits(first, extent) else 1)
-    elif grid == 1:
+    elif grid == 1 and len(extent) > 1:
         tokens = relevance.shape[1]
         for special in (0, 1):  # with one special token, it is the class token, in front
             shape = _grid(tokens - special, extent)
@@ -52,7 +53,9 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
 
 
 def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
-    """Whether height and width shrank alike from the input to the grid, to within an element of rounding."""
+    """Whether there are height and width and they shrank alike from the input to the grid, to within an element of rounding."""
+    if len(grid) < 2:
+        return False
     (height, width), (full_height, full_width) = grid[-2:], extent[-2:]
     return abs(height - width * full_height / full_width) <= max(1, full_height / full_width)
 

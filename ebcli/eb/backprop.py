@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,10 +15,9 @@ from torch import Tensor, nn
 from ebcli.eb import graph
 from ebcli.eb.building import mark_bypass
 from ebcli.eb.mode import ExcitationMode, Unsupported
-from ebcli.errors import ConfigurationError, LayerError, closest
+from ebcli.eb.targets import Targets, Where, priors
+from ebcli.errors import LayerError, closest
 from ebcli.maps import saliency_map
-
-Targets = int | Sequence[int] | Tensor
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class ExcitationResult:
             negative if marginal; signed if contrastive.
         mass: (B,) or (B, K), what the marginal map sums to: 1 less what neurons active only through their bias
             have swallowed.
-        logits: (B, num_classes), the network's output.
+        logits: (B, num_classes), the network's output; (B, num_classes, H, W) with a class for each pixel.
         contrastive: whether `relevance` is contrastive.
         layer: the layer's name; None for the input.
     """
@@ -63,6 +62,7 @@ def excitation_backprop(
     layer: str | nn.Module | None = None,
     contrastive: bool = False,
     *,
+    where: Where | None = None,
     unsupported: Unsupported = "error",
 ) -> ExcitationResult:
     """Excitation Backprop (Zhang et al., ECCV 2016) from classes down to a layer.
@@ -74,12 +74,15 @@ def excitation_backprop(
     The network runs in evaluation mode and is left as it was found. It runs plainly up to the layer.
 
     Args:
-        net: the network; its output is (B, num_classes), or a tuple or dict whose first tensor is.
+        net: the network; its output is (B, num_classes), or a tuple or dict whose first tensor is. With a class for
+            each pixel, as in segmentation, it is (B, num_classes, H, W).
         inputs: (B, ...), preprocessed as the network expects.
-        targets: a class index for all, (B,) or (B, K) class indices, or a prior (B, num_classes) of any floating
-            type; or a function from logits (B, num_classes) to one of these.
+        targets: a class index for all, (B,) or (B, K) class indices, or a prior of any floating type, shaped like
+            the output; or a function from logits to one of these.
         layer: a module of `net` or its name in ``net.named_modules()``; None stands for the input.
         contrastive: subtract the dual's map.
+        where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
+            (B, H, W) to explain; None for all pixels alike.
         unsupported: ``"gradient"`` uses ordinary gradients, with a warning, where an operation has no rule.
 
     Raises:
@@ -102,13 +105,17 @@ def excitation_backprop(
         logits = _single_tensor(output, "the network's output")
         leaf = capture.leaf()
         if logits.grad_fn is None:
-            raise LayerError(f"nothing goes from {capture.label} to the network's output")
+            raise LayerError(
+                f"nothing goes from {capture.label} to the network's output, or it is cut on the way by detach() or "
+                "torch.no_grad() in the network: choose a layer above that"
+            )
         sites = graph.unexplained(logits)
         if sites:
             mode.refuse(sites)
         mode.settled = True
-        priors, single = _priors(targets(logits.detach()) if callable(targets) else targets, logits)
-        relevance, marginal = _descend(logits, leaf, priors, contrastive, capture.label)
+        wanted = targets(logits.detach()) if callable(targets) else targets
+        prior, single = priors(wanted, logits.detach(), where)
+        relevance, marginal = _descend(logits, leaf, prior, contrastive, capture.label)
         mass = marginal.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype).mT
     relevance = relevance.transpose(0, 1)
     return ExcitationResult(
@@ -123,7 +130,7 @@ def excitation_backprop(
 
 
 def _descend(logits: Tensor, leaf: Tensor, priors: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
-    """Relevance and marginal relevance at `leaf`, each (K, B, ...), for priors (K, B, num_classes)."""
+    """Relevance and marginal relevance at `leaf`, each (K, B, ...), for priors (K, B, num_classes, ...)."""
     marginal = _down(logits, leaf, priors)
     if not contrastive:
         return marginal, marginal
@@ -136,7 +143,7 @@ def _descend(logits: Tensor, leaf: Tensor, priors: Tensor, contrastive: bool, la
 
 
 def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:
-    """Hand priors (K, B, num_classes) down to `leaf`, all K together."""
+    """Hand priors (K, B, num_classes, ...) down to `leaf`, all K together."""
     several = len(priors) > 1
     (relevance,) = torch.autograd.grad(
         logits,
@@ -149,35 +156,6 @@ def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:
     if relevance is None:
         return leaf.new_zeros(len(priors), *leaf.shape)
     return relevance if several else relevance[None]
-
-
-def _priors(targets: Targets, logits: Tensor) -> tuple[Tensor, bool]:
-    """Targets as priors (K, B, num_classes), and whether K is to be left out of the result."""
-    if logits.ndim != 2:
-        raise ConfigurationError(f"the network's output is {tuple(logits.shape)}, not (B, num_classes)")
-    batch, classes = logits.shape
-    wanted = torch.as_tensor(targets, device=logits.device)
-    if wanted.is_floating_point():
-        if wanted.shape != logits.shape:
-            raise ConfigurationError(
-                f"the prior has shape {tuple(wanted.shape)}, but the network's output has {tuple(logits.shape)}"
-            )
-        return wanted.to(logits.dtype)[None], True
-    if wanted.dtype == torch.bool:
-        raise ConfigurationError("the targets are bool, but class indices are integers and a prior is floating")
-    single = wanted.ndim < 2
-    if wanted.ndim == 0:
-        wanted = wanted.expand(batch)
-    if wanted.ndim > 2 or wanted.shape[0] != batch:
-        raise ConfigurationError(
-            f"targets of shape {tuple(wanted.shape)} do not fit {batch} images: give one class, ({batch},) or "
-            f"({batch}, K) classes, or a prior {tuple(logits.shape)}"
-        )
-    wanted = wanted.reshape(batch, -1).long()
-    wrong = wanted[(wanted < 0) | (wanted >= classes)]
-    if wrong.numel():
-        raise ConfigurationError(f"class {int(wrong[0])} does not exist: the network has classes 0 to {classes - 1}")
-    return nn.functional.one_hot(wanted.mT, classes).to(logits.dtype), single
 
 
 def _single_tensor(output: Any, what: str) -> Tensor:
@@ -231,6 +209,8 @@ class _Capture(ExitStack):
             raise LayerError(
                 f"{self.label} is called more than once in the forward pass: choose a layer that is called once"
             )
+        if not value.is_floating_point():
+            raise LayerError(f"{self.label} is {value.dtype}, but probability goes down to floating-point values only")
         leaf = value.detach().requires_grad_()
         self._leaves.append(leaf)
         torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
@@ -270,7 +250,7 @@ def _find(net: nn.Module, layer: str | nn.Module | None) -> tuple[str | None, nn
     """A layer's name and module, given either."""
     if layer is None:
         return None, None
-    modules = dict(net.named_modules())
+    modules = dict(net.named_modules(remove_duplicate=False))
     if isinstance(layer, nn.Module):
         for name, module in modules.items():
             if module is layer:

@@ -266,8 +266,9 @@ def test_several_targets_for_each_image():
         (torch.ones(2, NUM_CLASSES + 1), r"prior has shape \(2, 6\).*\(2, 5\)"),
         (torch.eye(NUM_CLASSES)[:2].bool(), "bool"),  # a mask, or class indices 0 and 1? no telling
         (torch.ones(NUM_CLASSES), r"prior has shape \(5,\).*\(2, 5\)"),
+        (torch.zeros(2, 0, dtype=torch.long), "no targets"),
     ],
-    ids=["too_high", "negative", "one_too_high", "too_many", "too_deep", "wide_prior", "mask", "flat_prior"],
+    ids=["too_high", "negative", "one_too_high", "too_many", "too_deep", "wide_prior", "mask", "flat_prior", "none"],
 )
 def test_targets_that_do_not_fit(targets, message):
     net, x = classifier()
@@ -275,9 +276,32 @@ def test_targets_that_do_not_fit(targets, message):
         ebcli.excitation_backprop(net, x, targets, "1")
 
 
+def test_inputs_that_are_no_images():
+    net, x = classifier()
+    with pytest.raises(ebcli.ConfigurationError, match="no images"):
+        ebcli.excitation_backprop(net, x[:0], 0, "1")
+    with pytest.raises(ebcli.LayerError, match=r"the input is torch\.uint8"):
+        ebcli.excitation_backprop(net, x.byte(), 0)
+
+
+def test_a_module_of_two_names_is_found_by_both():
+    net, x = classifier()
+    net[3].other_name = net[1]
+    first, second = (ebcli.excitation_backprop(net, x, 3, name).relevance for name in ("1", "3.other_name"))
+    assert_same(first, second)
+
+
+def test_signals_have_one_axis_of_space():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(2, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 8, NUM_CLASSES)).double()
+    result = ebcli.excitation_backprop(net, torch.randn(2, 2, 10, dtype=torch.float64), [[1, 2], [3, 4]], "1")
+    assert result.maps.shape == (2, 2, 8)
+    assert_same(result.maps.sum(2), result.mass)
+
+
 def test_outputs_that_are_no_logits():
-    with pytest.raises(ebcli.ConfigurationError, match=r"\(2, 5, 4, 4\)"):
-        ebcli.excitation_backprop(nn.Conv2d(3, NUM_CLASSES, 3), torch.rand(IMAGE), 0)
+    with pytest.raises(ebcli.ConfigurationError, match=r"\(216,\)"):
+        ebcli.excitation_backprop(nn.Flatten(0), torch.rand(IMAGE), 0)
 
 
 class ComputedWeight(nn.Module):
