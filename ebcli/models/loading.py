@@ -143,11 +143,10 @@ def _published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     cached = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
 
     def fetch(weights_only: bool) -> dict[str, Any]:
-        # torch.hub announces downloads on stdout, which belongs to results
-        with contextlib.redirect_stdout(sys.stderr):
-            return preset.get_state_dict(
-                progress=sys.stderr.isatty(), check_hash=True, map_location="cpu", weights_only=weights_only
-            )
+        # torch.hub announces downloads on stdout, which belongs to results; to a script they are no news at all
+        seen = sys.stderr.isatty()
+        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(sys.stderr if seen else nowhere):
+            return preset.get_state_dict(progress=seen, check_hash=True, map_location="cpu", weights_only=weights_only)
 
     try:
         return fetch(weights_only=True)
