@@ -1,0 +1,197 @@
+"""Excitation Backprop through every network of torchvision, and docs/models.md as the table of what came out.
+
+    python benchmarks/models_table.py                    # all networks, an hour or so on two cores and 14 GB
+    python benchmarks/models_table.py --only 'resnet*'   # a few
+    python benchmarks/models_table.py --only nothing     # write the table again
+
+What was measured stands in a JSON lines file (``--cache``), so that a run that was cut off goes on where it was;
+the table has a row for each line of it. ``--again`` measures anew what stands there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import json
+import platform
+import string
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import zoo  # noqa: E402  it lies with the tests, which share it
+
+from ebcli.eb.registry import RULES  # noqa: E402
+
+KINDS = {"Classifiers": zoo.CLASSIFIERS, "Video": zoo.VIDEO, "Segmentation": zoo.SEGMENTATION}
+
+INTRODUCTION = """\
+# Networks
+
+Every network of torchvision that this package has been run with, which is every classifier of images (they are what
+`eb-saliency --list-models` lists), every classifier of videos and every segmentation network.
+`benchmarks/models_table.py` writes this page from such a run; `pytest -m slow tests/test_zoo.py` and the quick tests
+of the same file check what it claims.
+
+The weights are random, in a way that leaves no rule idle: batch norms have statistics and scales of both signs,
+layer scales and classifiers are not the zeros that torchvision starts with. So the masses below are no facts about
+trained networks, but they show where probability can get lost at all.
+
+- *Default layer* is what `--layer` is if it is not given. For videos and segmentation, which the command does not
+  take, it is the layer that was looked at.
+- *Rules* are the excitation rules that the network needs, under a letter that the list below the table explains.
+- *Mass* is what the marginal map of the likeliest class sums to (for segmentation, of one pixel's class). What is
+  missing from 1 ended at units that are active without any input to thank for it: through a bias alone, or because
+  they are parameters themselves, as a vision transformer's class token. If all biases are zero, the mass of every
+  network is 1.
+- *Seconds* are those of a marginal map / a contrastive map, forward pass included, for one input of the size given,
+  on {machine}; PyTorch {torch}, torchvision {torchvision}.
+- *Same logits* says whether the network's output under Excitation Backprop was that of the plain network to the last
+  bit. The plain network is one whose gradients are recorded: where they are not, PyTorch computes multi-head
+  attention in another way, which rounds differently.
+"""
+
+
+def measure(name: str) -> dict[str, Any]:
+    """One row: EB, marginal and contrastive, to the default layer and to the input."""
+    specimen = zoo.full(name)
+    row: dict[str, Any] = {"name": name, "input": list(specimen.inputs.shape[2:]), "layer": specimen.layer}
+    row["parameters"] = sum(parameter.numel() for parameter in specimen.net.parameters())
+    plain, same, used = specimen.forward(), True, set()
+    for place, layer in (("layer", specimen.layer), ("input", None)):
+        for kind in ("marginal", "contrastive"):
+            with _recorded() as rules:
+                start = time.perf_counter()
+                result = specimen.excite(layer, contrastive=kind == "contrastive")
+                row[f"seconds {place} {kind}"] = time.perf_counter() - start
+            used |= rules
+            same &= torch.equal(result.logits, plain)
+            relevance = result.relevance
+            if not relevance.isfinite().all() or (kind == "marginal" and (relevance < 0).any()):
+                raise AssertionError(f"{name}: {kind} relevance at {layer or 'the input'} is not finite or below zero")
+            if kind == "contrastive" and not (relevance > 0).any():
+                raise AssertionError(f"{name}: nothing speaks for the class at {layer or 'the input'}")
+            row[f"mass {place}"] = result.mass.item()
+            row[f"map {place}"] = list(result.maps.shape[1:])
+            del result, relevance
+    return {**row, "rules": sorted(used), "same logits": same}
+
+
+@contextmanager
+def _recorded() -> Iterator[set[str]]:
+    """The names of the rules that answer within."""
+    used: set[str] = set()
+    before = dict(RULES)
+
+    def watched(rule: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(rule)
+        def watch(*args: Any, **kwargs: Any) -> Any:
+            value = rule(*args, **kwargs)
+            if value is not NotImplemented:
+                used.add(rule.__name__)
+            return value
+
+        return watch
+
+    RULES.update({function: watched(rule) for function, rule in before.items()})
+    try:
+        yield used
+    finally:
+        RULES.update(before)
+
+
+def table(rows: dict[str, dict[str, Any]], machine: str) -> str:
+    """docs/models.md for what was measured."""
+    letters: dict[tuple[str, ...], str] = {}
+    page = [INTRODUCTION.format(machine=machine, torch=_release(torch), torchvision=_release(torchvision))]
+    head = (
+        "| network | input | default layer | rules | mass there | mass at the input "
+        "| seconds to there | seconds to the input | same logits |"
+    )
+    for kind, names in KINDS.items():
+        page += [f"## {kind}\n", head, "|---|---|---|---|--:|--:|--:|--:|---|"]
+        for row in (rows[name] for name in names if name in rows):
+            letter = letters.setdefault(tuple(row["rules"]), _letter(len(letters)))
+            seconds = [
+                " / ".join(f"{row[f'seconds {place} {kind}']:.2g}" for kind in ("marginal", "contrastive"))
+                for place in ("layer", "input")
+            ]
+            cells = [
+                f"`{row['name']}`",
+                "×".join(map(str, row["input"])),
+                f"`{row['layer']}`",
+                letter,
+                *(f"{row[f'mass {place}']:.4f}" for place in ("layer", "input")),
+                *seconds,
+                "yes" if row["same logits"] else "no",
+            ]
+            page.append(f"| {' | '.join(cells)} |")
+        page.append("")
+    page.append("## Rules\n")
+    page.append("Named after their functions in `ebcli/eb/rules/`.\n")
+    common = functools.reduce(lambda a, b: a & b, (set(rules) for rules in letters), next(map(set, letters), set()))
+    if common:
+        page.append(f"- all: {_named(common)}")
+    page += [f"- {letter}: {_named(set(rules) - common) or 'no others'}" for rules, letter in letters.items()]
+    return "\n".join(page) + "\n"
+
+
+def _named(rules: set[str]) -> str:
+    return ", ".join(f"`{rule}`" for rule in sorted(rules))
+
+
+def _letter(index: int) -> str:
+    return string.ascii_uppercase[index % 26] * (index // 26 + 1)
+
+
+def _release(module: Any) -> str:
+    return module.__version__.partition("+")[0]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="networks to measure, as in 'resnet*'")
+    parser.add_argument("--again", action="store_true", help="measure even what the cache holds")
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "models_table.jsonl"))
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
+    parser.add_argument(
+        "--machine",
+        default=f"{torch.get_num_threads()} threads of a {platform.machine()} processor",
+        help="in the page's words, what it was measured on",
+    )
+    options = parser.parse_args()
+    rows: dict[str, dict[str, Any]] = {}
+    if options.cache.exists():
+        for line in options.cache.read_text(encoding="utf-8").splitlines():
+            row = json.loads(line)
+            rows[row["name"]] = row
+    names = [name for names in KINDS.values() for name in names if fnmatch(name, options.only)]
+    for name in names if options.again else [name for name in names if name not in rows]:
+        row = rows[name] = measure(name)
+        gc.collect()
+        with options.cache.open("a", encoding="utf-8") as cache:
+            cache.write(json.dumps(row) + "\n")
+        print(
+            f"{name}: mass {row['mass layer']:.4f} at {row['layer']}, {row['mass input']:.4f} at the input, "
+            f"{row['seconds input contrastive']:.1f} s, same logits: {row['same logits']}",
+            flush=True,
+        )
+    options.output.write_text(table(rows, options.machine), encoding="utf-8")
+    missing = [name for names in KINDS.values() for name in names if name not in rows]
+    print(f"{options.output}: {len(rows)} networks" + (f", without {', '.join(missing)}" if missing else ""))
+
+
+if __name__ == "__main__":
+    main()

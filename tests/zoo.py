@@ -1,0 +1,215 @@
+"""Torchvision's networks with random weights that leave no rule idle, for tests and for docs/models.md.
+
+As torchvision makes them, untrained networks are too tame: batch norms that change nothing, layer scales of 1e-6,
+classifiers and class tokens of zeros. :func:`enliven` gives every parameter something to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision import models
+from torchvision.models import segmentation, video
+
+import ebcli
+from ebcli.models import LoadedModel, default_layer
+
+CLASSIFIERS = ebcli.model_names()
+VIDEO = models.list_models(module=video)
+SEGMENTATION = models.list_models(module=segmentation)
+
+# Layers worth a map where the package has no choice of its own, which it makes for classifiers of images only
+LAYERS = {
+    **dict.fromkeys(["r3d_18", "mc3_18", "r2plus1d_18"], "layer3"),
+    "s3d": "features.13",
+    "mvit_v1_b": "blocks.13",
+    "mvit_v2_s": "blocks.13",
+    **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], "features.4"),
+    **{name: "backbone.layer4" for name in SEGMENTATION if "resnet" in name},
+    "deeplabv3_mobilenet_v3_large": "backbone.16",
+    "lraspp_mobilenet_v3_large": "backbone.4",  # its head reads this layer too, so only from here up does all go through
+}
+
+_NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
+_WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
+_PLACES = ("class_token", "class_pos", "pos_embedding", "spatial_pos", "temporal_pos")
+SHIFT = 0.1  # of biases, in standard deviations of what they are added to
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """A network, something to look at, and what to ask about it.
+
+    Attributes:
+        net: in evaluation mode, :func:`enliven`-ed.
+        inputs: (B, 3, H, W) or (B, 3, T, H, W), noise.
+        layer: the default layer of classifiers, and one of the same depth for the others.
+        where: the pixel to explain in a segmentation, else None.
+    """
+
+    name: str
+    net: nn.Module
+    inputs: Tensor
+    layer: str
+    where: tuple[int, int] | None = None
+
+    def excite(self, layer: str | None, **options: Any) -> ebcli.ExcitationResult:
+        """Excitation Backprop from the most likely class; from that of the pixel `where` in a segmentation."""
+
+        def winner(logits: Tensor) -> Tensor:
+            return (logits if self.where is None else logits[(..., *self.where)]).argmax(1)
+
+        return ebcli.excitation_backprop(self.net, self.inputs, winner, layer, where=self.where, **options)
+
+    def forward(self) -> Tensor:
+        """The plain network's output for the inputs.
+
+        It is that of a network whose gradients are recorded: where they are not, PyTorch has another
+        implementation of multi-head attention, which rounds differently.
+        """
+        fast = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with torch.no_grad():
+                output = self.net(self.inputs)
+        finally:
+            torch.backends.mha.set_fastpath_enabled(fast)
+        return output["out"] if isinstance(output, dict) else output
+
+    def double(self) -> Specimen:
+        return replace(self, net=self.net.double(), inputs=self.inputs.double())
+
+
+def full(name: str, *, shifts: bool = True) -> Specimen:
+    """One network of the zoo with one input of the size that its published weights were trained for."""
+    if name in VIDEO:
+        return _specimen(name, _build(name), (1, 3, 16, *_clip(name)), shifts=shifts)
+    if name in SEGMENTATION:
+        return _specimen(name, _build(name, weights_backbone=None), (1, 3, 256, 256), shifts=shifts)
+    loaded = ebcli.load_model(name, weights="none")
+    side = loaded.transforms.crop_size[0]
+    return _specimen(name, loaded.net, (1, 3, side, side), layer=default_layer(loaded), shifts=shifts)
+
+
+def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
+    """The same network with as small an input as it takes; its layer is the one chosen for the full size."""
+    if name in VIDEO:
+        shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, 64, 64)))
+        return _specimen(name, _build(name), shape, shifts=shifts)
+    if name in SEGMENTATION:
+        return _specimen(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
+    side = side_of(name)
+    # ViTs have one position embedding a token
+    net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
+    return _specimen(name, net, (batch, 3, side, side), layer=default_layer(shapes_only(name)), shifts=shifts)
+
+
+def side_of(name: str) -> int:
+    """The side of a small input for a classifier, in pixels."""
+    if name.startswith("vit_"):
+        return 4 * int(name[-2:])
+    return {"inception_v3": 96, "maxvit_t": 224}.get(name, 64)
+
+
+def shapes_only(name: str) -> LoadedModel:
+    """A classifier without data: large ones cost nothing."""
+    with torch.device("meta"):
+        return ebcli.load_model(name, weights="none", device="meta")
+
+
+def as_loaded(specimen: Specimen) -> LoadedModel:
+    """The network as what the listing of layers takes."""
+    crop = list(specimen.inputs.shape[-2:])
+    return LoadedModel(specimen.name, specimen.net, SimpleNamespace(crop_size=crop), None, "none")
+
+
+def enliven(net: nn.Module, inputs: Tensor, *, shifts: bool = True, seed: int = 0) -> nn.Module:
+    """Fill a network with random numbers that matter, the same ones in each call, and put it in evaluation mode.
+
+    Scales of norms and layer scales are of both signs; batch norms have the statistics of `inputs`, more or less;
+    what torchvision fills with zeros (classifiers, class tokens, position embeddings) is random. All that adds a
+    constant to the signal is a shift: biases, the shifts and means of batch norms, class tokens, position embeddings.
+
+    Args:
+        net: the network, changed in place.
+        inputs: what one forward pass is made with, to scale biases and to gather statistics.
+        shifts: False sets every shift to zero, so that no neuron can be active by its bias alone.
+        seed: of the random numbers.
+    """
+    net.eval()
+    generator = torch.Generator().manual_seed(seed)
+    handles = []
+    with torch.no_grad():
+        for module in net.modules():
+            for name, parameter in module.named_parameters(recurse=False):
+                _fill(module, name, parameter, generator, shifts)
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                handles.append(module.register_forward_pre_hook(_gather(generator, shifts)))
+            elif shifts and isinstance(module, _WEIGHTED):
+                handles.append(module.register_forward_hook(_lift(generator)))
+        net(inputs)
+    for handle in handles:
+        handle.remove()
+    return net
+
+
+def _fill(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator, shifts: bool) -> None:
+    if name.endswith("bias") or name in _PLACES:
+        parameter.normal_(0, SHIFT, generator=generator) if shifts else parameter.zero_()
+    elif name == "layer_scale" or (isinstance(module, _NORMS) and name == "weight"):
+        signs = torch.rand(parameter.shape, generator=generator) < 0.25
+        parameter.uniform_(0.5, 1.5, generator=generator).mul_(1 - 2 * signs.to(parameter))
+    elif not parameter.any():
+        parameter.normal_(0, parameter.shape[-1] ** -0.5, generator=generator)
+
+
+def _gather(generator: torch.Generator, shifts: bool) -> Callable[..., None]:
+    """A hook that gives a batch norm the statistics of what it meets, not quite exactly."""
+
+    def hook(module: nn.modules.batchnorm._BatchNorm, args: tuple[Tensor]) -> None:
+        axes = [axis for axis in range(args[0].ndim) if axis != 1]
+        mean, square = args[0].mean(axes), args[0].square().mean(axes)
+        assert module.running_mean is not None and module.running_var is not None
+        if shifts:
+            noise = torch.randn(mean.shape, generator=generator)
+            module.running_mean.copy_(mean + SHIFT * square.sqrt() * noise)
+            square = (square - mean.square()).clamp(min=square.mean() / 100)  # one cell has no variance
+        else:
+            module.running_mean.zero_()
+        module.running_var.copy_(square * (0.5 + 1.5 * torch.rand(mean.shape, generator=generator)))
+
+    return hook
+
+
+def _lift(generator: torch.Generator) -> Callable[..., None]:
+    """A hook that gives a layer biases in proportion to what it computes."""
+
+    def hook(module: nn.Module, _args: Any, output: Tensor) -> None:
+        if isinstance(module.bias, Tensor):
+            noise = torch.randn(module.bias.shape, generator=generator)
+            module.bias.copy_(SHIFT * output.square().mean().sqrt() * noise)
+
+    return hook
+
+
+def _clip(name: str) -> tuple[int, int]:
+    """Height and width of the frames that a video classifier was made for."""
+    return (112, 112) if "18" in name else (224, 224)
+
+
+def _specimen(name: str, net: nn.Module, shape: tuple[int, ...], *, layer: str | None = None, shifts: bool) -> Specimen:
+    inputs = torch.randn(shape, generator=torch.Generator().manual_seed(1))
+    enliven(net, inputs, shifts=shifts)
+    where = (shape[-2] // 2, shape[-1] // 3) if name in SEGMENTATION else None
+    return Specimen(name, net, inputs, layer or LAYERS[name], where)
+
+
+def _build(name: str, **options: Any) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        return models.get_model(name, weights=None, **options).eval()
