@@ -33,7 +33,10 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 import zoo  # noqa: E402  it lies with the tests, which share it
 
+import ebcli  # noqa: E402
 from ebcli.eb.registry import RULES  # noqa: E402
+
+REPEAT_BELOW = 5  # seconds
 
 KINDS = {"Classifiers": zoo.CLASSIFIERS, "Video": zoo.VIDEO, "Segmentation": zoo.SEGMENTATION}
 
@@ -73,9 +76,10 @@ def measure(name: str) -> dict[str, Any]:
     for place, layer in (("layer", specimen.layer), ("input", None)):
         for kind in ("marginal", "contrastive"):
             with _recorded() as rules:
-                start = time.perf_counter()
-                result = specimen.excite(layer, contrastive=kind == "contrastive")
-                row[f"seconds {place} {kind}"] = time.perf_counter() - start
+                result, seconds = _timed(specimen, layer, kind)
+            if seconds < REPEAT_BELOW:  # a second time is cheap, and not held up by what happens only once
+                seconds = min(seconds, _timed(specimen, layer, kind)[1])
+            row[f"seconds {place} {kind}"] = seconds
             used |= rules
             same &= torch.equal(result.logits, plain)
             relevance = result.relevance
@@ -87,6 +91,12 @@ def measure(name: str) -> dict[str, Any]:
             row[f"map {place}"] = list(result.maps.shape[1:])
             del result, relevance
     return {**row, "rules": sorted(used), "same logits": same}
+
+
+def _timed(specimen: zoo.Specimen, layer: str | None, kind: str) -> tuple[ebcli.ExcitationResult, float]:
+    start = time.perf_counter()
+    result = specimen.excite(layer, contrastive=kind == "contrastive")
+    return result, time.perf_counter() - start
 
 
 @contextmanager

@@ -32,7 +32,7 @@ LAYERS = {
     **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], "features.4"),
     **{name: "backbone.layer4" for name in SEGMENTATION if "resnet" in name},
     "deeplabv3_mobilenet_v3_large": "backbone.16",
-    "lraspp_mobilenet_v3_large": "backbone.4",  # its head reads this layer too, so only from here up does all go through
+    "lraspp_mobilenet_v3_large": "backbone.4",  # the head reads this layer too, so not all goes through a deeper one
 }
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
