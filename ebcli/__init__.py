@@ -14,6 +14,7 @@ from ebcli.errors import (
     ImageError,
     LayerError,
     OutputError,
+    RuleError,
     UnsupportedOpError,
 )
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ebcli.eb import (
         ExcitationMode,
         ExcitationResult,
+        check_rule,
         disable,
         enable,
         excitation_backprop,
@@ -35,6 +37,7 @@ _HOME = {
     "ExcitationMode": "ebcli.eb",
     "ExcitationResult": "ebcli.eb",
     "LoadedModel": "ebcli.models",
+    "check_rule": "ebcli.eb",
     "disable": "ebcli.eb",
     "enable": "ebcli.eb",
     "excitation_backprop": "ebcli.eb",
@@ -54,8 +57,10 @@ __all__ = [
     "LayerError",
     "LoadedModel",
     "OutputError",
+    "RuleError",
     "UnsupportedOpError",
     "__version__",
+    "check_rule",
     "disable",
     "enable",
     "excitation_backprop",

@@ -22,8 +22,16 @@ class UnsupportedOpError(EbcliError):
     """Operations on the signal's path have no excitation rule; the message names every one of them."""
 
 
+class RuleError(EbcliError):
+    """An excitation rule disagrees with the definition; the message tells where and by how much."""
+
+
 class ImageError(EbcliError):
     """One image cannot be read; the run goes on without it."""
+
+
+class WorkerError(EbcliError):
+    """The process that worked on an image died, twice; the run goes on without that image."""
 
 
 class OutputError(EbcliError):

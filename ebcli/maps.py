@@ -53,7 +53,7 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
 
 
 def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
-    """Whether there are height and width and they shrank alike from the input to the grid, to within an element of rounding."""
+    """Whether there are height and width, and they shrank alike, to within an element of rounding."""
     if len(grid) < 2:
         return False
     (height, width), (full_height, full_width) = grid[-2:], extent[-2:]

@@ -2,6 +2,7 @@
 
 from ebcli.eb.backprop import ExcitationResult, excitation_backprop
 from ebcli.eb.building import pass_through, shared, weighted_sum
+from ebcli.eb.check import check_rule
 from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
 from ebcli.eb.registry import Call, rule, unregister
 from ebcli.eb.weighted import LinearMap
@@ -11,6 +12,7 @@ __all__ = [
     "ExcitationMode",
     "ExcitationResult",
     "LinearMap",
+    "check_rule",
     "disable",
     "enable",
     "excitation_backprop",

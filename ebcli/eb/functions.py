@@ -127,8 +127,13 @@ def _hand_down(contributions: Contributions, signals: tuple[Tensor, ...], P: Ten
     leaves = [a.detach().requires_grad_() for a in signals]
     with torch.enable_grad():
         z = contributions(*leaves)
-    slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
-    return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)]
+    if z.dtype != torch.float16:
+        slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
+        return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)]
+    quotient = ratio(P.float(), z.detach().float())
+    scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
+    slopes = torch.autograd.grad(z, leaves, ratio(quotient, scale).half())
+    return [(a.detach() * slope.float() * scale).half() for a, slope in zip(leaves, slopes, strict=True)]
 
 
 def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:

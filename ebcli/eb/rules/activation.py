@@ -22,17 +22,20 @@ def rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _rectified(call, input)
 
 
-@rule(*spellings("hardtanh", "clamp", "clip"))
-def bounded(call: Call, input: Tensor, min_val: Any = None, max_val: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    low = kwargs.get("min", -1.0 if min_val is None and "hardtanh" in call.site else min_val)
-    if isinstance(low, (int, float)) and low == 0:
-        return _rectified(call, input)
-    return pass_through(call, input, nonnegative=isinstance(low, (int, float)) and low > 0)
+@rule(*spellings("hardtanh"))
+def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwargs: Any) -> Tensor:
+    return _cut_off(call, input, min_val)
 
 
-@rule(*spellings("clamp_min"))
-def clamped(call: Call, input: Tensor, min: Any) -> Tensor:
-    return _rectified(call, input) if isinstance(min, (int, float)) and min == 0 else pass_through(call, input)
+@rule(*spellings("clamp", "clip", "clamp_min"))
+def clamped(call: Call, input: Tensor, min: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+    return _cut_off(call, input, min)
+
+
+def _cut_off(call: Call, input: Tensor, low: Any) -> Tensor:
+    if not isinstance(low, (int, float)) or low < 0:
+        return pass_through(call, input)
+    return _rectified(call, input) if low == 0 else pass_through(call, input, nonnegative=True)
 
 
 def _rectified(call: Call, input: Tensor) -> Tensor:

@@ -52,9 +52,13 @@ def einsum(call: Call, equation: str, *operands: Any) -> Any:
 
 
 @rule(*spellings("addmm", "addbmm", "baddbmm", "addmv"))
-def biased_product(call: Call, input: Tensor, left: Tensor, right: Tensor, **kwargs: Any) -> Any:
+def biased_product(
+    call: Call, input: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any
+) -> Any:
     if carries_signal(input):
         return NotImplemented  # `input` is a bias, or the sum is a residual of a kind of its own
+    if alpha < 0:  # of the scale only the sign matters, and that belongs to the weight
+        left, right = (left, -right) if carries_signal(left) else (-left, right)
     zero = torch.zeros_like(input)
     return _product(call, left, right, lambda a, b: call.func(zero, a, b, **kwargs))
 
