@@ -6,6 +6,7 @@ classifiers and class tokens of zeros. :func:`enliven` gives every parameter som
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._device import DeviceContext
 from torchvision import models
 from torchvision.models import segmentation, video
 
@@ -86,14 +88,13 @@ class Specimen:
 
 
 def full(name: str, *, shifts: bool = True) -> Specimen:
-    """One network of the zoo with one input of the size that its published weights were trained for."""
+    """One network of the zoo with one image of 224 x 224 pixels or a clip, as it was made for them."""
     if name in VIDEO:
-        return _specimen(name, _build(name), (1, 3, 16, *_clip(name)), shifts=shifts)
+        frames = 8 if name.startswith("swin3d") else 16
+        return _specimen(name, _build(name), (1, 3, frames, *_clip(name)), shifts=shifts)
     if name in SEGMENTATION:
-        return _specimen(name, _build(name, weights_backbone=None), (1, 3, 256, 256), shifts=shifts)
-    loaded = ebcli.load_model(name, weights="none")
-    side = loaded.transforms.crop_size[0]
-    return _specimen(name, loaded.net, (1, 3, side, side), layer=default_layer(loaded), shifts=shifts)
+        return _specimen(name, _build(name, weights_backbone=None), (1, 3, 224, 224), shifts=shifts)
+    return _classifier(name, 256 if name.startswith("swin_v2") else 224, shifts=shifts)  # 8 windows of 32 pixels
 
 
 def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
@@ -103,7 +104,10 @@ def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
         return _specimen(name, _build(name), shape, shifts=shifts)
     if name in SEGMENTATION:
         return _specimen(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
-    side = side_of(name)
+    return _classifier(name, side_of(name), batch=batch, shifts=shifts)
+
+
+def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool) -> Specimen:
     # ViTs have one position embedding a token
     net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
     return _specimen(name, net, (batch, 3, side, side), layer=default_layer(shapes_only(name)), shifts=shifts)
@@ -117,9 +121,18 @@ def side_of(name: str) -> int:
 
 
 def shapes_only(name: str) -> LoadedModel:
-    """A classifier without data: large ones cost nothing."""
-    with torch.device("meta"):
+    """A classifier without data, which costs nothing however large it is."""
+    with _Weightless("meta"):
         return ebcli.load_model(name, weights="none", device="meta")
+
+
+class _Weightless(DeviceContext):
+    """The context ``torch.device("meta")``, but RegNets count their channels with tensors, which must be real."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if sys._getframe(1).f_code.co_name == "from_init_params":
+            return func(*args, **(kwargs or {}))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 def as_loaded(specimen: Specimen) -> LoadedModel:
