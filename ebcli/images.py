@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import stat
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -15,27 +13,33 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ebcli.errors import ImageError
 
 if TYPE_CHECKING:
-    import torch
+    from torchvision.transforms._presets import ImageClassification
 
 # Formats that Pillow can only name, or that it hands to other programs, such as EPS to Ghostscript.
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
-
-class Preset(Protocol):
-    """The part of ``torchvision.transforms._presets.ImageClassification`` that geometry needs."""
-
-    resize_size: list[int]
-    crop_size: list[int]
-
-    def __call__(self, img: Image.Image) -> torch.Tensor: ...
+_LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 
 
 @dataclass(frozen=True)
-class Source:
-    """One file to work on; ``named`` if the user named it, False if it was found in a directory."""
+class Geometry:
+    """What a preset of torchvision does to an image's pixels: resize the shorter side, then cut out the centre.
 
-    path: Path
-    named: bool = True
+    Attributes:
+        resize: the shorter side's new length.
+        crop: the side of the square that is cut out; padded with black where the image is smaller.
+        resample: how pixels are interpolated.
+    """
+
+    resize: int
+    crop: int
+    resample: Image.Resampling
+
+    @classmethod
+    def of(cls, preset: ImageClassification) -> Geometry:
+        """The geometry of ``LoadedModel.transforms``."""
+        resample = Image.Resampling[preset.interpolation.value.upper()]
+        return cls(preset.resize_size[0], preset.crop_size[0], resample)
 
 
 @dataclass(frozen=True)
@@ -52,40 +56,6 @@ class Placement:
     bottom: float
 
 
-def find(paths: Iterable[Path], without: Path | None = None) -> Iterator[Source]:
-    """Every file of ``paths`` once: files as they come, directories recursively in sorted order.
-
-    The directory ``without`` (where the results go) is left out where it lies inside one of ``paths``. A
-    directory that cannot be listed comes back as a source, for ``decode`` to say so.
-    """
-    seen: set[Path] = set()
-    for path in paths:
-        found = _walk(path, without) if _is_directory(path) else [Source(path)]
-        for source in found:
-            if source.path not in seen:
-                seen.add(source.path)
-                yield source
-
-
-def _is_directory(path: Path) -> bool:
-    try:
-        return path.is_dir()
-    except OSError:  # out of reach: for ``decode`` to say
-        return False
-
-
-def _walk(root: Path, without: Path | None) -> Iterator[Source]:
-    unlisted: list[Source] = []
-    excluded = None if without is None else os.path.realpath(without)
-    for folder, folders, files in os.walk(root, onerror=lambda e: unlisted.append(Source(Path(e.filename)))):
-        folders[:] = sorted(f for f in folders if os.path.realpath(Path(folder, f)) != excluded)
-        for name in sorted(files):
-            path = Path(folder, name)
-            if path.is_file():  # not a pipe, a socket or a link that leads nowhere
-                yield Source(path, named=False)
-    yield from unlisted
-
-
 def has_image_suffix(path: Path) -> bool:
     """Whether the name claims to be an image, by the suffixes that Pillow can open."""
     return Image.registered_extensions().get(path.suffix.lower()) in _formats()
@@ -93,6 +63,8 @@ def has_image_suffix(path: Path) -> bool:
 
 def is_recognised(path: Path) -> bool:
     """Whether the first bytes are those of a format that Pillow reads, whatever the name says."""
+    if not path.is_file():  # a pipe must not be opened, and has no first bytes
+        return False
     try:
         with Image.open(path, formats=_formats()):
             return True
@@ -114,7 +86,8 @@ def decode(path: Path) -> Image.Image:
     try:
         _check_regular(path)
         with Image.open(path, formats=_formats()) as image:
-            return to_rgb(ImageOps.exif_transpose(image))
+            ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
+            return to_rgb(image)
     except ImageError:
         raise
     except UnidentifiedImageError as error:
@@ -152,24 +125,53 @@ def to_rgb(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def placement(size: tuple[int, int], preset: Preset) -> Placement:
-    """Where the network looks in an upright image of ``size`` (width, height).
+def network_view(image: Image.Image, geometry: Geometry) -> Image.Image:
+    """The square that the network gets, to the pixel what torchvision's preset makes of the image.
 
-    Undoes torchvision's ``resize`` of the smaller side and its ``center_crop``, both with their own rounding.
+    Of images more than 30 times as long as wide, values may differ in rounding.
     """
-    width, height = size
-    resize, crop = preset.resize_size[0], preset.crop_size[0]
-    shorter = min(size)
-    resized = [resize if side == shorter else int(resize * side / shorter) for side in size]
+    crop = geometry.crop
+    new = _resized(image.size, geometry)
+    left, top = start = [_start(side, crop) for side in new]
+    if max(new) <= _LONGEST_RESIZED:
+        whole = image if image.size == new else image.resize(new, geometry.resample)
+        return whole.crop((left, top, left + crop, top + crop))
+    # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
+    # Pillow may take width and height in another order and so round otherwise; hence not for all images.
+    low = [max(0, at) for at in start]
+    high = [min(side, at + crop) for side, at in zip(new, start, strict=True)]
+    scale = [old / side for old, side in zip(image.size, new, strict=True)]
+    box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
+    seen = Image.new("RGB", (crop, crop))
+    part = image.resize((high[0] - low[0], high[1] - low[1]), geometry.resample, box=box)
+    seen.paste(part, (low[0] - left, low[1] - top))
+    return seen
+
+
+def placement(size: tuple[int, int], geometry: Geometry) -> Placement:
+    """Where the network looks in an upright image of ``size`` (width, height)."""
     edges = []
-    for side, new in zip((width, height), resized, strict=True):
-        start = round((new - crop) / 2) if new >= crop else -((crop - new) // 2)
-        edges.append((start * side / new, (start + crop) * side / new))
+    for side, new in zip(size, _resized(size, geometry), strict=True):
+        start = _start(new, geometry.crop)
+        edges.append((start * side / new, (start + geometry.crop) * side / new))
     (left, right), (top, bottom) = edges
     return Placement(left, top, right, bottom)
+
+
+def _resized(size: tuple[int, int], geometry: Geometry) -> tuple[int, int]:
+    """The size after torchvision's ``resize``, with its rounding."""
+    width, height = size
+    shorter, resize = min(size), geometry.resize
+    longer = int(resize * max(size) / shorter)
+    return (resize, longer) if width <= height else (longer, resize)
+
+
+def _start(side: int, crop: int) -> int:
+    """Where torchvision's ``center_crop`` starts, with its rounding; below 0 where it pads."""
+    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
 
 
 def _formats() -> list[str]:

@@ -1,83 +1,87 @@
-"""The one file that knows the order of the steps: load, find, then decode, explain, paint and write."""
+"""The one file that knows the order of the steps: load, find, leave out what is done, then work on the rest."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
+from threading import Event
 
-import torch
-from PIL.Image import Image
-from torch import Tensor
+import numpy as np
 
-from ebcli.eb import excitation_backprop
-from ebcli.errors import ConfigurationError, ImageError
-from ebcli.images import Source, decode, find, has_image_suffix, is_recognised, placement
-from ebcli.models import LoadedModel, default_layer, load_model, resolve_class, resolve_layer
+from ebcli import __version__
+from ebcli.folder import OutputFolder, refuse_foreign_files
+from ebcli.images import Geometry, has_image_suffix, is_recognised
+from ebcli.inputs import Source, find
 from ebcli.models import layers as model_layers
-from ebcli.output import picture_path, write_picture
-from ebcli.overlay import is_blank, overlay, palette
+from ebcli.models import load_model
+from ebcli.network import Network
+from ebcli.output import is_own, mirrored, origin, picture_place, raw_place
+from ebcli.overlay import palette
+from ebcli.pipeline import Pipeline
 from ebcli.plan import RunPlan
-
-Targets = Callable[[Tensor], Tensor]
-
-
-@dataclass(frozen=True)
-class ClassMap:
-    """One finished picture.
-
-    Attributes:
-        index, category: the class, by number and (where the weights tell) by name.
-        score: its softmax probability.
-        mass: what the marginal map sums to: the share of the probability that reached the layer.
-        picture: the file.
-        blank: the map had nothing to show, and the picture shows none.
-    """
-
-    index: int
-    category: str | None
-    score: float
-    mass: float
-    picture: Path
-    blank: bool
-
-
-@dataclass(frozen=True)
-class ImageResult:
-    """What became of one file: its maps, or the reason why there are none; ``skipped`` if it is no image."""
-
-    path: Path
-    maps: tuple[ClassMap, ...] = ()
-    error: str | None = None
-    skipped: bool = False
+from ebcli.records import History, Record, configuration_hash, content_hash
+from ebcli.tasks import Style
+from ebcli.workers import Workers
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run that is ready to go: each step of ``results`` works on one file, ``total`` of them at most."""
+    """A run that is ready to go.
+
+    Attributes:
+        model, weights, layer, device: what is used.
+        total: how many files are to be worked on, at most: some may turn out to be no images.
+        already: the inputs that are left out because they are done.
+        results: works on the files as it is read, and tells what became of each, in order.
+        stopping: set it, from a signal handler for example, and ``results`` ends after what has begun.
+    """
 
     model: str
     weights: str
     layer: str
     device: str
     total: int
-    results: Iterator[ImageResult]
+    already: tuple[Path, ...]
+    results: Iterator[Record]
+    stopping: Event = field(default_factory=Event)
 
 
 def run(plan: RunPlan) -> Run:
     """Check and load everything that all images share; the images are worked on as ``results`` is read.
 
     Raises:
-        ConfigurationError: model, weights, layer, class, colormap or device do not exist or do not fit.
-        OutputError: (from ``results``) a picture cannot be written.
+        ConfigurationError: model, weights, layer, class, colormap or device do not exist or do not fit, or a
+            file that this program did not write is in the way of a result.
+        UnsupportedOpError: the network has operations that no rule explains.
+        OutputError: (also from ``results``) the output directory cannot be written to.
     """
     palette(plan.cmap)
-    device = _device(plan.device)
-    loaded = load_model(plan.model, plan.weights, device)
-    layer = default_layer(loaded) if plan.layer is None else resolve_layer(loaded, plan.layer)
-    worker = _Worker(plan, loaded, layer, _targets(plan, loaded, device), device)
-    sources = list(find(plan.images, without=plan.output))
-    return Run(loaded.name, loaded.weights, layer, device, len(sources), map(worker.explain, sources))
+    network = Network(plan)
+    history = History.read(plan.output)
+    sources = _sources(plan, history)
+    common = _common(plan, network)
+    already, rest = [], sources
+    if plan.skip_existing:
+        done = [history.is_finished(plan.output, source.path, common.configuration) for source in sources]
+        already = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
+        rest = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
+    if not plan.overwrite:
+        places = [mirrored(source.path) for source in rest]
+        refuse_foreign_files(plan.output, places, lambda path: _is_result(path, plan, network), history)
+    stopping = Event()
+    if plan.dry_run:
+        results = _planned(rest, common)
+    else:
+        # a batch is never larger than the run, and that does not depend on how much of it is done
+        network.batch_size = max(1, min(network.batch_size, len(sources)))
+        results = _results(plan, network, history, rest, common, stopping)
+    loaded = network.loaded
+    return Run(loaded.name, loaded.weights, network.layer, network.device, len(rest), tuple(already), results, stopping)
 
 
 def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
@@ -94,65 +98,106 @@ def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def _device(name: str) -> str:
-    if name != "auto":
-        return name
-    return "cuda" if torch.cuda.is_available() else "cpu"
+def _sources(plan: RunPlan, history: History) -> list[Source]:
+    """The files of this run's shard; results of earlier runs are no inputs, wherever they lie."""
+    root, real = os.path.realpath(plan.output), lru_cache(os.path.realpath)
+
+    def is_result(path: Path) -> bool:
+        whole = Path(real(path.parent), path.name)
+        if not whole.is_relative_to(root):
+            return False
+        return str(whole.relative_to(root)) in history.written or (origin(path) is not None and is_own(path))
+
+    sources = find(plan.images, plan.output, plan.include, plan.exclude)
+    sources = [source for source in sources if source.named or not is_result(source.path)]
+    if plan.shard is not None:
+        i, n = plan.shard
+        sources = sources[i - 1 :: n]
+    return sources
 
 
-def _targets(plan: RunPlan, loaded: LoadedModel, device: str) -> Targets:
-    """From the logits (B, num_classes) of a batch to the class indices (B, K) that it gets maps for."""
-    num_classes = len(loaded.categories or ()) or _count_outputs(loaded, device)
-    if plan.targets:
-        found = (resolve_class(loaded.categories, target, num_classes) for target in plan.targets)
-        indices = list(dict.fromkeys(found))  # an index and a name may mean the same class
-        return lambda logits: torch.tensor([indices] * len(logits), device=logits.device)
-    if plan.top_k > num_classes:
-        raise ConfigurationError(f"top-k is {plan.top_k}, but {loaded.name} has only {num_classes} classes")
-    return lambda logits: logits.topk(plan.top_k).indices
+def _common(plan: RunPlan, network: Network) -> Record:
+    """The part of the records that is the same for all images."""
+    loaded = network.loaded
+    method = "contrastive EB" if plan.contrastive else "marginal EB"
+    is_checkpoint = loaded.weights == plan.weights and Path(plan.weights).is_file()
+    settings = {
+        "version": __version__.split(".")[:2],  # what is released as a patch computes the same
+        "model": loaded.name,
+        "weights": content_hash(Path(plan.weights)) if is_checkpoint else loaded.weights,
+        "preprocessing": repr(loaded.transforms),  # of a checkpoint, these two depend on its file's name as well
+        "categories": loaded.categories,
+        "layer": network.layer,
+        "method": method,
+        "classes": plan.top_k if network.classes is None else network.classes,
+        "look": [plan.cmap, plan.alpha, plan.format],
+        "raw": plan.raw,
+    }
+    return Record(
+        input="",
+        status="planned",
+        configuration=configuration_hash(settings),
+        model=loaded.name,
+        weights=loaded.weights,
+        layer=network.layer,
+        method=method,
+    )
 
 
-def _count_outputs(loaded: LoadedModel, device: str) -> int:
-    side = loaded.transforms.crop_size[0]
-    with torch.no_grad():
-        return loaded.net(torch.zeros(1, 3, side, side, device=device)).shape[1]
+def _is_result(path: Path, plan: RunPlan, network: Network) -> bool:
+    """Whether a run can come to write a file of this name; every class is possible unless some are given."""
+    came = origin(path)
+    if came is None:
+        return False
+    place, index = came
+    if index is None:
+        return plan.raw and path == raw_place(place)
+    possible = range(network.num_classes) if network.classes is None else network.classes
+    return index in possible and path == picture_place(place, index, network.category(index), plan.format)
 
 
-@dataclass(frozen=True)
-class _Worker:
-    """Everything that the images of a run share."""
-
-    plan: RunPlan
-    loaded: LoadedModel
-    layer: str
-    targets: Targets
-    device: str
-
-    def explain(self, source: Source) -> ImageResult:
+def _planned(sources: Sequence[Source], common: Record) -> Iterator[Record]:
+    for source in sources:
         path = source.path
-        if not (source.named or has_image_suffix(path) or is_recognised(path)):
-            return ImageResult(path, skipped=True)
-        try:
-            image = decode(path)
-        except ImageError as error:
-            return ImageResult(path, error=str(error))
-        return ImageResult(path, tuple(self._draw(path, image)))
+        is_image = source.named or has_image_suffix(path) or is_recognised(path)
+        record = replace(common, input=str(path), place=str(mirrored(path)))
+        yield record if is_image else replace(record, status="not an image")
 
-    def _draw(self, path: Path, image: Image) -> Iterator[ClassMap]:
-        chosen: list[Tensor] = []
 
-        def choose(logits: Tensor) -> Tensor:
-            chosen.append(self.targets(logits))
-            return chosen[0]
+def _results(
+    plan: RunPlan, network: Network, history: History, sources: Sequence[Source], common: Record, stopping: Event
+) -> Iterator[Record]:
+    if not sources:
+        return
+    facts = {
+        "model": np.array(common.model),
+        "weights": np.array(common.weights),
+        "layer": np.array(common.layer),
+        "method": np.array(common.method),
+        "versions": np.array([f"{name} {version(name)}" for name in ("ebcli", "torch", "torchvision")]),
+    }
+    with (
+        closing(OutputFolder(plan.output, history, plan.overwrite)) as folder,
+        Workers(_worker_count(plan, len(sources))) as workers,
+    ):
+        pipeline = Pipeline(
+            network=network,
+            folder=folder,
+            workers=workers,
+            geometry=Geometry.of(network.loaded.transforms),
+            style=Style(plan.cmap, plan.alpha, plan.format),
+            shown=plan.output,
+            common=common,
+            facts=facts if plan.raw else None,
+            fail_fast=plan.fail_fast,
+            stopping=stopping,
+        )
+        yield from pipeline.run(sources)
 
-        plan, loaded = self.plan, self.loaded
-        inputs = loaded.transforms(image).unsqueeze(0).to(self.device)
-        result = excitation_backprop(loaded.net, inputs, choose, layer=self.layer, contrastive=plan.contrastive)
-        place = placement(image.size, loaded.transforms)
-        maps, mass, scores = result.maps[0], result.mass[0].tolist(), result.logits[0].softmax(-1).tolist()
-        for k, index in enumerate(chosen[0][0].tolist()):
-            saliency = maps[k].float().cpu().numpy()
-            category = loaded.categories[index] if loaded.categories else None
-            picture = picture_path(plan.output, path, index, category)
-            write_picture(overlay(image, saliency, place, plan.cmap, plan.alpha), picture)
-            yield ClassMap(index, category, scores[index], mass[k], picture, is_blank(saliency))
+
+def _worker_count(plan: RunPlan, images: int) -> int:
+    if plan.workers is not None:
+        return plan.workers
+    # to start one takes as long as to draw a few photos, and a single image needs none
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(processors, images // 2)

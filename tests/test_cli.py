@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+import signal
+import threading
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,20 +19,22 @@ from click.testing import CliRunner, Result
 from ebcli.cli import main
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.plan import RunPlan
-from ebcli.run import ClassMap, ImageResult, Run
+from ebcli.records import ClassRecord, Record
+from ebcli.run import Run
 
-SHOWN = ClassMap(282, "tiger cat", 0.5, 0.75, Path("saliency/a.jpg.282-tiger-cat.png"), blank=False)
+PICTURE = "saliency/a.jpg.282-tiger-cat.png"
+DONE = Record("a.jpg", "done", (PICTURE,), (1234,), (ClassRecord(282, "tiger cat", 0.5, 0.75, blank=False),))
 
 
 @pytest.fixture
 def worker() -> Iterator[mock.Mock]:
     with mock.patch("ebcli.run.run", autospec=True) as patched:
-        patched.return_value = finished(ImageResult(Path("a.jpg"), (SHOWN,)))
+        patched.return_value = finished(DONE)
         yield patched
 
 
-def finished(*results: ImageResult) -> Run:
-    return Run("vgg16", "none", "features.23", "cpu", len(results), iter(results))
+def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
+    return Run("vgg16", "none", "features.23", "cpu", len(results), already, iter(results))
 
 
 def invoke(*arguments: str, **environment: str) -> Result:
@@ -49,6 +55,12 @@ def invoke(*arguments: str, **environment: str) -> Result:
         ("--output maps a.jpg", {"output": Path("maps")}),
         ("--cmap viridis --alpha 0.25 a.jpg", {"cmap": "viridis", "alpha": 0.25}),
         ("--device cuda:1 a.jpg", {"device": "cuda:1"}),
+        ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
+        ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
+        ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
+        ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
+        ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
+        ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
         ("a.jpg photos", {"images": (Path("a.jpg"), Path("photos"))}),
         ("-- -a.jpg", {"images": (Path("-a.jpg"),)}),
     ],
@@ -71,6 +83,17 @@ VALUES = {
     "cmap": ("jet", "jet"),
     "alpha": ("0.5", 0.5),
     "device": ("cpu", "cpu"),
+    "include": ("*.jpg b", ("*.jpg", "b")),
+    "exclude": ("*.png", ("*.png",)),
+    "shard": ("2/4", (2, 4)),
+    "format": ("jpg", "jpg"),
+    "raw": ("1", True),
+    "skip_existing": ("1", True),
+    "overwrite": ("1", True),
+    "dry_run": ("1", True),
+    "fail_fast": ("1", True),
+    "batch_size": ("7", 7),
+    "workers": ("3", 3),
 }
 
 
@@ -98,32 +121,144 @@ def test_the_command_line_wins_over_the_environment(worker: mock.Mock) -> None:
 
 def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
     worker.return_value = finished(
-        ImageResult(Path("a.jpg"), (SHOWN, SHOWN)),
-        ImageResult(Path("bad.jpg"), error="it is broken"),
-        ImageResult(Path("notes.txt"), skipped=True),
+        dataclasses.replace(DONE, output=(PICTURE, PICTURE)),
+        Record("bad.jpg", "failed", error="it is broken"),
+        Record("notes.txt", "not an image"),
+        already=(Path("b.jpg"),),
     )
     result = invoke("--verbose", "a.jpg")
     assert result.exit_code == 1
-    assert result.stdout == f"{SHOWN.picture}\n" * 2
+    assert result.stdout == f"{PICTURE}\n" * 2
     for message in (
         "vgg16 (none), layer features.23, on cpu",
         "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750",
         "bad.jpg: it is broken",
-        "notes.txt: skipped",
-        "1 of 2 images failed",
+        "b.jpg: already done",
+        "notes.txt: left out, it is not an image",
+        "Of 3 images: 1 done, 1 already done, 1 failed; 1 other file is no image",
     ):
         assert message in result.stderr
 
 
-def test_without_verbose_only_failures_are_worth_a_message(worker: mock.Mock) -> None:
-    worker.return_value = finished(ImageResult(Path("a.jpg"), (SHOWN,)), ImageResult(Path("notes.txt"), skipped=True))
+def test_where_all_went_well_there_is_nothing_to_say(worker: mock.Mock) -> None:
     result = invoke("a.jpg")
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+def test_what_was_left_out_is_counted(worker: mock.Mock) -> None:
+    worker.return_value = finished(DONE, Record("notes.txt", "not an image"), already=(Path("b.jpg"),))
+    result = invoke("a.jpg")
+    assert result.exit_code == 0
+    assert result.stderr == "Of 2 images: 1 done, 1 already done; 1 other file is no image\n"
+
+
+def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
+    worker.return_value = finished(DONE, Record("b.jpg", "failed", error="it is broken"), Record("c", "not an image"))
+    result = invoke("--json", "d")
+    assert result.exit_code == 1
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first["schema"] == second["schema"] == 1
+    assert (first["status"], first["output"]) == ("done", [PICTURE])
+    assert first["classes"] == [{"index": 282, "name": "tiger cat", "score": 0.5, "mass": 0.75, "blank": False}]
+    assert (second["status"], second["error"]) == ("failed", "it is broken")
+
+
+def test_a_dry_run_prints_the_inputs(worker: mock.Mock) -> None:
+    worker.return_value = finished(Record("a.jpg", "planned"), Record("c", "not an image"), already=(Path("b.jpg"),))
+    result = invoke("--dry-run", "d")
+    assert (result.exit_code, result.stdout) == (0, "a.jpg\n")
+    assert result.stderr == "Of 2 images: 1 planned, 1 already done; 1 other file is no image\n"
+
+
+def test_everything_done_already_is_no_error(worker: mock.Mock) -> None:
+    worker.return_value = finished(already=(Path("a.jpg"), Path("b.jpg")))
+    result = invoke("--skip-existing", "d")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Of 2 images: 2 already done\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "option", "expected"),
+    [
+        (b"b.jpg\n\n -c d.jpg\nlast", [], ["b.jpg", " -c d.jpg", "last"]),
+        (b"b\nb.jpg\0caf\xe9.jpg\0", ["-0"], ["b\nb.jpg", os.fsdecode(b"caf\xe9.jpg")]),
+    ],
+)
+@pytest.mark.parametrize("stdin", [True, False])
+def test_lists_of_files(
+    content: bytes, option: list[str], expected: list[str], stdin: bool, worker: mock.Mock, tmp_path: Path
+) -> None:
+    (tmp_path / "list").write_bytes(content)
+    arguments = ["a.jpg", "--from-file", "-" if stdin else str(tmp_path / "list"), *option]
+    result = CliRunner().invoke(main, arguments, input=content if stdin else None)
+    assert result.exit_code == 0, result.output
+    assert worker.call_args.args[0].images == tuple(map(Path, ["a.jpg", *expected]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from-file", "no such list"], "no such list"),
+        (["--from-file", "nul"], "pass -0"),
+        (["-0", "a.jpg"], "--from-file"),
+        (["--from-file", os.devnull], "no image"),
+        (["--shard", "3", "a.jpg"], "2/4"),
+        (["--shard", "0/4", "a.jpg"], "1/4 to 4/4"),
+        (["--shard", "5/4", "a.jpg"], "1/4 to 4/4"),
+        (["--include", "", "a.jpg"], "pattern is empty"),
+    ],
+)
+def test_wrong_inputs_are_refused(
+    arguments: list[str], message: str, worker: mock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nul").write_bytes(b"a.jpg\0b.jpg\0")
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not worker.mock_calls
+
+
+def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
+    ranks = {"RANK": "1", "WORLD_SIZE": "4"}
+    result = invoke("a.jpg", **ranks)
+    assert worker.call_args.args[0].shard == (2, 4)
+    assert result.stderr == "Shard 2/4, as RANK=1 and WORLD_SIZE=4 say\n"
+    invoke("--shard", "4/5", "a.jpg", **ranks)
+    assert worker.call_args.args[0].shard == (4, 5)
+    invoke("a.jpg", RANK="0", WORLD_SIZE="1")
+    assert worker.call_args.args[0].shard is None
+
+
+def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mock) -> None:
+    stopping = threading.Event()
+
+    def results() -> Iterator[Record]:
+        yield DONE
+        signal.raise_signal(signal.SIGINT)
+        assert stopping.is_set()
+        yield DONE
+
+    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results(), stopping)
+    result = invoke("d")
+    assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
+    assert result.stderr == "Interrupted. Of 5 images: 2 done, 3 left\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
+    def results() -> Iterator[Record]:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        yield DONE
+
+    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results())
+    result = invoke("d")
+    assert (result.exit_code, result.stdout) == (130, "")
+
+
 def test_an_empty_map_is_said(worker: mock.Mock) -> None:
-    blank = ClassMap(1, None, 0.5, 0.0, Path("saliency/a.jpg.1.png"), blank=True)
-    worker.return_value = finished(ImageResult(Path("a.jpg"), (blank,)))
+    blank = ClassRecord(1, None, 0.5, 0.0, blank=True)
+    worker.return_value = finished(Record("a.jpg", "done", classes=(blank,)))
     result = invoke("a.jpg")
     assert result.exit_code == 0
     assert "a.jpg: the map of class 1 is empty" in result.stderr
@@ -132,24 +267,24 @@ def test_an_empty_map_is_said(worker: mock.Mock) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
 def test_a_path_that_is_no_text_is_printed_byte_for_byte(worker: mock.Mock) -> None:
     name = os.fsdecode(b"caf\xe9.jpg")
-    shown = ClassMap(1, None, 0.5, 1.0, Path(name), blank=True)
-    worker.return_value = finished(ImageResult(Path(name), (shown,)))
+    shown = ClassRecord(1, None, 0.5, 1.0, blank=True)
+    worker.return_value = finished(Record(name, "done", (name,), (1,), (shown,)))
     result = invoke("-v", name)
     assert result.exit_code == 0
     assert result.stdout_bytes == b"caf\xe9.jpg\n"
 
 
 def test_a_file_name_cannot_command_the_terminal(worker: mock.Mock) -> None:
-    worker.return_value = finished(ImageResult(Path("a\n\x1b[2J.jpg"), error="it is broken"))
+    worker.return_value = finished(Record("a\n\x1b[2J.jpg", "failed", error="it is broken"))
     result = invoke("d")
     assert result.stderr.splitlines()[0] == r"'a\n\x1b[2J.jpg': it is broken"
 
 
 def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
-    worker.return_value = finished(ImageResult(Path("d/notes.txt"), skipped=True))
+    worker.return_value = finished(Record("d/notes.txt", "not an image"))
     result = invoke("d")
     assert result.exit_code == 2
-    assert result.stderr == "Error: there is no image among the files\n"
+    assert result.stderr.endswith("Error: there is no image among the files\n")
 
 
 @pytest.mark.parametrize(
@@ -174,13 +309,17 @@ def test_errors_are_one_line_and_an_exit_status(
 
 
 def test_what_was_done_before_an_error_is_printed(worker: mock.Mock) -> None:
-    def results() -> Iterator[ImageResult]:
-        yield ImageResult(Path("a.jpg"), (SHOWN,))
-        raise KeyboardInterrupt
+    def results() -> Iterator[Record]:
+        yield DONE
+        raise OutputError("cannot write 'b.png': No space left on device")
 
-    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 2, results())
+    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 2, (), results())
     result = invoke("a.jpg", "b.jpg")
-    assert (result.exit_code, result.stdout) == (130, f"{SHOWN.picture}\n")
+    assert (result.exit_code, result.stdout) == (2, f"{PICTURE}\n")
+    assert result.stderr.splitlines() == [
+        "Of 2 images: 1 done, 1 left",
+        "Error: cannot write 'b.png': No space left on device",
+    ]
 
 
 def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
@@ -195,7 +334,7 @@ def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
 def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
     def warn(plan: RunPlan) -> Run:
         warnings.warn("be careful", stacklevel=1)
-        return finished(ImageResult(Path("a.jpg"), (SHOWN,)))
+        return finished(DONE)
 
     worker.side_effect = warn
     with warnings.catch_warnings(record=True) as elsewhere:

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ImageError
-from ebcli.images import Source, decode, find, has_image_suffix, is_recognised, placement, to_rgb
+from ebcli.images import Geometry, decode, has_image_suffix, is_recognised, network_view, placement, to_rgb
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -128,24 +129,6 @@ def test_missing_files_pipes_and_programs_are_never_opened(tmp_path: Path) -> No
         decode(tmp_path / "script.eps")
 
 
-def test_find_walks_in_order_once_and_leaves_the_results_out(tmp_path: Path) -> None:
-    for name in ("b/2.jpg", "b/10.jpg", "a.png", "notes.txt", "out/a.png.1.png", "b/c/d.png"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    (tmp_path / "b/loop").symlink_to(tmp_path, target_is_directory=True)
-    os.mkfifo(tmp_path / "pipe.png")
-    found = list(find([tmp_path / "b/c/d.png", tmp_path, tmp_path / "gone.jpg"], without=tmp_path / "out"))
-    names = [str(source.path.relative_to(tmp_path)) for source in found]
-    assert names == ["b/c/d.png", "a.png", "notes.txt", "b/10.jpg", "b/2.jpg", "gone.jpg"]
-    assert [s.named for s in found] == [True, False, False, False, False, True]
-
-
-@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads every directory")
-def test_a_directory_that_cannot_be_listed_is_not_passed_over(tmp_path: Path) -> None:
-    (tmp_path / "closed").mkdir(mode=0)
-    assert list(find([tmp_path])) == [Source(tmp_path / "closed")]
-
-
 def test_an_image_is_told_by_its_name_or_by_its_content(tmp_path: Path) -> None:
     photo(4, 4).save(tmp_path / "picture.dat", format="PNG")
     (tmp_path / "notes.txt").write_text("no picture")
@@ -167,7 +150,7 @@ def test_the_placement_is_where_torchvision_really_looks(size: tuple[int, int], 
     )
     seen = preset(torch.stack([x, y, torch.ones_like(x)]))
     assert seen.shape == (3, crop, crop)
-    place = placement(size, preset)
+    place = placement(size, Geometry.of(preset))
     fraction = (torch.arange(crop) + 0.5) / crop
     expected_x = place.left + fraction * (place.right - place.left)
     expected_y = place.top + fraction * (place.bottom - place.top)
@@ -180,3 +163,31 @@ def test_the_placement_is_where_torchvision_really_looks(size: tuple[int, int], 
     assert torch.allclose(seen[1][inside], expected_y[:, None].expand(crop, crop)[inside], atol=2e-3)
     outside = (expected_x < 0) | (expected_x > width) | ((expected_y < 0) | (expected_y > height))[:, None]
     assert torch.equal(seen[2] == 0, outside)
+
+
+@pytest.mark.parametrize("size", [(640, 427), (99, 700), (1, 1), (31, 31), (256, 256), (3, 2)])
+@pytest.mark.parametrize(("resize", "crop"), [(256, 224), (64, 100)])
+@pytest.mark.parametrize("mode", [InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
+def test_the_network_sees_what_the_preset_makes_to_the_pixel(
+    size: tuple[int, int], resize: int, crop: int, mode: InterpolationMode
+) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    preset = ImageClassification(
+        crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3, interpolation=mode
+    )
+    expected = (preset(image) * 255).round().byte().permute(1, 2, 0).numpy()
+    assert np.array_equal(np.asarray(network_view(image, Geometry.of(preset))), expected)
+
+
+@pytest.mark.parametrize("size", [(2000, 20), (20, 2000)])
+def test_of_a_long_strip_only_what_the_crop_keeps_is_resized(size: tuple[int, int]) -> None:
+    """The preset can do these two as well, if slowly; of 10000 x 3 it would make 853333 x 256 pixels."""
+    image, preset = photo(*size), ImageClassification(crop_size=224, mean=(0.0,) * 3, std=(1.0,) * 3)
+    expected = (preset(image) * 255).round().permute(1, 2, 0).numpy()
+    seen = np.asarray(network_view(image, Geometry.of(preset)))
+    assert np.abs(seen - expected).max() <= 1
+    # the middle of a strip: the short side runs from black to full, the long one stays at its middle value
+    grey = np.asarray(network_view(photo(10_000, 3), Geometry(256, 224, Image.Resampling.BILINEAR)))
+    assert grey.shape == (224, 224, 3)
+    assert set(np.unique(grey[..., 0])) <= {127, 128}

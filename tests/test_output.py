@@ -1,21 +1,46 @@
-"""Names that never collide and never leave the output directory; files that are whole or absent."""
+"""Results' names, which never collide and never leave the output directory, and what the files hold."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from ebcli.errors import OutputError
-from ebcli.output import mirrored, picture_path, slug, write_picture
+from ebcli.errors import ImageError
+from ebcli.output import (
+    encode_arrays,
+    encode_picture,
+    is_own,
+    mirrored,
+    origin,
+    picture_place,
+    raw_place,
+    slug,
+)
 
 
 def test_the_name_holds_the_input_and_the_class() -> None:
-    path = picture_path(Path("saliency"), Path("photos/photo.jpg"), 282, "tiger cat")
-    assert path == Path("saliency/photos/photo.jpg.282-tiger-cat.png")
-    assert picture_path(Path("o"), Path("a.png"), 7, None) == Path("o/a.png.7.png")
+    place = picture_place(Path("photos/photo.jpg"), 282, "tiger cat")
+    assert place == Path("photos/photo.jpg.282-tiger-cat.png")
+    assert picture_place(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
+    assert raw_place(Path("a.png")) == Path("a.png.npz")
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1"])
+@pytest.mark.parametrize(("index", "category"), [(0, None), (282, "tiger cat"), (7, "猫")])
+def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category: str | None) -> None:
+    place = Path("photos", name)
+    for suffix in ("png", "jpg", "webp"):
+        assert origin(picture_place(place, index, category, suffix)) == (place, index)
+    assert origin(raw_place(place)) == (place, None)
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "records.jsonl", "a.jpg.cat.png", "a.jpg.5_cat.png", ".npz", "a.5-Cat.png"])
+def test_other_names_are_no_results(name: str) -> None:
+    assert origin(Path(name)) is None
 
 
 @pytest.mark.parametrize(
@@ -42,7 +67,7 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
     # `../../a.jpg` and the like are the very same files as some absolute path, but not as another of these
     assert len({os.path.normpath(tmp_path / name) for name in inputs}) == len(inputs)
     output = tmp_path / "out"
-    places = [picture_path(output, Path(name), index, "cat") for name in inputs for index in (1, 11)]
+    places = [output / picture_place(mirrored(Path(name)), index, "cat") for name in inputs for index in (1, 11)]
     assert len(set(places)) == len(places)
     assert all(os.path.normpath(place).startswith(f"{output}{os.sep}") for place in places)
 
@@ -54,39 +79,56 @@ def test_a_relative_path_keeps_its_place_however_it_is_spelt() -> None:
 
 def test_names_at_the_limit_of_the_file_system_stay_writable_and_apart(tmp_path: Path) -> None:
     long = ["ü" * 120 + ending for ending in (".jpg", "1.jpg", "2.jpg")]
-    long += [os.fsdecode(b"\xff" * 250 + b".png")]
-    places = [picture_path(tmp_path, Path(name), 999, "c" * 100) for name in long]
-    for place in places:
-        write_picture(Image.new("RGB", (1, 1)), place)
+    long += [os.fsdecode(b"\xff" * 250 + b".png"), "x" * 255]
+    for name in long:
+        (tmp_path / picture_place(mirrored(Path(name)), 21_999, "c" * 100, "webp")).touch()
     assert len(set(tmp_path.iterdir())) == len(long)
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_no_litter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "sub/a.png"
-    write_picture(Image.new("RGB", (2, 2), "red"), path)
-    before = path.read_bytes()
-
-    def half(self: Image.Image, file: Path, format: str) -> None:
-        file.write_bytes(b"half")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Image.Image, "save", half)
-    with pytest.raises(OutputError, match=r"a\.png.*No space left"):
-        write_picture(Image.new("RGB", (2, 2), "blue"), path)
-    assert path.read_bytes() == before
-    assert list(path.parent.iterdir()) == [path]
+def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "real/sub").mkdir(parents=True)
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here/link").symlink_to(tmp_path / "real/sub")
+    monkeypatch.chdir(tmp_path / "here")
+    assert mirrored(Path("link/../a.jpg")) == Path("absolute", *tmp_path.parts[1:], "real/a.jpg")
+    assert mirrored(Path("../here/a.jpg")) == Path("a.jpg")
 
 
-def test_a_file_in_the_way_of_a_directory_is_one_clear_error(tmp_path: Path) -> None:
-    (tmp_path / "out").touch()
-    with pytest.raises(OutputError, match="cannot write"):
-        write_picture(Image.new("RGB", (1, 1)), tmp_path / "out/a.png")
+@pytest.mark.parametrize(("suffix", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])
+def test_pictures_are_of_their_format_and_say_who_made_them(suffix: str, format: str, tmp_path: Path) -> None:
+    picture = Image.linear_gradient("L").convert("RGB")
+    path = tmp_path / f"a.{suffix}"
+    path.write_bytes(encode_picture(picture, suffix))
+    with Image.open(path) as read:
+        assert (read.format, read.mode, read.size) == (format, "RGB", picture.size)
+        error = np.abs(np.asarray(read).astype(int) - np.asarray(picture)).max()
+        assert error <= (0 if suffix == "png" else 6)
+    assert is_own(path)
+    picture.save(path, format=format)
+    assert not is_own(path)
 
 
-def test_a_picture_obeys_the_umask(tmp_path: Path) -> None:
-    old = os.umask(0o027)
-    try:
-        write_picture(Image.new("RGB", (1, 1)), tmp_path / "a.png")
-    finally:
-        os.umask(old)
-    assert (tmp_path / "a.png").stat().st_mode & 0o777 == 0o640
+def test_what_a_format_cannot_hold_is_that_image_s_failure() -> None:
+    with pytest.raises(ImageError, match=r"17000 x 1 pixels does not fit into the format webp.*use png"):
+        encode_picture(Image.new("RGB", (17_000, 1)), "webp")
+
+
+def test_arrays_are_readable_without_pickle_and_say_who_made_them(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(encode_arrays({"maps": np.eye(3), "layer": np.array("features.11")}))
+    assert is_own(path)
+    with np.load(path, allow_pickle=False) as arrays:
+        assert np.array_equal(arrays["maps"], np.eye(3))
+        assert str(arrays["layer"]) == "features.11"
+    np.savez(path, maps=np.eye(3))
+    assert not is_own(path)
+
+
+def test_what_is_no_file_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "own.png"
+    path.write_bytes(encode_picture(Image.new("RGB", (1, 1)), "png"))
+    (tmp_path / "link.png").symlink_to(path)
+    (tmp_path / "empty.png").touch()
+    (tmp_path / "directory.png").mkdir()
+    os.mkfifo(tmp_path / "pipe.png")
+    assert [p.name for p in sorted(tmp_path.iterdir()) if is_own(p)] == ["own.png"]

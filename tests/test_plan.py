@@ -20,6 +20,12 @@ from ebcli.plan import RunPlan
         ({"alpha": 1.5}, "alpha is 1.5"),
         ({"alpha": -0.1}, "alpha is -0.1"),
         ({"alpha": float("nan")}, "alpha is nan"),
+        ({"shard": (0, 4)}, "no shard 0/4"),
+        ({"shard": (5, 4)}, "no shard 5/4"),
+        ({"exclude": ("*.jpg", "")}, "pattern is empty"),
+        ({"format": "bmp"}, "png, jpg, webp"),
+        ({"batch_size": 0}, "batch size is 0"),
+        ({"workers": -1}, "workers is -1"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -1,0 +1,184 @@
+"""The network's part of a run: batches of images in, maps out."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torchvision.transforms import functional
+
+from ebcli.eb import ExcitationResult, excitation_backprop
+from ebcli.errors import ConfigurationError
+from ebcli.models import LoadedModel, default_layer, load_model, resolve_class, resolve_layer
+from ebcli.plan import RunPlan
+
+# Larger batches take more memory for little more speed: none at all on processors beyond 4.
+_CPU_BATCH, _GPU_BATCH = 4, 32
+
+
+@dataclass(frozen=True)
+class Explained:
+    """What the network says about one image, for K classes.
+
+    Attributes:
+        classes, scores, mass: (K,), the classes, their softmax probabilities, and what their marginal maps sum to.
+        maps: (K, h, w), signed.
+        relevance: (K, ...), the signed relevance at the layer; None if it was not asked for.
+        seconds: this image's share of the time.
+    """
+
+    classes: list[int]
+    scores: list[float]
+    mass: list[float]
+    maps: NDArray[np.float32]
+    relevance: NDArray[np.float32] | None
+    seconds: float
+
+
+class Network:
+    """A network that is ready to explain images.
+
+    The network always gets whole batches, the last one filled up: then an image's maps are the same to the bit
+    whatever other images it meets there.
+
+    Args:
+        plan: names the network, the layer and the classes.
+
+    Raises:
+        ConfigurationError: model, weights, layer, class or device do not exist or do not fit.
+        UnsupportedOpError: the network has operations that no rule explains.
+
+    Attributes:
+        loaded: the network.
+        layer: the layer's name.
+        device: the device's name.
+        num_classes: how many it tells apart.
+        classes: the classes that all images get maps for; None for each image's most likely ones.
+        batch_size: how many images it gets at a time; halved where memory does not suffice.
+    """
+
+    def __init__(self, plan: RunPlan) -> None:
+        self.device = _device(plan.device)
+        self.loaded = load_model(plan.model, plan.weights, self.device)
+        self.layer = default_layer(self.loaded) if plan.layer is None else resolve_layer(self.loaded, plan.layer)
+        self._contrastive, self._raw = plan.contrastive, plan.raw
+        self.batch_size = plan.batch_size or (_CPU_BATCH if self.device.startswith("cpu") else _GPU_BATCH)
+        self.num_classes = self._probe()
+        self.classes = _classes(plan, self.loaded, self.num_classes) if plan.targets else None
+        if not plan.targets and plan.top_k > self.num_classes:
+            raise ConfigurationError(
+                f"top-k is {plan.top_k}, but {self.loaded.name} has only {self.num_classes} classes"
+            )
+        self._top_k = plan.top_k
+
+    def category(self, index: int) -> str | None:
+        """A class's name, where the weights tell."""
+        return self.loaded.categories[index] if self.loaded.categories else None
+
+    def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explained]:
+        """The maps of images (crop, crop, 3), any number of them.
+
+        Raises:
+            ConfigurationError: there is not enough memory for even one.
+        """
+        found: list[Explained] = []
+        while len(found) < len(images):
+            batch = images[len(found) : len(found) + self.batch_size]
+            explained = self._within_memory(batch)
+            if explained is not None:
+                found += explained
+            elif self.batch_size == 1:
+                raise ConfigurationError(f"{self.device} has not enough memory for one image: try another --device")
+            else:
+                self.batch_size //= 2
+                warnings.warn(
+                    f"not enough memory on {self.device}: going on with batches of {self.batch_size}", stacklevel=2
+                )
+        return found
+
+    def _within_memory(self, images: Sequence[NDArray[np.uint8]]) -> list[Explained] | None:
+        """The maps of at most a batch of images; None if that takes too much memory.
+
+        Here and not in the caller, so that the failed attempt's tensors are gone before the next one.
+        """
+        try:
+            return self._explain(images)
+        except (torch.OutOfMemoryError, MemoryError):
+            pass
+        except RuntimeError as error:  # the processor's allocator and some devices have no class of their own
+            if not any(
+                words in str(error).lower() for words in ("out of memory", "not enough memory", "can't allocate")
+            ):
+                raise
+        if self.device.startswith("cuda"):
+            torch.cuda.empty_cache()
+        return None
+
+    def _explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explained]:
+        start = time.perf_counter()
+        filled = [*images, *[images[-1]] * (self.batch_size - len(images))]
+        chosen: list[Tensor] = []
+
+        def choose(logits: Tensor) -> Tensor:
+            if self.classes is None:
+                chosen.append(logits.topk(self._top_k).indices)
+            else:
+                chosen.append(torch.tensor([self.classes] * len(logits), device=logits.device))
+            return chosen[0]
+
+        result = self._backprop(self._inputs(np.stack(filled)), choose)
+        scores = result.logits.softmax(-1).gather(1, chosen[0]).tolist()
+        classes, mass = chosen[0].tolist(), result.mass.tolist()
+        maps = result.maps.float().cpu().numpy()
+        relevance = result.relevance.float().cpu().numpy() if self._raw else None
+        seconds = (time.perf_counter() - start) / len(images)
+        return [
+            # copies, lest one image's map keep the whole batch in memory
+            Explained(
+                classes[i],
+                scores[i],
+                mass[i],
+                maps[i].copy(),
+                None if relevance is None else relevance[i].copy(),
+                seconds,
+            )
+            for i in range(len(images))
+        ]
+
+    def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Pixels (B, H, W, 3) as the rest of the preset makes them: (B, 3, H, W), normalised."""
+        preset = self.loaded.transforms
+        images = functional.convert_image_dtype(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous())
+        return functional.normalize(images, preset.mean, preset.std).to(self.device)
+
+    def _backprop(self, inputs: Tensor, targets: Callable[[Tensor], Tensor]) -> ExcitationResult:
+        return excitation_backprop(self.loaded.net, inputs, targets, layer=self.layer, contrastive=self._contrastive)
+
+    def _probe(self) -> int:
+        """Explain a grey image, for errors to come before any work; the number of classes."""
+        side = self.loaded.transforms.crop_size[0]
+        grey = torch.zeros(1, 3, side, side, device=self.device)
+        result = self._backprop(grey, lambda logits: torch.zeros(1, 1, dtype=torch.long, device=logits.device))
+        return len(result.maps) and result.logits.shape[1]  # `maps` raises for layers that have no map
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    if not torch.cuda.is_available():
+        return "cpu"
+    # torchrun starts a process for each GPU of a machine, and numbers them
+    rank = os.environ.get("LOCAL_RANK", "")
+    return f"cuda:{int(rank) % torch.cuda.device_count()}" if rank.isdecimal() else "cuda"
+
+
+def _classes(plan: RunPlan, loaded: LoadedModel, num_classes: int) -> list[int]:
+    found = (resolve_class(loaded.categories, target, num_classes) for target in plan.targets)
+    return list(dict.fromkeys(found))  # an index and a name may mean the same class

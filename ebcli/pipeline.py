@@ -1,0 +1,195 @@
+"""Images on their way: looked at ahead of the network, drawn and written behind it, few of them at any time."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebcli.errors import EbcliError, OutputError
+from ebcli.folder import OutputFolder
+from ebcli.images import Geometry
+from ebcli.inputs import Source
+from ebcli.network import Explained, Network
+from ebcli.output import mirrored, picture_place, raw_place
+from ebcli.overlay import is_blank
+from ebcli.records import ClassRecord, Record
+from ebcli.tasks import Seen, Style, draw, look
+from ebcli.workers import Workers
+
+_BATCHES_AHEAD = 2  # looked at while the network is busy
+_BATCHES_BEHIND = 2  # drawn and written meanwhile
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What all images of a run share.
+
+    Attributes:
+        network: the network.
+        folder: where the results go.
+        workers: who decodes and draws.
+        geometry, style: how.
+        shown: the output directory as its files are named in the records.
+        common: a record with the fields that are the same for all images.
+        facts: what every raw file says of the network.
+        fail_fast: stop at the first failure.
+        stopping: set it, from anywhere, and what has begun is finished and nothing else begins.
+    """
+
+    network: Network
+    folder: OutputFolder
+    workers: Workers
+    geometry: Geometry
+    style: Style
+    shown: Path
+    common: Record
+    facts: dict[str, NDArray[np.str_]] | None
+    fail_fast: bool
+    stopping: threading.Event = field(default_factory=threading.Event)
+
+    def run(self, sources: Iterable[Source]) -> Iterator[Record]:
+        """What becomes of each file, in order; of those that were not begun before a stop, nothing.
+
+        Raises:
+            OutputError: a result cannot be written; what could be has been handed out before.
+            EbcliError: the network cannot go on, likewise.
+        """
+        error: BaseException | None = None
+        waiting: deque[Future[Record]] = deque()
+        limit = _BATCHES_BEHIND * self.network.batch_size
+        try:
+            for future in self._begun(sources):
+                waiting.append(future)
+                while waiting and (len(waiting) > limit or waiting[0].done()):
+                    yield self._taken(waiting.popleft())
+                if self.stopping.is_set():
+                    break
+        except GeneratorExit:  # nobody wants to know the rest
+            raise
+        except BaseException as caught:
+            error = caught
+        if error is not None or self.stopping.is_set():
+            for future in waiting:
+                future.cancel()
+        for future in waiting:
+            if not future.cancelled():
+                try:
+                    yield future.result()
+                except Exception as caught:
+                    error = error or caught
+        if error is not None:
+            raise error
+
+    def _taken(self, future: Future[Record]) -> Record:
+        record = future.result()
+        if self.fail_fast and record.status == "failed":
+            self.stopping.set()
+        return record
+
+    def _begun(self, sources: Iterable[Source]) -> Iterator[Future[Record]]:
+        """The futures of all images, in order, each handed out as soon as the network is done with it."""
+        rest = iter(sources)
+        batch_size = self.network.batch_size
+        ahead: deque[list[tuple[Source, Future[Seen | Record]]]] = deque()
+        while True:
+            while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
+                ahead.append([(source, self.workers.submit(self._look, source)) for source in batch])
+            if not ahead or self.stopping.is_set():
+                break
+            looked = [(source, future.result()) for source, future in ahead.popleft()]
+            if self.stopping.is_set():
+                break
+            yield from self._computed(looked)
+        for batch_ahead in ahead:
+            for _, future in batch_ahead:
+                future.cancel()
+
+    def _computed(self, looked: Sequence[tuple[Source, Seen | Record]]) -> Iterator[Future[Record]]:
+        pixels = [seen.pixels for _, seen in looked if isinstance(seen, Seen)]
+        explained = iter(self.network.explain(pixels) if pixels else ())
+        for source, seen in looked:
+            if isinstance(seen, Seen):
+                yield self.workers.submit(self._finish, source, seen, next(explained))
+            else:
+                known: Future[Record] = Future()
+                known.set_result(seen)
+                yield known
+
+    def _look(self, source: Source) -> Seen | Record:
+        start = perf_counter()
+        try:
+            seen = self.workers.call(look, source, self.geometry)
+        except Exception as error:
+            return self._failed(source, error, perf_counter() - start)
+        if seen is None:
+            return replace(self._record(source), status="not an image")
+        return seen
+
+    def _finish(self, source: Source, seen: Seen, explained: Explained) -> Record:
+        """Draw and write one image's results, then its record."""
+        start = perf_counter()
+        place = mirrored(source.path)
+        names = [self.network.category(index) for index in explained.classes]
+        results = [
+            picture_place(place, index, name, self.style.format)
+            for index, name in zip(explained.classes, names, strict=True)
+        ]
+        arrays = None
+        if self.facts is not None:
+            results.append(raw_place(place))
+            arrays = {
+                **self.facts,
+                "relevance": explained.relevance,
+                "classes": np.array(explained.classes),
+                "names": np.array([name or "" for name in names]),
+                "scores": np.array(explained.scores, np.float32),
+                "mass": np.array(explained.mass, np.float32),
+            }
+        try:
+            contents = self.workers.call(
+                draw, source.path, seen.stamp, self.geometry, self.style, explained.maps, arrays
+            )
+        except Exception as error:
+            return self._failed(source, error, seen.seconds + explained.seconds + perf_counter() - start)
+        self.folder.write(dict(zip(results, contents, strict=True)))
+        record = replace(
+            self._record(source),
+            status="done",
+            output=tuple(str(self.shown / result) for result in results),
+            output_bytes=tuple(map(len, contents)),
+            classes=tuple(
+                ClassRecord(index, name, score, mass, is_blank(map_))
+                for index, name, score, mass, map_ in zip(
+                    explained.classes, names, explained.scores, explained.mass, explained.maps, strict=True
+                )
+            ),
+            seconds=round(seen.seconds + explained.seconds + perf_counter() - start, 4),
+            input_bytes=seen.stamp.bytes,
+            input_mtime_ns=seen.stamp.mtime_ns,
+        )
+        self.folder.record(record)
+        return record
+
+    def _record(self, source: Source) -> Record:
+        return replace(self.common, input=str(source.path), place=str(mirrored(source.path)))
+
+    def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
+        if isinstance(error, OutputError):
+            raise error
+        reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError):
+            reason = "there is not enough memory to decode and draw it"
+        record = replace(
+            self._record(source), status="failed", error=" ".join(reason.split()), seconds=round(seconds, 4)
+        )
+        self.folder.record(record)
+        return record
