@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from ebcli.eb import graph
 from ebcli.eb.building import mark_bypass
+from ebcli.eb.functions import Excitation
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import LayerError, closest
@@ -32,6 +33,9 @@ class ExcitationResult:
         logits: (B, num_classes), the network's output; (B, num_classes, H, W) with a class for each pixel.
         contrastive: whether `relevance` is contrastive.
         layer: the layer's name; None for the input.
+        losses: where `explain_losses` asked for it, (B,) or (B, K) for each operation that has swallowed something,
+            by its name and module: what arrived at neurons that no input of the right sign explains. What `mass` and
+            these leave of 1 went past the layer, to constants or by another way.
     """
 
     relevance: Tensor
@@ -41,6 +45,7 @@ class ExcitationResult:
     layer: str | None
     input_shape: tuple[int, ...]
     layer_shape: tuple[int, ...]
+    losses: dict[str, Tensor] | None = None
 
     @property
     def maps(self) -> Tensor:
@@ -64,6 +69,7 @@ def excitation_backprop(
     *,
     where: Where | None = None,
     unsupported: Unsupported = "error",
+    explain_losses: bool = False,
 ) -> ExcitationResult:
     """Excitation Backprop (Zhang et al., ECCV 2016) from classes down to a layer.
 
@@ -84,6 +90,7 @@ def excitation_backprop(
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels alike.
         unsupported: ``"gradient"`` uses ordinary gradients, with a warning, where an operation has no rule.
+        explain_losses: find out which operations have swallowed how much, at the cost of memory and another pass.
 
     Raises:
         LayerError: the layer does not exist, is not called exactly once, has no single tensor for an output, or
@@ -115,6 +122,7 @@ def excitation_backprop(
         mode.settled = True
         wanted = targets(logits.detach()) if callable(targets) else targets
         prior, single = priors(wanted, logits.detach(), where)
+        losses = _losses(logits, prior) if explain_losses else {}
         relevance, marginal = _descend(logits, leaf, prior, contrastive, capture.label)
         mass = marginal.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype).mT
     relevance = relevance.transpose(0, 1)
@@ -126,7 +134,25 @@ def excitation_backprop(
         layer=capture.name,
         input_shape=tuple(inputs.shape),
         layer_shape=tuple(leaf.shape),
+        losses={site: lost.mT[:, 0] if single else lost.mT for site, lost in losses.items()}
+        if explain_losses
+        else None,
     )
+
+
+def _losses(logits: Tensor, prior: Tensor) -> dict[str, Tensor]:
+    """By operation, (K, B): the probability that arrives, from a prior (K, B, ...), at neurons nothing explains."""
+    nodes = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
+    edges = [torch.autograd.graph.GradientEdge(node, 0) for node in nodes]
+    arrived = torch.autograd.grad(
+        logits, edges, prior, retain_graph=True, allow_unused=True, is_grads_batched=True, materialize_grads=False
+    )
+    losses: dict[str, Tensor] = {}
+    for node, P in zip(nodes, arrived, strict=True):
+        if P is not None:  # a layer that something is folded into is not on the way down
+            lost = P.where(node.contributions(*node.saved_tensors) == 0, 0).flatten(2).sum(2)
+            losses[node.site] = losses.get(node.site, 0) + lost
+    return {site: lost for site, lost in losses.items() if lost.any()}
 
 
 def _descend(logits: Tensor, leaf: Tensor, priors: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:

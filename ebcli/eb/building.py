@@ -135,13 +135,13 @@ def folded(
     # a folded layer's own node is left out of the way down, so its response may be overwritten
     others = [signal] if call.is_in_place else []
     value = Excitation.apply(call.compute, contributions, None, len(others), *others, *node.saved_tensors)
-    contributions.is_turned = turned
+    contributions.is_turned, site = turned, node.site
     if turned and gamma is not None:  # gamma belongs to another axis than the outputs: it turns their responses
         sign = gamma.detach().sign().reshape(1, -1, *(1 for _ in value.shape[2:]))
-        contributions.follow(value.detach() * sign, call.site)
+        contributions.follow(value.detach() * sign, site)
     else:
-        contributions.follow(value, call.site)
-    _note(value, nonnegative=rectified, gate=gate, site=call.site)
+        contributions.follow(value, site)
+    _note(value, nonnegative=rectified, gate=gate, site=site)
     return value
 
 

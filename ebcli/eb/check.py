@@ -189,7 +189,9 @@ class _Definition:
                 for other in (0.0, -here, *(here + step for step in _FURTHER)):
                     change = at(other) - self.response
                     depends = depends | (change != 0)
-                    straight &= change.isfinite() & ((change - slope * (other - here)).abs() <= 1e-6 * (1 + change.abs()))
+                    straight &= change.isfinite() & (
+                        (change - slope * (other - here)).abs() <= 1e-6 * (1 + change.abs())
+                    )
                 columns.append((torch.where(depends, slope * here, 0), depends, straight & ((slope - 1).abs() > 1e-6)))
         contributions, depends, as_by_weight = (torch.stack(column, 1) for column in zip(*columns, strict=True))
         self.contributions = contributions  # (N, inputs)

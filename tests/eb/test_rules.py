@@ -114,8 +114,8 @@ for low, high in ((0, 6), (-1, 1), (0.5, 2), (None, 1)):
 case("clamp_min", lambda a: torch.clamp_min(a, 0), (3, 4))
 case("pow", lambda a: a**2, (3, 4))
 case("float_power", lambda a: torch.float_power(a, 3), (3, 4))
-for layer in (nn.Dropout(), nn.Dropout2d(), nn.Dropout3d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()):
-    case(type(layer).__name__, layer, (1, 2, 2, 2, 2))
+for layer in (nn.Dropout(), nn.Dropout2d(), nn.AlphaDropout(), nn.FeatureAlphaDropout()):
+    case(type(layer).__name__, layer, (1, 2, 2, 2))
 
 # by convention: units that share a norm, a gate or a softmax keep their own
 CONVENTION = {

@@ -1,0 +1,232 @@
+"""check_rule() must notice every way in which a rule can be wrong, and say where."""
+
+import re
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import ebcli
+from ebcli.eb import LinearMap, pass_through, shared, weighted_sum
+from ebcli.eb.registry import RULES, rule, unregister
+
+
+@torch.overrides.wrap_torch_function(lambda x, weight, bias=None: (x, weight, bias))
+def own_linear(x, weight, bias=None):
+    return F.linear(x, weight, bias)
+
+
+@torch.overrides.wrap_torch_function(lambda a, b: (a, b))
+def own_sum(a, b):
+    return a + b
+
+
+@torch.overrides.wrap_torch_function(lambda a: (a,))
+def own_tanh(a):
+    return a.tanh()
+
+
+@pytest.fixture
+def registered():
+    """Registers a rule for the time of a test."""
+    functions = []
+
+    def register(function, own):
+        functions.append(function)
+        rule(function)(own)
+
+    yield register
+    unregister(*functions)
+
+
+@pytest.fixture
+def linear():
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, requires_grad=True)
+    return [x, torch.randn(4, 3, dtype=torch.float64), torch.randn(4, dtype=torch.float64)]
+
+
+def right(call, x, weight, bias=None):
+    return weighted_sum(call, x, LinearMap(F.linear, weight))
+
+
+def test_right_rules(registered, linear):
+    registered(own_linear, right)
+    registered(own_sum, lambda call, a, b: shared(call, (a, b), (1, 1)))
+    registered(own_tanh, lambda call, a: pass_through(call, a, keeps_zero=True))
+    x = linear[0]
+    assert ebcli.check_rule(own_linear, linear)
+    assert ebcli.check_rule(own_sum, (x, torch.randn(2, 3, requires_grad=True)))
+    assert ebcli.check_rule(own_tanh, x)
+
+
+class Negated(LinearMap):
+    def parts(self):
+        return super().parts()[::-1]
+
+
+def ordinary_gradient(call, x, weight, bias=None):
+    return x @ weight.mT + bias  # inside a rule, operations are PyTorch's own
+
+
+def bias_in_the_normaliser(call, x, weight, bias=None):
+    ones = torch.ones_like(x[:, :1])
+    wide = torch.cat([weight, bias[:, None]], 1)
+    return weighted_sum(call, torch.cat([x, ones], 1), LinearMap(F.linear, wide))
+
+
+def always_positive(call, x, weight, bias=None):
+    value = right(call, x, weight)
+    value.grad_fn.contributions.follow(torch.ones_like(value), "a response that is not its own")
+    return value
+
+
+def rounded(call, x, weight, bias=None):
+    return right(call, x, weight, bias) + 1e-12
+
+
+def cut(call, x, weight, bias=None):
+    return call.compute().detach()
+
+
+def not_a_number(call, x, weight, bias=None):
+    value = right(call, x, weight)
+    value.register_hook(lambda P: P * float("nan"))
+    return value
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda call, x, weight, bias=None: weighted_sum(call, x, Negated(F.linear, weight)), "disagrees"),
+        (lambda call, x, weight, bias=None: weighted_sum(call, x, LinearMap(F.linear, weight.abs())), "disagrees"),
+        (ordinary_gradient, "disagrees"),
+        (bias_in_the_normaliser, "disagrees"),
+        (always_positive, "disagrees"),
+        (rounded, "changes its value"),
+        (cut, "cuts the signal"),
+        (not_a_number, "disagrees"),
+    ],
+    ids=["sign", "absolute", "gradient", "bias", "no_sign", "value", "cut", "nan"],
+)
+def test_wrong_linear(registered, linear, wrong, message):
+    registered(own_linear, wrong)
+    with pytest.raises(ebcli.RuleError, match=message):
+        ebcli.check_rule(own_linear, linear)
+    assert not ebcli.check_rule(own_linear, linear, raise_exception=False)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda call, a, b: a + b,  # both operands get all of it
+        lambda call, a, b: pass_through(call, a),
+        lambda call, a, b: shared(call, (a, b), (1, -1)),
+        lambda call, a, b: shared(call, (a, b), (1, 2)),
+    ],
+    ids=["doubled", "first", "difference", "scale"],
+)
+def test_wrong_sum(registered, wrong):
+    torch.manual_seed(0)
+    registered(own_sum, wrong)
+    with pytest.raises(ebcli.RuleError, match="disagrees"):
+        ebcli.check_rule(own_sum, [torch.randn(2, 3, requires_grad=True) for _ in range(2)])
+
+
+def test_gradient_of_a_saturated_unit(registered):
+    registered(own_tanh, lambda call, a: a.tanh())
+    with pytest.raises(ebcli.RuleError, match="of its probability, expected 1"):
+        ebcli.check_rule(own_tanh, torch.full((2,), 3.0, requires_grad=True))
+
+
+def test_dead_where_it_is_silent(registered, linear):
+    """A rule that forgets the sign of what it explains is right as long as a ReLU is on top, and only then."""
+
+    def rectified_only(call, x, weight, bias=None):
+        value = right(call, x, weight)
+        value.grad_fn.contributions.rectified = True
+        return value
+
+    registered(own_linear, rectified_only)
+    with pytest.raises(ebcli.RuleError, match=r"\(as given\)"):
+        ebcli.check_rule(own_linear, linear)
+
+
+def test_precision(registered, linear):
+    def coarse(call, x, weight, bias=None):
+        return right(call, x, weight) if x.dtype == torch.float64 else call.compute().detach()
+
+    registered(own_linear, coarse)
+
+    class Own(nn.Linear):
+        def forward(self, x):
+            return own_linear(x, self.weight, self.bias)
+
+    with pytest.raises(ebcli.RuleError, match=r"\(in float32\)"):
+        ebcli.check_rule(Own(3, 2), linear[0])
+
+
+def test_one_of_two_memory_layouts(registered):
+    registered(own_tanh, lambda call, a: pass_through(call, a) if a.is_contiguous() else a * 2)
+    with pytest.raises(ebcli.RuleError, match="non-contiguous"):
+        ebcli.check_rule(own_tanh, torch.randn(2, 3, requires_grad=True))
+
+
+def test_the_report_names_the_place(registered):
+    registered(own_sum, lambda call, a, b: shared(call, (a, b), (1, 2)))
+    a, b = torch.tensor([1.0, 3.0], requires_grad=True), torch.tensor([1.0, 1.0], requires_grad=True)
+    with pytest.raises(ebcli.RuleError) as raised:
+        ebcli.check_rule(own_sum, (a, b))
+    assert str(raised.value) == (
+        "the rule for own_sum disagrees with the definition (as given):\n"
+        "  output 0, element (0,), of value 2,\n"
+        "  hands input 0, element (0,)\n"
+        "  0.333333 of its probability, expected 0.5;\n"
+        "  to all inputs together 1, expected 1\n"
+        "  (4 of 8 shares differ)"
+    )
+
+
+def test_operations_without_a_rule(linear):
+    with pytest.raises(ebcli.UnsupportedOpError, match="own_linear"):
+        ebcli.check_rule(own_linear, linear)
+
+
+def test_wrong_use(linear):
+    with pytest.raises(ValueError, match="no input requires grad"):
+        ebcli.check_rule(F.relu, torch.randn(3))
+    with pytest.raises(ValueError, match=r"\(2, 3\) must broadcast to the output \(2, 4\)"):
+        ebcli.check_rule(F.linear, linear, passes_through=True)
+    with pytest.raises(ebcli.RuleError, match="does not take float64"):
+        ebcli.check_rule(lambda x: F.linear(x, torch.ones(2, 3)), linear[0])
+
+
+def test_nothing_is_changed(linear):
+    layer, x = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)), linear[0]
+    before = {name: value.clone() for name, value in layer.state_dict().items()}
+    values = x.detach().clone()
+    assert ebcli.check_rule(layer, x)
+    assert layer.training
+    assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
+    assert all(p.dtype == torch.float32 and p.grad is None for p in layer.parameters())
+    assert torch.equal(x, values)
+    assert x.grad is None
+    assert x.dtype == torch.float32
+
+
+def test_removing_any_rule_is_noticed():
+    """Without its rule, each built-in function is reported by name; gradcheck's ordinary gradient is no way out."""
+    x = torch.randn(1, 2, 4, 4, requires_grad=True)
+    for function, call in {
+        F.relu: F.relu,
+        F.conv2d: nn.Conv2d(2, 3, 3),
+        F.batch_norm: nn.BatchNorm2d(2),
+        F.avg_pool2d: nn.AvgPool2d(2),
+    }.items():
+        own = RULES.pop(function)
+        try:
+            with pytest.raises(ebcli.UnsupportedOpError, match=re.escape(function.__name__)):
+                ebcli.check_rule(call, x)
+        finally:
+            RULES[function] = own
