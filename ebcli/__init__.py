@@ -22,12 +22,17 @@ if TYPE_CHECKING:
     from ebcli.eb import (
         ExcitationMode,
         ExcitationResult,
+        LinearMap,
         check_rule,
         disable,
         enable,
         excitation_backprop,
         excitation_mode,
+        pass_through,
         rule,
+        shared,
+        unregister,
+        weighted_sum,
     )
     from ebcli.models import LoadedModel, layers, load_model, model_names
 
@@ -36,6 +41,7 @@ if TYPE_CHECKING:
 _HOME = {
     "ExcitationMode": "ebcli.eb",
     "ExcitationResult": "ebcli.eb",
+    "LinearMap": "ebcli.eb",
     "LoadedModel": "ebcli.models",
     "check_rule": "ebcli.eb",
     "disable": "ebcli.eb",
@@ -45,7 +51,11 @@ _HOME = {
     "layers": "ebcli.models",
     "load_model": "ebcli.models",
     "model_names": "ebcli.models",
+    "pass_through": "ebcli.eb",
     "rule": "ebcli.eb",
+    "shared": "ebcli.eb",
+    "unregister": "ebcli.eb",
+    "weighted_sum": "ebcli.eb",
 }
 
 __all__ = [
@@ -55,6 +65,7 @@ __all__ = [
     "ExcitationResult",
     "ImageError",
     "LayerError",
+    "LinearMap",
     "LoadedModel",
     "OutputError",
     "RuleError",
@@ -68,7 +79,11 @@ __all__ = [
     "layers",
     "load_model",
     "model_names",
+    "pass_through",
     "rule",
+    "shared",
+    "unregister",
+    "weighted_sum",
 ]
 
 

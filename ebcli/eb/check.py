@@ -256,6 +256,8 @@ def _compare(
         raise RuleError(f"the rule for {subject.name} changes its value ({title})")
     if not any(map(carries_signal, tops)):
         raise RuleError(f"the rule for {subject.name} cuts the signal: its value has no grad_fn ({title})")
+    if any(graph.is_nonnegative(output) and (output < 0).any() for output in outputs):
+        raise RuleError(f"the rule for {subject.name} calls its value non-negative, and it is not ({title})")
     sites = [site for output in tops for site in graph.unexplained(output)]
     if sites:
         mode.refuse(sites)

@@ -140,6 +140,12 @@ def test_gradient_of_a_saturated_unit(registered):
         ebcli.check_rule(own_tanh, torch.full((2,), 3.0, requires_grad=True))
 
 
+def test_a_promise_not_kept(registered):
+    registered(own_tanh, lambda call, a: pass_through(call, a, nonnegative=True))
+    with pytest.raises(ebcli.RuleError, match="calls its value non-negative"):
+        ebcli.check_rule(own_tanh, torch.randn(2, 3, requires_grad=True))
+
+
 def test_dead_where_it_is_silent(registered, linear):
     """A rule that forgets the sign of what it explains is right as long as a ReLU is on top, and only then."""
 
