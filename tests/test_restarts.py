@@ -1,0 +1,172 @@
+"""Runs that are killed, interrupted, or run out of room: nothing is lost, repeated or half there."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from runs import Started, count, finish, photos, records, tree, until
+
+RAW = ("photos", "-o", "maps", "--raw", "--top-k", "2", "--skip-existing", "--batch-size", "8")
+PLAIN = ("photos", "-o", "maps", "--skip-existing")
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    photos(tmp_path / "run/photos", 200)
+    return tmp_path / "run"
+
+
+def undisturbed(cwd: Path, *arguments: str) -> dict[str, bytes]:
+    """The results of the same run in another place."""
+    other = cwd.with_name("undisturbed")
+    other.mkdir()
+    (other / "photos").symlink_to(cwd / "photos")
+    finish(other, *arguments)
+    return tree(other / "maps")
+
+
+@contextmanager
+def small_file_system(path: Path, size: str) -> Iterator[None]:
+    path.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def test_killed_at_twenty_random_moments(cwd: Path) -> None:
+    expected = undisturbed(cwd, *RAW)
+    assert len(expected) == 4 + 200 * 3  # directories, and two pictures and an array file for each photo
+    maps, dice, kills = cwd / "maps", random.Random(0), 0
+    while kills < 20:
+        # a moment in the next twentieth of the run, or so: all twenty shall find something left to do
+        goal = count(maps) + dice.randrange((200 - count(maps)) // (20 - kills) + 1)
+        run = Started(cwd, *RAW)
+        until(lambda: count(maps) >= goal or run.process.exitcode is not None)  # noqa: B023
+        time.sleep(dice.random() * 0.03)
+        if run.process.exitcode is not None:
+            break
+        run.kill(signal.SIGKILL)
+        assert run.wait() == -signal.SIGKILL
+        kills += 1
+        # what is there is whole at any time
+        for name, content in tree(maps).items():
+            assert name.startswith(".eb-saliency-") or content == expected[name]
+    assert kills == 20
+    finish(cwd, *RAW)
+    assert tree(maps) == expected
+    computed = Counter(record["input"] for record in records(maps))
+    assert len(computed) == 200
+    assert set(computed.values()) == {1}
+
+
+def test_interrupted_in_the_middle(cwd: Path) -> None:
+    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+    run = Started(cwd, *PLAIN, workers=2)
+    until(lambda: count(maps) >= 20)
+    os.kill(run.process.pid, signal.SIGINT)  # type: ignore[arg-type]
+    for child in run.children():  # a terminal sends it to all of them
+        os.kill(child, signal.SIGINT)
+    assert run.wait() == 130
+    printed = run.out.read_text().splitlines()
+    assert 20 <= len(printed) < 200
+    assert sorted(printed) == sorted(path for record in records(maps) for path in record["output"])
+    for path in printed:
+        assert (cwd / path).read_bytes() == expected[str(Path(path).relative_to("maps"))]
+    done = len(printed)
+    assert run.err.read_text() == f"Interrupted. Of 200 images: {done} done, {200 - done} left\n"
+    assert not list(maps.glob(".eb-*"))
+    finish(cwd, *PLAIN)
+    assert tree(maps) == expected
+    assert len(records(maps)) == 200
+
+
+def test_a_worker_killed_in_the_middle(cwd: Path) -> None:
+    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+    run = Started(cwd, *PLAIN, workers=2)
+    until(lambda: count(maps) >= 20)
+    victim = run.children()[0]
+    os.kill(victim, signal.SIGKILL)
+    assert run.wait() == 0
+    assert run.err.read_text() == f"Warning: worker process {victim} was killed by SIGKILL: its image is tried again\n"
+    assert tree(maps) == expected
+    assert [record["status"] for record in records(maps)] == ["done"] * 200
+
+
+def test_a_file_system_that_fills_up(cwd: Path) -> None:
+    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+    with small_file_system(maps, "400k"):
+        run = Started(cwd, *PLAIN)
+        assert run.wait() == 2
+        summary, message = run.err.read_text().splitlines()
+        assert message.startswith("Error: cannot write ")
+        assert message.endswith(": No space left on device")
+        whole = tree(maps)
+        assert 0 < len(whole) < len(expected)
+        assert whole.items() <= expected.items()
+        done = [path for record in records(maps) for path in record["output"]]
+        assert run.out.read_text().splitlines() == done
+        assert summary == f"Of 200 images: {len(done)} done, {200 - len(done)} left"
+        assert {str(Path(path).relative_to("maps")) for path in done} <= set(whole)
+        # with more room, it goes on where it was
+        subprocess.run(["mount", "-o", "remount,size=50m", maps], check=True)
+        finish(cwd, *PLAIN)
+        assert tree(maps) == expected
+        assert Counter(record["input"] for record in records(maps)).most_common(1)[0][1] == 1
+
+
+def test_an_output_that_cannot_be_written_to_stops_before_any_work(cwd: Path) -> None:
+    maps = cwd / "maps"
+    with small_file_system(maps, "1m"):
+        subprocess.run(["mount", "-o", "remount,ro", maps], check=True)
+        run = Started(cwd, *PLAIN)
+        assert run.wait() == 2
+        assert run.out.read_text() == ""
+        assert run.err.read_text().splitlines()[-1] == "Error: cannot write to 'maps': Read-only file system"
+
+
+def test_two_runs_at_once_into_one_directory(cwd: Path) -> None:
+    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+    shards = [Started(cwd, *PLAIN, "--shard", f"{i}/3") for i in (1, 2, 3)]
+    again = Started(cwd, "photos", "-o", "maps")  # and one that does the same work once more
+    assert [run.wait() for run in (*shards, again)] == [0] * 4
+    assert tree(maps) == expected
+    assert Counter(r["input"] for r in records(maps)) == Counter({r["input"]: 2 for r in records(maps)})
+
+
+def test_a_changed_input_or_setting_is_computed_anew_and_the_rest_is_not(cwd: Path) -> None:
+    maps = cwd / "maps"
+    finish(cwd, *PLAIN)
+    changed = cwd / "photos/0/0003.jpg"
+    Image.new("RGB", (9, 9), "red").save(changed)
+    (maps / "photos/1/0004.jpg.0-class-a.png").unlink(missing_ok=True)
+    lost = next((maps / "photos/1").glob("0007.jpg.*"))
+    lost.unlink()
+    expected = {"photos/0/0003.jpg", "photos/1/0007.jpg"}
+    expected |= {r["input"] for r in records(maps) if not (cwd / r["output"][0]).exists()}
+    run = finish(cwd, *PLAIN)
+    assert {record["input"] for record in records(maps)[200:]} == expected
+    assert run.err.read_text() == f"Of 200 images: {len(expected)} done, {200 - len(expected)} already done\n"
+    before = count(maps)
+    finish(cwd, *PLAIN, "--batch-size", "3")  # of what changes no result, nothing is computed anew
+    assert count(maps) == before
+    finish(cwd, *PLAIN, "--alpha", "0.5")
+    assert count(maps) == before + 200
+    finish(cwd, *PLAIN)
+    assert count(maps) == before + 400
