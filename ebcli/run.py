@@ -167,7 +167,7 @@ def _planned(sources: Sequence[Source], common: Record) -> Iterator[Record]:
 def _results(
     plan: RunPlan, network: Network, history: History, sources: Sequence[Source], common: Record, stopping: Event
 ) -> Iterator[Record]:
-    if not sources:
+    if not sources and not history.written:  # else a killed run may have left something to clear away
         return
     facts = {
         "model": np.array(common.model),

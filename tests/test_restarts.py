@@ -76,6 +76,16 @@ def test_killed_at_twenty_random_moments(cwd: Path) -> None:
     assert set(computed.values()) == {1}
 
 
+def test_what_a_run_left_that_was_killed_at_its_very_end_is_removed(cwd: Path) -> None:
+    finish(cwd, *PLAIN, "--include", "0")
+    left = cwd / "maps/.eb-saliency-killed"
+    left.mkdir()
+    (left / "7").write_bytes(b"half a pict")
+    run = finish(cwd, *PLAIN, "--include", "0")
+    assert run.err.read_text() == "Of 67 images: 67 already done\n"
+    assert not left.exists()
+
+
 def test_interrupted_in_the_middle(cwd: Path) -> None:
     expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
     run = Started(cwd, *PLAIN, workers=2)
