@@ -1,29 +1,16 @@
-"""The command line: options -> RunPlan -> what the user reads. The only place that talks to the terminal."""
+"""The command line: options -> RunPlan."""
 
 from __future__ import annotations
 
-import errno
 import os
-import signal
-import sys
-import threading
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
-from ebcli.errors import EbcliError
 from ebcli.plan import FORMATS, RunPlan
-
-if TYPE_CHECKING:
-    from ebcli.records import Record
-    from ebcli.run import Run
-
-SOME_FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+from ebcli.terminal import plain_errors, plain_warnings, report, say
 
 EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 with its ImageNet weights is used; nothing is downloaded.
@@ -189,7 +176,7 @@ def main(
 
     One picture per image and class is written, and its path printed.
     """
-    with _plain_errors(debug), _plain_warnings(quiet):
+    with plain_errors(debug), plain_warnings(quiet):
         if list_models:
             from ebcli.models import model_names
 
@@ -199,7 +186,7 @@ def main(
 
             heading, *rows = _aligned(layer_table(options["model"], options["weights"]))
             if not quiet:
-                _say(heading)
+                say(heading)
             click.echo("\n".join(rows))
         else:
             if from_file is not None:
@@ -209,7 +196,7 @@ def main(
             plan = RunPlan(images=images, shard=shard or _rank(os.environ, quiet), **options)
             from ebcli.run import run
 
-            _report(run(plan), plan, as_json, quiet, verbose)
+            report(run(plan), plan, as_json, quiet, verbose)
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
@@ -226,147 +213,10 @@ def _rank(environment: Mapping[str, str], quiet: bool) -> tuple[int, int] | None
     if not (rank.isdecimal() and size.isdecimal()) or int(size) < 2:
         return None
     if not quiet:
-        _say(f"Shard {int(rank) + 1}/{size}, as RANK={rank} and WORLD_SIZE={size} say")
+        say(f"Shard {int(rank) + 1}/{size}, as RANK={rank} and WORLD_SIZE={size} say")
     return int(rank) + 1, int(size)
-
-
-def _report(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Read the results as they come; they go to stdout, everything else to stderr."""
-    from tqdm import tqdm
-
-    if verbose:
-        _say(f"{work.model} ({work.weights}), layer {work.layer}, on {work.device}")
-        for path in work.already:
-            _say(f"{_shown(path)}: already done")
-    counts: Counter[str] = Counter()
-    hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
-    with _interrupts_stop(work.stopping) as interrupted:
-        try:
-            for record in tqdm(work.results, total=work.total, unit="image", leave=False, disable=hidden):
-                counts[record.status] += 1
-                with tqdm.external_write_mode():
-                    _report_one(record, as_json, quiet, verbose)
-        finally:
-            _summarise(work, counts, bool(interrupted), quiet and not plan.dry_run)
-    if interrupted:
-        sys.exit(INTERRUPTED)
-    if counts["failed"]:
-        sys.exit(SOME_FAILED)
-    if not (counts["done"] or counts["planned"] or work.already or plan.shard):
-        raise EbcliError("there is no image among the files")
-
-
-def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> None:
-    name = _shown(Path(record.input))
-    if record.error is not None:
-        _say(f"{name}: {record.error}")
-    if record.status == "not an image":
-        if verbose:
-            _say(f"{name}: left out, it is not an image")
-        return
-    for shown in record.classes:
-        title = f"class {shown.index}" + (f" ({shown.name})" if shown.name else "")
-        if verbose:
-            _say(f"{name}: {title}, probability {shown.score:.3f}, mass {shown.mass:.3f}")
-        if shown.blank and not quiet:
-            _say(f"{name}: the map of {title} is empty, so the picture shows none")
-    if as_json:
-        click.echo(record.line())
-        return
-    for path in [record.input] if record.status == "planned" else record.output:
-        click.echo(os.fsencode(path))  # bytes: not every file name is valid text
-
-
-def _summarise(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) -> None:
-    """One line where there is more to say than that everything was done."""
-    others = counts["not an image"]
-    left = work.total - counts.total()
-    said = {
-        "planned": counts["planned"],
-        "done": counts["done"],
-        "already done": len(work.already),
-        "failed": counts["failed"],
-        "left": left,
-    }
-    trouble = interrupted or counts["failed"] or left
-    if trouble or (not quiet and (counts["planned"] or work.already or others)):
-        total = work.total + len(work.already) - others
-        parts = ", ".join(f"{count} {what}" for what, count in said.items() if count) or "none done"
-        _say(
-            ("Interrupted. " if interrupted else "")
-            + f"Of {total} image{'s' * (total != 1)}: {parts}"
-            + f"; {others} other file{'s are no images' if others > 1 else ' is no image'}" * bool(others)
-        )
-
-
-@contextmanager
-def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
-    """The first Ctrl-C lets what has begun come to its end, the second one does not; yields the first, if any."""
-    caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
-        yield caught
-        return
-
-    def stop(number: int, _frame: object) -> None:
-        if caught:
-            raise KeyboardInterrupt
-        caught.append(number)
-        stopping.set()
-
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield caught
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _shown(path: Path) -> str:
-    name = click.format_filename(path)
-    return name if name.isprintable() else repr(name)  # line breaks and escape sequences are shown, not obeyed
-
-
-def _say(message: str) -> None:
-    click.echo(message, err=True)
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-
-
-@contextmanager
-def _plain_errors(debug: bool) -> Iterator[None]:
-    """One sentence on stderr and the exit status for whatever goes wrong; the traceback with ``--debug``."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _say("Interrupted.")
-        sys.exit(INTERRUPTED)
-    except (click.exceptions.Exit, click.ClickException, click.Abort):
-        raise
-    except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # the reader of stdout has gone; Click ends the program quietly
-        if debug:
-            import traceback
-
-            traceback.print_exc()
-        elif isinstance(error, EbcliError):
-            _say(f"Error: {error}")
-        else:
-            reason = " ".join(str(error).split())
-            _say(f"Error: {type(error).__name__}: {reason} (unexpected; --debug shows where)")
-        sys.exit(MISUSED)
-
-
-@contextmanager
-def _plain_warnings(quiet: bool) -> Iterator[None]:
-    """Warnings as one line each on stderr, without the source line that raised them."""
-    with warnings.catch_warnings():
-        if quiet:
-            warnings.simplefilter("ignore")
-        else:
-            # Pillow's warning at half the size that it refuses; it would not name the file
-            warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
-            warnings.showwarning = lambda message, *_, **__: _say(f"Warning: {message}")
-        yield
