@@ -123,12 +123,11 @@ def excitation_backprop(
         wanted = targets(logits.detach()) if callable(targets) else targets
         prior, single = priors(wanted, logits.detach(), where)
         losses = _losses(logits, prior) if explain_losses else {}
-        relevance, marginal = _descend(logits, leaf, prior, contrastive, capture.label)
-        mass = marginal.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype).mT
+        relevance, mass = _descend(logits, leaf, prior, contrastive, capture.label)
     relevance = relevance.transpose(0, 1)
     return ExcitationResult(
         relevance=relevance[:, 0] if single else relevance,
-        mass=mass[:, 0] if single else mass,
+        mass=mass[0] if single else mass.mT,
         logits=logits.detach(),
         contrastive=contrastive,
         layer=capture.name,
@@ -155,17 +154,26 @@ def _losses(logits: Tensor, prior: Tensor) -> dict[str, Tensor]:
     return {site: lost for site, lost in losses.items() if lost.any()}
 
 
-def _descend(logits: Tensor, leaf: Tensor, priors: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
-    """Relevance and marginal relevance at `leaf`, each (K, B, ...), for priors (K, B, num_classes, ...)."""
-    marginal = _down(logits, leaf, priors)
-    if not contrastive:
-        return marginal, marginal
-    top = graph.weighted_below([logits.grad_fn])
-    if not top:
+def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
+    """Relevance (K, B, ...) at `leaf` and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
+    top = graph.weighted_below([logits.grad_fn]) if contrastive else []
+    if contrastive and not top:
         raise LayerError(f"{label} is not below the classifier, so there is nothing to contrast: choose a deeper layer")
     for node in top:
         node.contributions.contrast = True
-    return _down(logits, leaf, priors), marginal
+    relevance = marginal = _down(logits, leaf, prior)
+    if contrastive:
+        if graph.loses_nothing(logits):
+            return relevance, _mass(prior)
+        for node in top:
+            node.contributions.contrast = False
+        marginal = _down(logits, leaf, prior)
+    return relevance, _mass(marginal)
+
+
+def _mass(relevance: Tensor) -> Tensor:
+    """What each of (K, B, ...) sums to, (K, B)."""
+    return relevance.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype)
 
 
 def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:

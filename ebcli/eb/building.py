@@ -176,8 +176,7 @@ def _cover(signal: Tensor) -> None:
 
 
 def _let_reach_silent(signal: Tensor) -> None:
-    """Probability will arrive even where `signal` is zero: rectified layers below must look at their response."""
+    """Probability will arrive even where `signal` is zero: what made it must look at more than active neurons."""
     for node in graph.descend([signal.grad_fn], lambda n: graph.is_made_by(n, Excitation)):
-        contributions = getattr(node, "contributions", None)
-        if isinstance(contributions, WeightedSum) and contributions.rectified:
-            contributions.reaches_silent = True
+        if graph.is_made_by(node, Excitation):
+            node.contributions.reaches_silent = True

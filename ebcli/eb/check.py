@@ -252,12 +252,7 @@ def _compare(
         outputs = _floating(subject.fn(*values))
         tops = [F.relu(output) for output in outputs] if rectified else outputs
     plain = subject.plain((arguments.map(F.relu) if behind_relu else arguments).fresh())
-    if len(plain) != len(outputs) or not all(map(_same_bits, plain, outputs)):
-        raise RuleError(f"the rule for {subject.name} changes its value ({title})")
-    if not any(map(carries_signal, tops)):
-        raise RuleError(f"the rule for {subject.name} cuts the signal: its value has no grad_fn ({title})")
-    if any(graph.is_nonnegative(output) and (output < 0).any() for output in outputs):
-        raise RuleError(f"the rule for {subject.name} calls its value non-negative, and it is not ({title})")
+    _check_values(f"the rule for {subject.name}", title, outputs, plain)
     sites = [site for output in tops for site in graph.unexplained(output)]
     if sites:
         mode.refuse(sites)
@@ -295,6 +290,15 @@ def _compare(
             f"  to all inputs together {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
             f"  ({int(wrong.sum())} of {wrong.numel()} shares differ)"
         )
+
+
+def _check_values(rule: str, title: str, outputs: Sequence[Tensor], plain: Sequence[Tensor]) -> None:
+    if len(plain) != len(outputs) or not all(map(_same_bits, plain, outputs)):
+        raise RuleError(f"{rule} changes its value ({title})")
+    if not any(map(carries_signal, outputs)):
+        raise RuleError(f"{rule} cuts the signal: its value has no grad_fn ({title})")
+    if any(graph.is_nonnegative(output) and (output < 0).any() for output in outputs):
+        raise RuleError(f"{rule} calls its value non-negative, and it is not ({title})")
 
 
 def _handed_down(tops: Sequence[Tensor], leaves: Sequence[Tensor], one_by_one: bool) -> Tensor:

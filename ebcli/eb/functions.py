@@ -9,7 +9,7 @@ read from the tensor it made; the rules for batch norm and ReLU fold themselves 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -41,7 +41,8 @@ def quiet() -> Iterator[None]:
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
     """P / z, and 0 where z is exactly 0: no epsilon, so nothing leaks and small numbers are safe."""
-    return torch.where(z == 0, 0, P / torch.where(z == 0, 1, z))
+    nothing = z == 0
+    return (P / z.masked_fill(nothing, 1)).masked_fill_(nothing, 0)
 
 
 class PassThrough(Function):
@@ -73,12 +74,22 @@ class Contributions(Protocol):
 
     Attributes:
         contrast: whether the duals' probability is subtracted (Eq. 8), as for the units of the classes.
+        reaches_silent: whether probability may arrive at neurons whose value is zero.
     """
 
     contrast: bool
+    reaches_silent: bool
 
     def of_dual(self) -> Contributions:
         """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
+        ...
+
+    def in_blocks(self, P: Tensor) -> Iterable[tuple[Contributions, Tensor]]:
+        """The same for parts of the neurons, each with its part of P, in pieces that are quick to work on."""
+        ...
+
+    def unexplained(self, z: Tensor) -> Tensor:
+        """Whether probability could be lost, as a boolean (): at a neuron to which nothing contributes."""
         ...
 
     def __call__(self, *signals: Tensor) -> Tensor: ...
@@ -105,28 +116,40 @@ class Excitation(Function):
     ) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(saved or operands[others:]))
-        ctx.contributions, ctx.others = contributions, others
+        ctx.contributions, ctx.first_signal = contributions, 4 + others
         return _value(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Tensor | None, ...]:
-        rest = [None] * (4 + ctx.others)
+        rest = [None] * ctx.first_signal
         if P is None:
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
         contributions, signals = ctx.contributions, _saved(ctx)
         with quiet():
-            shares = _hand_down(contributions, signals, P)
+            ctx.lossy = []
+            shares = [_hand_down(c, signals, part, ctx.lossy) for c, part in contributions.in_blocks(P)]
             if contributions.contrast:
-                dual = _hand_down(contributions.of_dual(), signals, P)
-                shares = [share - d for share, d in zip(shares, dual, strict=True)]
-        return *rest, *shares
+                duals = contributions.of_dual().in_blocks(P)
+                shares += [[-share for share in _hand_down(c, signals, part, [])] for c, part in duals]
+        return *rest, *map(_total, zip(*shares, strict=True))
 
 
-def _hand_down(contributions: Contributions, signals: tuple[Tensor, ...], P: Tensor) -> list[Tensor]:
+def _total(terms: Sequence[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total.add_(term)
+    return total
+
+
+def _hand_down(
+    contributions: Contributions, signals: tuple[Tensor, ...], P: Tensor, lossy: list[Tensor]
+) -> list[Tensor]:
+    """The inputs' shares of P; notes in `lossy` whether some of it may have found no taker."""
     leaves = [a.detach().requires_grad_() for a in signals]
     with torch.enable_grad():
         z = contributions(*leaves)
+    lossy.append(contributions.unexplained(z.detach()))
     if z.dtype != torch.float16:
         slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
         return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)]

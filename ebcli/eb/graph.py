@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
@@ -69,6 +70,26 @@ def is_nonnegative(tensor: Tensor) -> bool:
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
     return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
+
+
+def loses_nothing(root: Tensor) -> bool:
+    """Whether it is certain, after a pass down from `root`, that all probability arrives at the layer.
+
+    That is so if every neuron on the way was explained, and no operation has an operand that does not come from
+    the layer, or a value of its own, such as a mask's or a padding's.
+    """
+    doubts: list[Tensor] = []
+    for node in descend([root.grad_fn]):
+        if is_made_by(node, Excitation):
+            doubts += getattr(node, "lossy", [])
+            certain = all(node.needs_input_grad[node.first_signal :])
+        elif is_made_by(node, PassThrough) or node.name().endswith("AccumulateGrad"):  # the latter is the layer
+            certain = True
+        else:
+            certain = _stem(node) in _ROUTING_NODES and len(parents(node)) == len(node.next_functions)
+        if not certain:
+            return False
+    return not doubts or not bool(torch.stack(doubts).any())
 
 
 def mark_unexplained(values: Iterable[Tensor], site: str, refuse: Callable[[], None]) -> None:

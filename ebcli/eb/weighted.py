@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ebcli.errors import EbcliError
 
-_Part = Callable[[Tensor], Tensor]
+_LARGE = 1 << 22  # weights; below, one block is as good as many
+_BLOCK = 1 << 19  # weights: 2 MiB in float32
 
 
 @dataclass(frozen=True)
@@ -37,18 +39,11 @@ class LinearMap:
         assert self.per_output is not None
         return replace(self, orientation=self.per_output(gamma.detach().sign()))
 
-    def parts(self) -> tuple[_Part, _Part | None]:
-        """a -> W+ a and a -> |W-| a; None for the second where no weight is negative."""
-        if self.weight is None:
-            return self.apply, None
+    def oriented(self) -> Tensor:
+        """W as its neurons see it."""
+        assert self.weight is not None
         weight = self.weight.detach()
-        if self.orientation is not None:
-            weight = weight * self.orientation
-        positive, negative = weight.clamp(min=0), (-weight).clamp(min=0)
-        return partial(self._apply_to, positive), partial(self._apply_to, negative)
-
-    def _apply_to(self, weight: Tensor, signal: Tensor) -> Tensor:
-        return self.apply(signal, weight)
+        return weight if self.orientation is None else weight * self.orientation
 
 
 class WeightedSum:
@@ -98,23 +93,60 @@ class WeightedSum:
 
     def __call__(self, *signals: Tensor) -> Tensor:
         (signal,) = signals
-        positive, negative = self.linear.parts()
-        up = signal if self.signal_is_nonnegative else signal.clamp(min=0)
-        down = None if self.signal_is_nonnegative else (-signal).clamp(min=0)
-
-        def excitation() -> Tensor:  # of neurons with s = +1
-            return _total((positive, up), (negative, down))
-
-        def inhibition() -> Tensor:  # of neurons with s = -1
-            return _total((negative, up), (positive, down))
-
         if self.sign is not None:
-            return excitation() if self.sign > 0 else inhibition()
-        if (self.rectified and not self.reaches_silent) or (negative is None and down is None):
-            return excitation()
+            return self._of_sign(self.sign, signal)
+        if (self.rectified and not self.reaches_silent) or self._is_nonnegative():
+            return self._of_sign(1, signal)
         response = self._signed_response()
         below = ~(response > 0) if self.rectified else response < 0
-        return torch.where(response > 0, excitation(), torch.where(below, inhibition(), 0))
+        return torch.where(response > 0, self._of_sign(1, signal), torch.where(below, self._of_sign(-1, signal), 0))
+
+    def _of_sign(self, sign: int, signal: Tensor) -> Tensor:
+        """The contributions to neurons that have the sign s: W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1."""
+        apply, up = self.linear.apply, signal if self.signal_is_nonnegative else signal.clamp(min=0)
+        if self.linear.weight is None:  # no weight is negative
+            assert sign > 0 or not self.signal_is_nonnegative
+            return apply(up if sign > 0 else (-signal).clamp(min=0))
+        weight = self.linear.oriented() if sign > 0 else -self.linear.oriented()
+        total = apply(up, weight.clamp(min=0))
+        if not self.signal_is_nonnegative:
+            total = total + apply((-signal).clamp(min=0), (-weight).clamp(min=0))
+        return total
+
+    def _is_nonnegative(self) -> bool:
+        """Whether no response can be below zero."""
+        return self.linear.weight is None and self.signal_is_nonnegative
+
+    def unexplained(self, z: Tensor) -> Tensor:
+        nothing = z == 0
+        if self.sign is None and not self.reaches_silent:  # where the response is zero, nothing arrives
+            nothing &= False if self._is_nonnegative() else self._signed_response() != 0
+        return nothing.any()
+
+    def in_blocks(self, P: Tensor) -> Iterator[tuple[WeightedSum, Tensor]]:
+        """Rows of a large matrix W a few at a time, so that W+ never leaves the processor's cache.
+
+        Silent neurons have no probability to hand down, so their rows are not even read.
+        """
+        weight = self.linear.weight
+        if self.linear.apply is not F.linear or weight is None or weight.numel() < _LARGE or weight.is_cuda:
+            yield self, P
+            return
+        rows = torch.arange(len(weight))
+        if self.sign is None:
+            response = self._signed_response()
+            if self.rectified and not self.reaches_silent:
+                rows = (response > 0).flatten(0, -2).any(0).nonzero().squeeze(1)
+        for block in rows.split(max(1, _BLOCK // weight.shape[1])):
+            orientation = self.linear.orientation
+            linear = LinearMap(
+                F.linear, weight.detach()[block], None, None if orientation is None else orientation[block]
+            )
+            part = copy.copy(self)
+            part.linear = linear
+            if self.sign is None:
+                part.follow(response[..., block], self._site)
+            yield part, P[..., block]
 
     def _signed_response(self) -> Tensor:
         assert self._response is not None
@@ -124,12 +156,6 @@ class WeightedSum:
                 "make that operation out of place"
             )
         return self._response
-
-
-def _total(*terms: tuple[_Part | None, Tensor | None]) -> Tensor:
-    """The sum of part(a) over those terms that have both."""
-    first, *rest = [part(a) for part, a in terms if part is not None and a is not None]
-    return sum(rest, start=first)
 
 
 class SharedSum:
@@ -144,6 +170,7 @@ class SharedSum:
 
     def __init__(self, *scales: float) -> None:
         self.scales = scales
+        self.reaches_silent = False
 
     def __call__(self, *signals: Tensor) -> Tensor:
         terms = [a if scale == 1 else a * scale for a, scale in zip(signals, self.scales, strict=True)]
@@ -154,3 +181,9 @@ class SharedSum:
     def of_dual(self) -> SharedSum:
         """A sum has no weights to negate."""
         return self
+
+    def in_blocks(self, P: Tensor) -> Iterator[tuple[SharedSum, Tensor]]:
+        yield self, P
+
+    def unexplained(self, z: Tensor) -> Tensor:
+        return (z == 0).any() if self.reaches_silent else torch.zeros((), dtype=torch.bool, device=z.device)

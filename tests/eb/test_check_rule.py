@@ -62,8 +62,8 @@ def test_right_rules(registered, linear):
 
 
 class Negated(LinearMap):
-    def parts(self):
-        return super().parts()[::-1]
+    def oriented(self):
+        return -super().oriented()
 
 
 def ordinary_gradient(call, x, weight, bias=None):
