@@ -42,8 +42,8 @@ INTRODUCTION = """\
 
 Every network of torchvision that this package has been run with, which is every classifier of images (they are what
 `eb-saliency --list-models` lists), every classifier of videos and every segmentation network.
-`benchmarks/models_table.py` writes this page from such a run; `pytest -m slow tests/test_zoo.py` and the quick tests
-of the same file check what it claims.
+`benchmarks/models_table.py` writes this page from such a run. What it says is tested: `pytest tests/test_zoo.py` is
+the quick part, `pytest -m slow tests/test_zoo.py` the heavy networks, which take long.
 
 The weights are random, in a way that leaves no rule idle: batch norms have statistics and scales of both signs,
 layer scales and classifiers are not the zeros that torchvision starts with. So the masses below are no facts about
@@ -53,9 +53,11 @@ trained networks, but they show where probability can get lost at all.
   take, it is the layer that was looked at.
 - *Rules* are the excitation rules that the network needs, under a letter that the list below the table explains.
 - *Mass* is what the marginal map of the likeliest class sums to (for segmentation, of one pixel's class). What is
-  missing from 1 ended at units that are active without any input to thank for it: through a bias alone, or because
-  they are parameters themselves, as a vision transformer's class token. If all biases are zero, the mass of every
-  network is 1.
+  missing from 1 ended at units that are active without an input to thank for it. Mostly these are units of depthwise
+  convolutions: they have nine inputs, and where all nine are zero the bias alone holds them up (MobileNet, MNASNet,
+  EfficientNet, ShuffleNet, MaxViT). In vision transformers it is the class token, a parameter that attention reads.
+  Swin and ConvNeXt lose some where an image does not fill their windows or kernels. Without biases, batch norm's
+  shifts, class tokens and position embeddings, the mass of every network is 1.
 - *Seconds* are those of a marginal map / a contrastive map, forward pass included, for one input of the size given:
   processor time of one thread, on {machine}; PyTorch {torch}, torchvision {torchvision}.
 - *Same logits* says whether the network's output under Excitation Backprop was that of the plain network to the last

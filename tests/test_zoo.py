@@ -25,7 +25,7 @@ SLOW = {
     *("fcn_resnet101", "deeplabv3_resnet101", "vgg16_bn", "wide_resnet50_2", "densenet201", "convnext_small"),
 }
 
-# Stride 16 is what the default layer aims at; these are the sides of the grids of those that differ
+# Grids of the small inputs at the layer looked at, where they are not of stride 16, which the default layer aims at
 GRIDS = {
     "alexnet": (3, 3),
     "squeezenet1_0": (3, 3),
