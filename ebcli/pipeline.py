@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -63,7 +63,7 @@ class Pipeline:
             OutputError: a result cannot be written; what could be has been handed out before.
             EbcliError: the network cannot go on, likewise.
         """
-        error: BaseException | None = None
+        error: Exception | None = None
         waiting: deque[Future[Record]] = deque()
         limit = _BATCHES_BEHIND * self.network.batch_size
         try:
@@ -71,11 +71,7 @@ class Pipeline:
                 waiting.append(future)
                 while waiting and (len(waiting) > limit or waiting[0].done()):
                     yield self._taken(waiting.popleft())
-                if self.stopping.is_set():
-                    break
-        except GeneratorExit:  # nobody wants to know the rest
-            raise
-        except BaseException as caught:
+        except Exception as caught:
             error = caught
         if error is not None or self.stopping.is_set():
             for future in waiting:
@@ -101,17 +97,18 @@ class Pipeline:
         batch_size = self.network.batch_size
         ahead: deque[list[tuple[Source, Future[Seen | Record]]]] = deque()
         while True:
-            while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
-                ahead.append([(source, self.workers.submit(self._look, source)) for source in batch])
-            if not ahead or self.stopping.is_set():
-                break
-            looked = [(source, future.result()) for source, future in ahead.popleft()]
+            if not self.stopping.is_set():
+                while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
+                    ahead.append([(source, self.workers.submit(self._look, source)) for source in batch])
+            if not ahead:
+                return
+            looked = ahead.popleft()
+            if self.stopping.is_set():  # those that have failed by now are in the records, so they are told
+                looked = [(source, future) for source, future in looked if not future.cancel()]
+            found = [(source, future.result()) for source, future in looked]
             if self.stopping.is_set():
-                break
-            yield from self._computed(looked)
-        for batch_ahead in ahead:
-            for _, future in batch_ahead:
-                future.cancel()
+                found = [(source, seen) for source, seen in found if isinstance(seen, Record)]
+            yield from self._computed(found)
 
     def _computed(self, looked: Sequence[tuple[Source, Seen | Record]]) -> Iterator[Future[Record]]:
         pixels = [seen.pixels for _, seen in looked if isinstance(seen, Seen)]
@@ -183,7 +180,7 @@ class Pipeline:
         return replace(self.common, input=str(source.path), place=str(mirrored(source.path)))
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
-        if isinstance(error, OutputError):
+        if isinstance(error, (OutputError, CancelledError)):
             raise error
         reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):

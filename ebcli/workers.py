@@ -8,7 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from types import TracebackType
@@ -38,12 +38,17 @@ class Workers:
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="eb-saliency")
         self._own = threading.local()
         self._started: list[_Process] = []
+        self._interrupted = False
 
     def __enter__(self) -> Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Wait for what has begun, drop what has not, and end the processes."""
+        """Wait for what has begun, unless interrupted, drop what has not, and end the processes."""
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self._interrupted = True
+            for process in self._started:  # a read from a server that does not answer would be waited for for ever
+                process.end(at_once=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self._started:
             process.end()
@@ -59,6 +64,7 @@ class Workers:
 
         Raises:
             WorkerError: the second process died as well.
+            CancelledError: the process was ended, as the run was interrupted.
             Exception: whatever the function raises; RuntimeError for what is not an error of this package.
         """
         if not self._processes:
@@ -72,6 +78,8 @@ class Workers:
                 return process.call(function, arguments)
             except _DiedError as death:
                 self._own.process = None
+                if self._interrupted:
+                    raise CancelledError from None
                 if last:
                     raise WorkerError(f"{death}, the second one to do so on this image") from None
                 warnings.warn(f"{death}: its image is tried again", stacklevel=2)
@@ -108,7 +116,10 @@ class _Process:
             raise value
         return value
 
-    def end(self) -> None:
+    def end(self, at_once: bool = False) -> None:
+        if at_once:
+            self._process.kill()  # which the thread that waits for its answer notices
+            return
         self._pipe.close()  # which the process takes as the end of its work
         self._process.join(timeout=10)
         self._process.kill()

@@ -107,6 +107,24 @@ def test_interrupted_in_the_middle(cwd: Path) -> None:
     assert len(records(maps)) == 200
 
 
+def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
+    maps = cwd / "maps"
+    run = Started(cwd, *PLAIN, workers=1)
+    until(lambda: count(maps) >= 5)
+    (worker,) = run.children()
+    os.kill(worker, signal.SIGSTOP)
+    time.sleep(0.2)
+    run.kill(signal.SIGINT)
+    run.process.join(timeout=1)
+    assert run.process.exitcode is None
+    run.kill(signal.SIGINT)
+    run.process.join(timeout=30)
+    assert run.process.exitcode == 130
+    assert "Interrupted. Of 200 images: " in run.err.read_text()
+    assert {record["status"] for record in records(maps)} == {"done"}
+    assert not list(maps.glob(".eb-*"))
+
+
 def test_a_worker_killed_in_the_middle(cwd: Path) -> None:
     expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
     run = Started(cwd, *PLAIN, workers=2)
