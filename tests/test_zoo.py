@@ -42,9 +42,9 @@ GRIDS = {
 }
 
 # Each of their units has so many inputs that some explain its response, whatever the biases. The others lose
-# probability: at depthwise convolutions, whose units have nine inputs, which may all be zero (MobileNet and what is
-# made of its blocks, ShuffleNet) or beyond the border of a small image (ConvNeXt); at the class token, a parameter
-# that attention reads (ViT, MViT); at tokens that pad a small image to whole windows (Swin).
+# probability: at depthwise convolutions, whose units have few inputs, at times none that speaks for the response
+# (MobileNet and what is made of its blocks, ShuffleNet; ConvNeXt where the image is smaller than the kernel); at the
+# class token, a parameter that attention reads (ViT, MViT); at tokens that pad a small image to whole windows (Swin).
 WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resne", "squeezenet", "vgg", "wide_resnet")
 WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
 
