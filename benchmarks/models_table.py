@@ -55,9 +55,10 @@ trained networks, but they show where probability can get lost at all.
 - *Mass* is what the marginal map of the likeliest class sums to (for segmentation, of one pixel's class). What is
   missing from 1 ended at units that are active without an input to thank for it. Mostly these are units of depthwise
   convolutions: they have so few inputs that at times none speaks for the response and the bias alone makes it
-  (MobileNet, MNASNet, EfficientNet, ShuffleNet, MaxViT). In vision transformers it is the class token, a parameter
-  that attention reads. Swin and ConvNeXt lose some where an image does not fill their windows or kernels.
-  Without biases, batch norm's shifts, class tokens and position embeddings, the mass of every network is 1.
+  (MobileNet, MNASNet, EfficientNet, ShuffleNet, MaxViT; rarely in ResNeXt's narrow groups). In vision transformers
+  it is the class token, a parameter that attention reads. Swin and ConvNeXt lose some where an image does not fill
+  their windows or kernels. Without biases, batch norm's shifts, class tokens and position embeddings, the mass of
+  every network is 1.
 - *Seconds* are those of a marginal map / a contrastive map, forward pass included, for one input of the size given:
   processor time of one thread, on {machine}; PyTorch {torch}, torchvision {torchvision}.
 - *Same logits* says whether the network's output under Excitation Backprop was that of the plain network to the last

@@ -43,9 +43,10 @@ GRIDS = {
 
 # Each of their units has so many inputs that some explain its response, whatever the biases. The others lose
 # probability: at depthwise convolutions, whose units have few inputs, at times none that speaks for the response
-# (MobileNet and what is made of its blocks, ShuffleNet; ConvNeXt where the image is smaller than the kernel); at the
-# class token, a parameter that attention reads (ViT, MViT); at tokens that pad a small image to whole windows (Swin).
-WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resne", "squeezenet", "vgg", "wide_resnet")
+# (MobileNet and what is made of its blocks, ShuffleNet; ResNeXt, whose groups are narrow; ConvNeXt where the image is
+# smaller than the kernel); at the class token, a parameter that attention reads (ViT, MViT); at tokens that pad a
+# small image to whole windows (Swin).
+WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resnet", "squeezenet", "vgg", "wide_resnet")
 WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
 
 # One small network of each family
