@@ -179,7 +179,7 @@ def test_everything_done_already_is_no_error(worker: mock.Mock) -> None:
 @pytest.mark.parametrize(
     ("content", "option", "expected"),
     [
-        (b"b.jpg\n\n -c d.jpg\nlast", [], ["b.jpg", " -c d.jpg", "last"]),
+        (b"b.jpg\n\n -c d.jpg\n \nlast", [], ["b.jpg", " -c d.jpg", " ", "last"]),
         (b"b\nb.jpg\0caf\xe9.jpg\0", ["-0"], ["b\nb.jpg", os.fsdecode(b"caf\xe9.jpg")]),
     ],
 )

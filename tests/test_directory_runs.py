@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import time
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from PIL import Image
 from runs import photos, records, tiny_model, tree
 
 import ebcli.network
+import ebcli.pipeline
 from ebcli.cli import main
 from ebcli.images import Geometry, decode, placement
 from ebcli.models import load_model
@@ -338,6 +340,42 @@ def test_one_image_starts_no_process() -> None:
     with mock.patch("ebcli.workers._Process", side_effect=AssertionError("a process was started")):
         result = CliRunner().invoke(main, ["--layer", "2", "photos"])
     assert result.exit_code == 0, result.stderr
+
+
+def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    photos(Path("photos"), 40)
+    seen, explained, drawn = [], [], []
+
+    def counted(done: list[int], before: list[int], real: Any, seconds: float = 0) -> Any:
+        def task(*arguments: Any) -> Any:
+            time.sleep(seconds)
+            value = real(*arguments)
+            done.append(len(before) - len(done))
+            return value
+
+        return task
+
+    monkeypatch.setattr(ebcli.pipeline, "look", counted(seen, [], ebcli.pipeline.look))
+    monkeypatch.setattr(ebcli.pipeline, "draw", counted(drawn, explained, ebcli.pipeline.draw, 0.02))
+    real = ebcli.network.Network.explain
+
+    def explain(self: Any, images: Any) -> Any:
+        time.sleep(0.05 if len(explained) > 20 else 0)  # at first the drawing is slower, and then the network
+        found = real(self, images)
+        ahead.append(len(seen) - len(explained))
+        explained.extend([0] * len(images))
+        behind.append(len(explained) - len(drawn))
+        return found
+
+    ahead: list[int] = []
+    behind: list[int] = []
+    monkeypatch.setattr(ebcli.network.Network, "explain", explain)
+    assert invoke("--batch-size", "2", "photos").exit_code == 0
+    assert len(drawn) == 40
+    assert max(ahead) <= 3 * 2
+    assert max(behind) <= (2 + 2) * 2
 
 
 def resident() -> int:

@@ -12,7 +12,7 @@ from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
-from ebcli.images import Placement, decode, placement
+from ebcli.images import Geometry, Placement, decode, placement
 from ebcli.overlay import is_blank, overlay, palette, upsample
 
 PRESETS = [
@@ -64,7 +64,7 @@ def test_a_hot_cell_lands_within_a_pixel(
     cells = 14
     photo = Image.new("RGB", size, "black")
     expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
-    place = placement(size, preset)
+    place = placement(size, Geometry.of(preset))
     heat, (left, top) = upsample(spot(cells, *cell), place, size)
     y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
     landed = ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top)
@@ -91,7 +91,7 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(orientation: int,
     upright = decode(tmp_path / "turned.png")
     preset = ImageClassification(crop_size=224, resize_size=256, mean=(0.0,) * 3, std=(1.0,) * 3)
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
-    heat, (left, top) = upsample(saliency, placement(upright.size, preset), upright.size)
+    heat, (left, top) = upsample(saliency, placement(upright.size, Geometry.of(preset)), upright.size)
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     assert upright.size == (640, 400)
     assert (column + left + 0.5, row + top + 0.5) == pytest.approx((433, 93), abs=1.5)
@@ -101,7 +101,7 @@ def test_the_map_covers_the_crop_and_nothing_else() -> None:
     preset = PRESETS[0]
     size = (512, 256)  # already of the resized height: the crop is the middle 224 pixels each way
     photo = Image.new("RGB", size, (100, 100, 100))
-    painted = np.asarray(overlay(photo, np.ones((7, 7)), placement(size, preset), alpha=1.0))
+    painted = np.asarray(overlay(photo, np.ones((7, 7)), placement(size, Geometry.of(preset)), alpha=1.0))
     hot = np.all(painted == palette("inferno")[255], axis=-1)
     rows, columns = np.nonzero(hot)
     assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (144, 368, 16, 240)
@@ -113,7 +113,7 @@ def test_the_map_covers_the_crop_and_nothing_else() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (2, 1), (3, 1000), (1000, 3)])
 @pytest.mark.parametrize("preset", PRESETS, ids=["crop", "whole", "padded"])
 def test_tiny_and_narrow_images_have_a_picture_too(size: tuple[int, int], preset: ImageClassification) -> None:
-    assert overlay(Image.new("RGB", size, "grey"), np.ones((7, 7)), placement(size, preset)).size == size
+    assert overlay(Image.new("RGB", size, "grey"), np.ones((7, 7)), placement(size, Geometry.of(preset))).size == size
 
 
 def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
