@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torchvision.ops import SqueezeExcitation
 
 from ebcli.errors import LayerError, closest
 from ebcli.models.checkpoint import first_line
@@ -45,7 +46,8 @@ def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None)
     """The layers of a network in the order in which their outputs come to be.
 
     A block stands after the modules inside it. Only modules that are called exactly once, on something of the
-    image, and return a single tensor are listed: no others have one map.
+    image, and return a single tensor are listed: no others have one map. The inside of a squeeze-excitation is
+    left out: it makes a gate, and a gate gets no probability.
 
     Args:
         loaded: the network.
@@ -122,7 +124,12 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
     parameter = next(net.parameters())
     images = torch.zeros(BATCH, 3, height, width, device=parameter.device, dtype=parameter.dtype)
     training = [(module, module.training) for module in net.modules()]
-    handles = [m.register_forward_hook(partial(record, name)) for name, m in net.named_modules() if name]
+    gates = tuple(f"{name}." for name, module in net.named_modules() if isinstance(module, SqueezeExcitation))
+    handles = [
+        module.register_forward_hook(partial(record, name))
+        for name, module in net.named_modules()
+        if name and not name.startswith(gates)
+    ]
     try:
         net.eval()  # or batch normalisation would take the blank images into its statistics
         with torch.no_grad():

@@ -1,0 +1,182 @@
+"""What a saliency map costs, in forward passes of the same network on the same batch.
+
+    python benchmarks/speed.py                  # the whole table, some minutes
+    python benchmarks/speed.py --only 'vgg16*'  # some rows; may be given several times
+    python benchmarks/speed.py --peers          # also zennit and captum, where they are installed
+    python benchmarks/speed.py --check          # two small rows: fails where a ratio is grossly too high
+
+The yardstick is one plain forward pass: ``torch.inference_mode``, the default memory format. All that is compared runs
+in one process and in turns, so that a busy machine slows all of it alike; a row shows the median of the ratios
+and the middle half of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatch
+
+import torch
+
+import ebcli
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table: a network, a layer, and what is asked of it. `most` is what ``--check`` allows."""
+
+    model: str
+    layer: str | None
+    contrastive: bool
+    batch: int = 8
+    classes: int = 1
+    most: float | None = None
+
+    @property
+    def name(self) -> str:
+        where = "pixels" if self.layer is None else self.layer
+        kind = "contrastive" if self.contrastive else "marginal"
+        several = f", {self.classes} classes" if self.classes > 1 else ""
+        return f"{self.model} {kind} at {where}, batch {self.batch}{several}"
+
+
+ROWS = (
+    Row("vgg16", "features.23", contrastive=False),
+    Row("vgg16", "features.23", contrastive=True),
+    Row("vgg16", "features.23", contrastive=True, classes=5),
+    Row("vgg16", "features.23", contrastive=False, batch=1),
+    Row("vgg16", None, contrastive=False),
+    Row("resnet50", "layer3", contrastive=True),
+    Row("efficientnet_lite0", "features.11", contrastive=True),
+)
+CHECKED = (
+    Row("resnet18", "layer3", contrastive=True, batch=2, most=4.0),
+    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, most=8.0),
+)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Ratios to the forward pass: the median, the middle half; and the forward pass itself in seconds."""
+
+    name: str
+    by: str
+    median: float
+    low: float
+    high: float
+    forward: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="rows whose name matches")
+    parser.add_argument("--rounds", type=int, default=7, help="how often each is timed (7)")
+    parser.add_argument("--threads", type=int, default=2, help="of the processor (2)")
+    parser.add_argument("--peers", action="store_true", help="also other libraries, where they are installed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object for each line")
+    parser.add_argument("--check", action="store_true", help="only two small rows, and fail on a gross regression")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    rows = [r for r in (CHECKED if options.check else ROWS) if any(fnmatch(r.name, p) for p in options.only or ["*"])]
+    failed = []
+    if not options.json:
+        print(f"torch {torch.__version__}, {options.threads} threads, {platform.machine()}\n")
+        print("| work | by | forward passes | middle half | forward pass |\n|---|---|---|---|---|")
+    for row in rows:
+        for found in measure(row, options.rounds, options.peers):
+            if options.json:
+                print(json.dumps(asdict(found)), flush=True)
+            else:
+                spread = f"{found.low:.2f} to {found.high:.2f}"
+                print(
+                    f"| {found.name} | {found.by} | {found.median:.2f} | {spread} | {found.forward:.3f} s |", flush=True
+                )
+            if row.most is not None and found.median > row.most:
+                failed.append(f"{found.name} takes {found.median:.2f} forward passes, more than {row.most}")
+    if failed:
+        sys.exit("\n".join(failed))
+
+
+def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
+    """Time the yardstick, this package and its peers in turns."""
+    torch.manual_seed(0)
+    plain = torch_net(row.model)
+    loaded = ebcli.load_model(row.model, weights="DEFAULT" if row.model == "efficientnet_lite0" else "none")
+    images = torch.randn(row.batch, 3, 224, 224)
+    targets = torch.arange(row.classes).expand(row.batch, -1) if row.classes > 1 else 1
+
+    def forward() -> object:
+        with torch.inference_mode():
+            return plain(images)
+
+    def ours() -> object:
+        return ebcli.excitation_backprop(loaded.net, images, targets, row.layer, row.contrastive).maps
+
+    works: dict[str, Work] = {"ebcli": ours}
+    if peers:
+        works |= dict(others(plain, images, row))
+    for work in (forward, *works.values()):
+        work()
+    baseline: list[float] = []
+    times: dict[str, list[float]] = {by: [] for by in works}
+    for _ in range(rounds):
+        baseline.append(seconds(forward))
+        for by, work in works.items():
+            times[by].append(seconds(work))
+    for by in works:
+        ratios = sorted(t / f for t, f in zip(times[by], baseline, strict=True))
+        low, _, high = statistics.quantiles(ratios, n=4)
+        yield Measured(row.name, by, statistics.median(ratios), low, high, statistics.median(baseline))
+
+
+def torch_net(model: str) -> torch.nn.Module:
+    """The network in the default memory format."""
+    weights = "DEFAULT" if model == "efficientnet_lite0" else "none"
+    return ebcli.load_model(model, weights=weights).net.to(memory_format=torch.contiguous_format)
+
+
+def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tuple[str, Work]]:
+    """The nearest thing that other libraries have: to the pixels, or to the layer where they can."""
+    module = None if row.layer is None else net.get_submodule(row.layer)
+    if row.contrastive or row.classes > 1:
+        return
+    if importlib.util.find_spec("zennit"):
+        from zennit.attribution import Gradient
+        from zennit.composites import LayerMapComposite
+        from zennit.rules import Pass, ZPlus
+        from zennit.types import Activation, BatchNorm, Convolution, Linear
+
+        rules = [(Activation, Pass()), (BatchNorm, Pass()), (Convolution, ZPlus()), (Linear, ZPlus())]
+        one_hot = torch.nn.functional.one_hot(torch.ones(row.batch, dtype=torch.long), 1000).float()
+
+        def zennit() -> object:
+            with Gradient(net, LayerMapComposite(layer_map=rules)) as attributor:
+                return attributor(images, one_hot)
+
+        yield "zennit (ZPlus, to the pixels)", zennit
+    if importlib.util.find_spec("captum"):
+        from captum.attr import LayerGradCam, Saliency
+
+        if module is None:
+            yield "captum (gradient)", lambda: Saliency(net).attribute(images.clone().requires_grad_(), target=1)
+        else:
+            yield "captum (Grad-CAM)", lambda: LayerGradCam(net, module).attribute(images, target=1)
+
+
+def seconds(work: Work) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()
