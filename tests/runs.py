@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,8 @@ class Started:
 
     def kill(self, how: int) -> None:
         assert self.process.pid is not None
-        os.kill(self.process.pid, how)
+        with suppress(ProcessLookupError):  # it may have come to its end
+            os.kill(self.process.pid, how)
 
     def children(self) -> list[int]:
         """Its worker processes."""

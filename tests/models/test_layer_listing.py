@@ -39,7 +39,6 @@ def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> di
         ("vit_b_16", "heads", (1000,), None),
         ("swin_t", "features.0", (56, 56, 96), 4),
         ("swin_t", "features.7", (7, 7, 768), 32),
-        ("efficientnet_b0", "features.5.0.block.2.avgpool", (480, 1, 1), None),
     ],
 )
 def test_shapes_and_strides_are_the_papers(model, layer, shape, stride):
@@ -55,6 +54,14 @@ def test_types_are_class_names_and_blocks_follow_what_they_hold():
     order = list(found)
     assert order.index("conv1") < order.index("layer1.0.conv1") < order.index("layer1.0") < order.index("layer1")
     assert order[-1] == "fc"
+
+
+def test_what_makes_a_gate_has_no_map_and_is_not_offered():
+    loaded = ebcli.load_model("mobilenet_v3_small", weights="none")
+    offered = {layer.name for layer in ebcli.layers(loaded)}
+    block = {name.removeprefix("features.4.") for name in offered if name.startswith("features.4.")}
+    assert {"block.1", "block.2", "block.3"} <= block  # the depthwise layer, the gate as a whole, the last layer
+    assert not any(name.startswith("block.2.") for name in block)
 
 
 def test_order_is_that_of_execution_not_of_definition():
