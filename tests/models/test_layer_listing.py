@@ -57,8 +57,8 @@ def test_types_are_class_names_and_blocks_follow_what_they_hold():
 
 
 def test_what_makes_a_gate_has_no_map_and_is_not_offered():
-    loaded = ebcli.load_model("mobilenet_v3_small", weights="none")
-    offered = {layer.name for layer in ebcli.layers(loaded)}
+    loaded = load_model("mobilenet_v3_small", weights="none")
+    offered = {layer.name for layer in layers(loaded)}
     block = {name.removeprefix("features.4.") for name in offered if name.startswith("features.4.")}
     assert {"block.1", "block.2", "block.3"} <= block  # the depthwise layer, the gate as a whole, the last layer
     assert not any(name.startswith("block.2.") for name in block)
