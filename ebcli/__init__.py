@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         unregister,
         weighted_sum,
     )
-    from ebcli.models import LoadedModel, layers, load_model, model_names
+    from ebcli.models import LoadedModel, default_layer, layers, load_model, model_names
 
     __version__: str
 
@@ -44,6 +44,7 @@ _HOME = {
     "LinearMap": "ebcli.eb",
     "LoadedModel": "ebcli.models",
     "check_rule": "ebcli.eb",
+    "default_layer": "ebcli.models",
     "disable": "ebcli.eb",
     "enable": "ebcli.eb",
     "excitation_backprop": "ebcli.eb",
@@ -72,6 +73,7 @@ __all__ = [
     "UnsupportedOpError",
     "__version__",
     "check_rule",
+    "default_layer",
     "disable",
     "enable",
     "excitation_backprop",

@@ -146,6 +146,11 @@ class _Shard(click.ParamType):
     help="How many processes decode and draw; 0 for none.",
 )
 @click.option(
+    "--allow-unsupported",
+    is_flag=True,
+    help="Use ordinary gradients, with a warning, where an operation has no excitation rule.",
+)
+@click.option(
     "--device",
     metavar="NAME",
     default=RunPlan.device,
@@ -155,7 +160,12 @@ class _Shard(click.ParamType):
 @click.option("--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride.")
 @click.option("--json", "as_json", is_flag=True, help="Print what became of each image, one JSON object a line.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar and no warnings.")
-@click.option("-v", "--verbose", is_flag=True, help="Also say what was used and what each image shows.")
+@click.option(
+    "-v",
+    "--verbose",
+    is_flag=True,
+    help="Also say what was used, what each image shows, and where probability was lost.",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(package_name="ebcli", prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(
@@ -193,7 +203,8 @@ def main(
                 images += _listed(from_file, null)
             elif null:
                 raise click.UsageError("-0 says how the list of --from-file is separated, but there is none")
-            plan = RunPlan(images=images, shard=shard or _rank(os.environ, quiet), **options)
+            shard = shard or _rank(os.environ, quiet)
+            plan = RunPlan(images=images, shard=shard, explain_losses=verbose, **options)
             from ebcli.run import run
 
             report(run(plan), plan, as_json, quiet, verbose)

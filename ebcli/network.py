@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms import functional
 
 from ebcli.eb import ExcitationResult, excitation_backprop
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models import LoadedModel, default_layer, load_model, resolve_class, resolve_layer
 from ebcli.plan import RunPlan
 
@@ -30,6 +30,7 @@ class Explained:
     Attributes:
         classes, scores, mass: (K,), the classes, their softmax probabilities, and what their marginal maps sum to.
         maps: (K, h, w), signed.
+        losses: what each of the classes lost where, (K,) by operation; None if it was not asked for.
         relevance: (K, ...), the signed relevance at the layer; None if it was not asked for.
         seconds: this image's share of the time.
     """
@@ -37,6 +38,7 @@ class Explained:
     classes: list[int]
     scores: list[float]
     mass: list[float]
+    losses: dict[str, list[float]] | None
     maps: NDArray[np.float32]
     relevance: NDArray[np.float32] | None
     seconds: float
@@ -68,7 +70,7 @@ class Network:
         self.device = _device(plan.device)
         self.loaded = load_model(plan.model, plan.weights, self.device)
         self.layer = default_layer(self.loaded) if plan.layer is None else resolve_layer(self.loaded, plan.layer)
-        self._contrastive, self._raw = plan.contrastive, plan.raw
+        self._plan = plan
         self.batch_size = plan.batch_size or (_CPU_BATCH if self.device.startswith("cpu") else _GPU_BATCH)
         self.num_classes = self._probe()
         self.classes = _classes(plan, self.loaded, self.num_classes) if plan.targets else None
@@ -76,7 +78,6 @@ class Network:
             raise ConfigurationError(
                 f"top-k is {plan.top_k}, but {self.loaded.name} has only {self.num_classes} classes"
             )
-        self._top_k = plan.top_k
 
     def category(self, index: int) -> str | None:
         """A class's name, where the weights tell."""
@@ -128,7 +129,7 @@ class Network:
 
         def choose(logits: Tensor) -> Tensor:
             if self.classes is None:
-                chosen.append(logits.topk(self._top_k).indices)
+                chosen.append(logits.topk(self._plan.top_k).indices)
             else:
                 chosen.append(torch.tensor([self.classes] * len(logits), device=logits.device))
             return chosen[0]
@@ -136,8 +137,9 @@ class Network:
         result = self._backprop(self._inputs(np.stack(filled)), choose)
         scores = result.logits.softmax(-1).gather(1, chosen[0]).tolist()
         classes, mass = chosen[0].tolist(), result.mass.tolist()
+        losses = None if result.losses is None else {site: lost.tolist() for site, lost in result.losses.items()}
         maps = result.maps.float().cpu().numpy()
-        relevance = result.relevance.float().cpu().numpy() if self._raw else None
+        relevance = result.relevance.float().cpu().numpy() if self._plan.raw else None
         seconds = (time.perf_counter() - start) / len(images)
         return [
             # copies, lest one image's map keep the whole batch in memory
@@ -145,6 +147,7 @@ class Network:
                 classes[i],
                 scores[i],
                 mass[i],
+                None if losses is None else {site: lost[i] for site, lost in losses.items()},
                 maps[i].copy(),
                 None if relevance is None else relevance[i].copy(),
                 seconds,
@@ -159,14 +162,25 @@ class Network:
         return functional.normalize(images, preset.mean, preset.std).to(self.device)
 
     def _backprop(self, inputs: Tensor, targets: Callable[[Tensor], Tensor]) -> ExcitationResult:
-        return excitation_backprop(self.loaded.net, inputs, targets, layer=self.layer, contrastive=self._contrastive)
+        return excitation_backprop(
+            self.loaded.net,
+            inputs,
+            targets,
+            layer=self.layer,
+            contrastive=self._plan.contrastive,
+            unsupported="gradient" if self._plan.allow_unsupported else "error",
+            explain_losses=self._plan.explain_losses,
+        )
 
     def _probe(self) -> int:
         """Explain a grey image, for errors to come before any work; the number of classes."""
         side = self.loaded.transforms.crop_size[0]
         grey = torch.zeros(1, 3, side, side, device=self.device)
         result = self._backprop(grey, lambda logits: torch.zeros(1, 1, dtype=torch.long, device=logits.device))
-        return len(result.maps) and result.logits.shape[1]  # `maps` raises for layers that have no map
+        try:
+            return len(result.maps) and result.logits.shape[1]
+        except LayerError as error:
+            raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
 
 
 def _device(name: str) -> str:

@@ -164,10 +164,15 @@ class Pipeline:
             output=tuple(str(self.shown / result) for result in results),
             output_bytes=tuple(map(len, contents)),
             classes=tuple(
-                ClassRecord(index, name, score, mass, is_blank(map_))
-                for index, name, score, mass, map_ in zip(
-                    explained.classes, names, explained.scores, explained.mass, explained.maps, strict=True
+                ClassRecord(
+                    index,
+                    names[k],
+                    explained.scores[k],
+                    explained.mass[k],
+                    is_blank(explained.maps[k]),
+                    None if explained.losses is None else {site: lost[k] for site, lost in explained.losses.items()},
                 )
+                for k, index in enumerate(explained.classes)
             ),
             seconds=round(seen.seconds + explained.seconds + perf_counter() - start, 4),
             input_bytes=seen.stamp.bytes,

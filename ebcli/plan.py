@@ -35,6 +35,8 @@ class RunPlan:
         fail_fast: stop at the first image that fails.
         batch_size: how many images the network gets at a time, or None for the device's default.
         workers: how many processes decode and draw, 0 for none; None for one a processor.
+        allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
+        explain_losses: also find out which parts of the network have swallowed how much probability.
         device: ``"auto"`` or any name torch knows, such as ``"cpu"`` or ``"cuda:1"``.
 
     Raises:
@@ -62,6 +64,8 @@ class RunPlan:
     fail_fast: bool = False
     batch_size: int | None = None
     workers: int | None = None
+    allow_unsupported: bool = False
+    explain_losses: bool = False
     device: str = "auto"
 
     def __post_init__(self) -> None:

@@ -34,6 +34,7 @@ class ClassRecord:
         score: its softmax probability.
         mass: what the marginal map sums to: the share of the probability that reached the layer.
         blank: the map had nothing to show, and the picture shows none.
+        losses: how much of the probability got lost at which operations, where that was asked for.
     """
 
     index: int
@@ -41,6 +42,7 @@ class ClassRecord:
     score: float
     mass: float
     blank: bool
+    losses: dict[str, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from ebcli.images import Geometry, has_image_suffix, is_recognised
 from ebcli.inputs import Source, find
 from ebcli.models import layers as model_layers
 from ebcli.models import load_model
+from ebcli.models.loading import UNTRAINED
 from ebcli.network import Network
 from ebcli.output import is_own, mirrored, origin, picture_place, raw_place
 from ebcli.overlay import palette
@@ -90,7 +91,8 @@ def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
     Raises:
         ConfigurationError: the model or the weights do not exist or do not fit together.
     """
-    loaded = load_model(model, weights, "cpu")
+    # the layers are the same whatever is in them, so nothing is downloaded for this
+    loaded = load_model(model, UNTRAINED if weights == RunPlan.weights else weights, "cpu")
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE")]
     for layer in model_layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
@@ -99,14 +101,13 @@ def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
 
 
 def _sources(plan: RunPlan, history: History) -> list[Source]:
-    """The files of this run's shard; results of earlier runs are no inputs, wherever they lie."""
+    """The files of this run's shard; results of this and of other runs are no inputs, wherever they lie."""
     root, real = os.path.realpath(plan.output), lru_cache(os.path.realpath)
 
     def is_result(path: Path) -> bool:
         whole = Path(real(path.parent), path.name)
-        if not whole.is_relative_to(root):
-            return False
-        return str(whole.relative_to(root)) in history.written or (origin(path) is not None and is_own(path))
+        recorded = whole.is_relative_to(root) and str(whole.relative_to(root)) in history.written
+        return recorded or (origin(path) is not None and is_own(path))
 
     sources = find(plan.images, plan.output, plan.include, plan.exclude)
     sources = [source for source in sources if source.named or not is_result(source.path)]
@@ -129,6 +130,7 @@ def _common(plan: RunPlan, network: Network) -> Record:
         "categories": loaded.categories,
         "layer": network.layer,
         "method": method,
+        "unsupported": plan.allow_unsupported,
         "classes": plan.top_k if network.classes is None else network.classes,
         "look": [plan.cmap, plan.alpha, plan.format],
         "raw": plan.raw,

@@ -20,8 +20,10 @@ from ebcli.errors import EbcliError
 
 if TYPE_CHECKING:
     from ebcli.plan import RunPlan
-    from ebcli.records import Record
+    from ebcli.records import ClassRecord, Record
     from ebcli.run import Run
+
+_LOSSES_SHOWN = 3
 
 SOME_FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
@@ -68,7 +70,7 @@ def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> No
     for shown in record.classes:
         title = f"class {shown.index}" + (f" ({shown.name})" if shown.name else "")
         if verbose:
-            say(f"{name}: {title}, probability {shown.score:.3f}, mass {shown.mass:.3f}")
+            say(f"{name}: {title}, probability {shown.score:.3f}, mass {shown.mass:.3f}{_lost(shown)}")
         if shown.blank and not quiet:
             say(f"{name}: the map of {title} is empty, so the picture shows none")
     if as_json:
@@ -76,6 +78,13 @@ def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> No
         return
     for path in [record.input] if record.status == "planned" else record.output:
         click.echo(os.fsencode(path))  # bytes: not every file name is valid text
+
+
+def _lost(shown: ClassRecord) -> str:
+    """Where most of what is missing from the mass got lost."""
+    worst = sorted((shown.losses or {}).items(), key=lambda item: -item[1])[:_LOSSES_SHOWN]
+    said = [f"{lost:.3f} in {site.partition(' in ')[2] or site}" for site, lost in worst if lost >= 0.0005]
+    return f", lost {', '.join(said)}" * bool(said)
 
 
 def _summarise(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) -> None:

@@ -92,6 +92,7 @@ VALUES = {
     "overwrite": ("1", True),
     "dry_run": ("1", True),
     "fail_fast": ("1", True),
+    "allow_unsupported": ("1", True),
     "batch_size": ("7", 7),
     "workers": ("3", 3),
 }
@@ -108,10 +109,23 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
-    assert set(VALUES) == set(RunPlan.__dataclass_fields__) - {"images"}
+    assert set(VALUES) == set(RunPlan.__dataclass_fields__) - {"images", "explain_losses"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)
+
+
+def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:
+    losses = {"conv2d in features.4": 0.25, "linear in head": 0.125, "add": 0.0625, "conv2d in features.2": 0.03}
+    shown = dataclasses.replace(DONE.classes[0], losses=losses)
+    worker.return_value = finished(dataclasses.replace(DONE, classes=(shown,)))
+    assert invoke("-v", "a.jpg").stderr.splitlines()[-1] == (
+        "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750, "
+        "lost 0.250 in features.4, 0.125 in head, 0.062 in add"
+    )
+    assert worker.call_args.args[0].explain_losses
+    invoke("a.jpg")
+    assert not worker.call_args.args[0].explain_losses
 
 
 def test_the_command_line_wins_over_the_environment(worker: mock.Mock) -> None:
@@ -159,7 +173,9 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     first, second = map(json.loads, result.stdout.splitlines())
     assert first["schema"] == second["schema"] == 1
     assert (first["status"], first["output"]) == ("done", [PICTURE])
-    assert first["classes"] == [{"index": 282, "name": "tiger cat", "score": 0.5, "mass": 0.75, "blank": False}]
+    assert first["classes"] == [
+        {"index": 282, "name": "tiger cat", "score": 0.5, "mass": 0.75, "blank": False, "losses": None}
+    ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")
 
 

@@ -61,7 +61,9 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     (line,) = record.line().splitlines()
     entry = json.loads(line, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
     assert os.fsencode(entry["input"]) == os.fsencode(name)
-    assert entry["classes"] == [{"index": 1, "name": 'a "b"', "score": None, "mass": None, "blank": True}]
+    assert entry["classes"] == [
+        {"index": 1, "name": 'a "b"', "score": None, "mass": None, "blank": True, "losses": None}
+    ]
     assert entry["schema"] == 1
 
 

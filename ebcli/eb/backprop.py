@@ -17,7 +17,7 @@ from ebcli.eb.building import mark_bypass
 from ebcli.eb.functions import Excitation
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.targets import Targets, Where, priors
-from ebcli.errors import LayerError, closest
+from ebcli.errors import ConfigurationError, LayerError, closest
 from ebcli.maps import saliency_map
 
 
@@ -104,6 +104,8 @@ def excitation_backprop(
         >>> result.relevance.shape, result.maps.shape, result.mass.shape
         (torch.Size([2, 2, 8, 6, 6]), torch.Size([2, 2, 6, 6]), torch.Size([2, 2]))
     """
+    if not isinstance(inputs, Tensor):
+        raise ConfigurationError(f"the inputs are a {type(inputs).__name__}, but a tensor (B, ...) is needed")
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode
@@ -158,7 +160,9 @@ def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, lab
     """Relevance (K, B, ...) at `leaf` and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
     top = graph.weighted_below([logits.grad_fn]) if contrastive else []
     if contrastive and not top:
-        raise LayerError(f"{label} is not below the classifier, so there is nothing to contrast: choose a deeper layer")
+        raise LayerError(
+            f"{label} is not below the classifier, so there is nothing to contrast: choose one nearer the input"
+        )
     for node in top:
         node.contributions.contrast = True
     relevance = marginal = _down(logits, leaf, prior)

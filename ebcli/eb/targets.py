@@ -32,7 +32,13 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     batch, classes, *pixels = logits.shape
     if not batch:
         raise ConfigurationError("there are no images: the batch is empty")
-    wanted = torch.as_tensor(targets, device=logits.device)
+    try:
+        wanted = torch.as_tensor(targets, device=logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            "the targets are neither class indices, as many for each image, nor a prior; a class's name has to be "
+            "looked up first"
+        ) from error
     if wanted.is_floating_point():
         if wanted.shape != logits.shape:
             raise ConfigurationError(

@@ -267,8 +267,22 @@ def test_several_targets_for_each_image():
         (torch.eye(NUM_CLASSES)[:2].bool(), "bool"),  # a mask, or class indices 0 and 1? no telling
         (torch.ones(NUM_CLASSES), r"prior has shape \(5,\).*\(2, 5\)"),
         (torch.zeros(2, 0, dtype=torch.long), "no targets"),
+        ([["tiger cat"], ["tabby"]], "looked up first"),
+        ([[1, 2], [3]], "as many for each image"),
     ],
-    ids=["too_high", "negative", "one_too_high", "too_many", "too_deep", "wide_prior", "mask", "flat_prior", "none"],
+    ids=[
+        "too_high",
+        "negative",
+        "one_too_high",
+        "too_many",
+        "too_deep",
+        "wide_prior",
+        "mask",
+        "flat_prior",
+        "none",
+        "name",
+        "ragged",
+    ],
 )
 def test_targets_that_do_not_fit(targets, message):
     net, x = classifier()
@@ -282,6 +296,8 @@ def test_inputs_that_are_no_images():
         ebcli.excitation_backprop(net, x[:0], 0, "1")
     with pytest.raises(ebcli.LayerError, match=r"the input is torch\.uint8"):
         ebcli.excitation_backprop(net, x.byte(), 0)
+    with pytest.raises(ebcli.ConfigurationError, match="the inputs are a ndarray"):
+        ebcli.excitation_backprop(net, x.numpy(), 0)
 
 
 def test_a_module_of_two_names_is_found_by_both():
