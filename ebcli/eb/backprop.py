@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ebcli.eb import graph
 from ebcli.eb.building import mark_bypass
-from ebcli.eb.functions import Excitation
+from ebcli.eb.functions import Excitation, PassThrough, quiet
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError, LayerError, closest
@@ -252,7 +252,11 @@ class _Capture(ExitStack):
         leaf = value.detach().requires_grad_()
         self._leaves.append(leaf)
         torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
-        return leaf.clone()  # what follows may work in place, which a leaf does not allow
+        # a copy, for what follows may work in place, which a leaf does not allow; and the rules ask what made it
+        with quiet():
+            copied: Tensor = PassThrough.apply(leaf.clone, leaf)
+            copied.grad_fn.nonnegative = not bool((value < 0).any())  # type: ignore[union-attr]
+        return copied
 
     def _cut(self, _module: nn.Module, _args: Any, output: Any) -> Any:
         if threading.get_ident() != self._thread:

@@ -9,7 +9,7 @@ read from the tensor it made; the rules for batch norm and ReLU fold themselves 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -84,8 +84,8 @@ class Contributions(Protocol):
         """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
         ...
 
-    def in_blocks(self, P: Tensor) -> Iterable[tuple[Contributions, Tensor]]:
-        """The same for parts of the neurons, each with its part of P, in pieces that are quick to work on."""
+    def hand_down(self, *operands: Tensor) -> tuple[Tensor, Tensor] | None:
+        """From the signal and P, the signal's share and Z, where there is a quicker way than Excitation's own."""
         ...
 
     def unexplained(self, z: Tensor) -> Tensor:
@@ -127,36 +127,30 @@ class Excitation(Function):
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
         contributions, signals = ctx.contributions, _saved(ctx)
         with quiet():
-            ctx.lossy = []
-            shares = [_hand_down(c, signals, part, ctx.lossy) for c, part in contributions.in_blocks(P)]
+            shares, z = _hand_down(contributions, signals, P)
+            ctx.lossy = contributions.unexplained(z)
             if contributions.contrast:
-                duals = contributions.of_dual().in_blocks(P)
-                shares += [[-share for share in _hand_down(c, signals, part, [])] for c, part in duals]
-        return *rest, *map(_total, zip(*shares, strict=True))
+                dual, _ = _hand_down(contributions.of_dual(), signals, P)
+                shares = [share - d for share, d in zip(shares, dual, strict=True)]
+        return *rest, *shares
 
 
-def _total(terms: Sequence[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total.add_(term)
-    return total
-
-
-def _hand_down(
-    contributions: Contributions, signals: tuple[Tensor, ...], P: Tensor, lossy: list[Tensor]
-) -> list[Tensor]:
-    """The inputs' shares of P; notes in `lossy` whether some of it may have found no taker."""
+def _hand_down(contributions: Contributions, signals: tuple[Tensor, ...], P: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The inputs' shares of P, and what they were in proportion to, summed."""
+    quick = contributions.hand_down(*signals, P)
+    if quick is not None:
+        return [quick[0]], quick[1]
     leaves = [a.detach().requires_grad_() for a in signals]
     with torch.enable_grad():
         z = contributions(*leaves)
-    lossy.append(contributions.unexplained(z.detach()))
+    total = z.detach()
     if z.dtype != torch.float16:
-        slopes = torch.autograd.grad(z, leaves, ratio(P, z.detach()))
-        return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)]
-    quotient = ratio(P.float(), z.detach().float())
+        slopes = torch.autograd.grad(z, leaves, ratio(P, total))
+        return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)], total
+    quotient = ratio(P.float(), total.float())
     scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
     slopes = torch.autograd.grad(z, leaves, ratio(quotient, scale).half())
-    return [(a.detach() * slope.float() * scale).half() for a, slope in zip(leaves, slopes, strict=True)]
+    return [(a.detach() * slope.float() * scale).half() for a, slope in zip(leaves, slopes, strict=True)], total
 
 
 def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:

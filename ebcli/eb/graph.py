@@ -81,7 +81,7 @@ def loses_nothing(root: Tensor) -> bool:
     doubts: list[Tensor] = []
     for node in descend([root.grad_fn]):
         if is_made_by(node, Excitation):
-            doubts += getattr(node, "lossy", [])
+            doubts += [node.lossy] if hasattr(node, "lossy") else []
             certain = all(node.needs_input_grad[node.first_signal :])
         elif is_made_by(node, PassThrough) or node.name().endswith("AccumulateGrad"):  # the latter is the layer
             certain = True

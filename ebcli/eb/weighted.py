@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ebcli.eb.functions import ratio
 from ebcli.errors import EbcliError
 
 _LARGE = 1 << 22  # weights; below, one block is as good as many
@@ -39,11 +40,11 @@ class LinearMap:
         assert self.per_output is not None
         return replace(self, orientation=self.per_output(gamma.detach().sign()))
 
-    def oriented(self) -> Tensor:
-        """W as its neurons see it."""
+    def oriented(self, rows: slice = slice(None)) -> Tensor:
+        """W, or some rows of it, as its neurons see it."""
         assert self.weight is not None
-        weight = self.weight.detach()
-        return weight if self.orientation is None else weight * self.orientation
+        weight = self.weight.detach()[rows]
+        return weight if self.orientation is None else weight * self.orientation[rows]
 
 
 class WeightedSum:
@@ -93,13 +94,19 @@ class WeightedSum:
 
     def __call__(self, *signals: Tensor) -> Tensor:
         (signal,) = signals
+        signs = self._signs()
+        if isinstance(signs, int):
+            return self._of_sign(signs, signal)
+        return torch.where(signs > 0, self._of_sign(1, signal), torch.where(signs < 0, self._of_sign(-1, signal), 0))
+
+    def _signs(self) -> int | Tensor:
+        """s, of all neurons or of each."""
         if self.sign is not None:
-            return self._of_sign(self.sign, signal)
+            return self.sign
         if (self.rectified and not self.reaches_silent) or self._is_nonnegative():
-            return self._of_sign(1, signal)
+            return 1
         response = self._signed_response()
-        below = ~(response > 0) if self.rectified else response < 0
-        return torch.where(response > 0, self._of_sign(1, signal), torch.where(below, self._of_sign(-1, signal), 0))
+        return torch.where(response > 0, 1, -1) if self.rectified else response.sign()
 
     def _of_sign(self, sign: int, signal: Tensor) -> Tensor:
         """The contributions to neurons that have the sign s: W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1."""
@@ -123,30 +130,39 @@ class WeightedSum:
             nothing &= False if self._is_nonnegative() else self._signed_response() != 0
         return nothing.any()
 
-    def in_blocks(self, P: Tensor) -> Iterator[tuple[WeightedSum, Tensor]]:
-        """Rows of a large matrix W a few at a time, so that W+ never leaves the processor's cache.
+    def hand_down(self, signal: Tensor, P: Tensor) -> tuple[Tensor, Tensor] | None:
+        """The signal's share of P (..., out), and Z, a few rows of a large matrix W at a time; None for other maps.
 
-        Silent neurons have no probability to hand down, so their rows are not even read.
+        W+ and W- then never leave the processor's cache: to write them out takes longer than to multiply by them.
         """
         weight = self.linear.weight
-        if self.linear.apply is not F.linear or weight is None or weight.numel() < _LARGE or weight.is_cuda:
-            yield self, P
-            return
-        rows = torch.arange(len(weight))
-        if self.sign is None:
-            response = self._signed_response()
-            if self.rectified and not self.reaches_silent:
-                rows = (response > 0).flatten(0, -2).any(0).nonzero().squeeze(1)
-        for block in rows.split(max(1, _BLOCK // weight.shape[1])):
-            orientation = self.linear.orientation
-            linear = LinearMap(
-                F.linear, weight.detach()[block], None, None if orientation is None else orientation[block]
-            )
-            part = copy.copy(self)
-            part.linear = linear
-            if self.sign is None:
-                part.follow(response[..., block], self._site)
-            yield part, P[..., block]
+        if self.linear.apply is not F.linear or weight is None or weight.is_cuda or weight.dtype == torch.float16:
+            return None
+        if weight.numel() < _LARGE:
+            return None
+        signs = self._signs()
+        ups = [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
+        oriented, rows = self.linear.oriented, max(1, _BLOCK // weight.shape[1])
+        positive, negative = weight.new_empty(2, rows, weight.shape[1])
+        slopes: list[Any] = [0] * len(ups)
+        totals = []
+        for start in range(0, len(weight), rows):
+            block = slice(start, start + rows)
+            w = oriented(block)
+            halves = [torch.clamp(w, min=0, out=positive[: len(w)])]
+            if len(ups) > 1 or not isinstance(signs, int) or signs < 0:
+                halves.append(torch.clamp(w, max=0, out=negative[: len(w)]).neg_())
+            z: Any = 0
+            for sign in (1, -1):
+                applies = signs == sign if isinstance(signs, int) else signs[..., block] == sign
+                if applies is False:
+                    continue
+                total: Any = sum(F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False))
+                q = ratio(P[..., block] * applies, total)
+                slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
+                z = z + total * applies
+            totals.append(z)
+        return sum(up * slope for up, slope in zip(ups, slopes, strict=True)), torch.cat(totals, -1)
 
     def _signed_response(self) -> Tensor:
         assert self._response is not None
@@ -182,8 +198,8 @@ class SharedSum:
         """A sum has no weights to negate."""
         return self
 
-    def in_blocks(self, P: Tensor) -> Iterator[tuple[SharedSum, Tensor]]:
-        yield self, P
+    def hand_down(self, *_operands: Tensor) -> None:
+        """There is no short cut."""
 
     def unexplained(self, z: Tensor) -> Tensor:
         return (z == 0).any() if self.reaches_silent else torch.zeros((), dtype=torch.bool, device=z.device)
