@@ -111,6 +111,7 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
     torch.manual_seed(0)
     plain = torch_net(row.model)
     loaded = ebcli.load_model(row.model, weights="DEFAULT" if row.model == "efficientnet_lite0" else "none")
+    net = loaded.net.to(memory_format=torch.channels_last)  # as the command does it
     images = torch.randn(row.batch, 3, 224, 224)
     targets = torch.arange(row.classes).expand(row.batch, -1) if row.classes > 1 else 1
 
@@ -119,7 +120,7 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
             return plain(images)
 
     def ours() -> object:
-        return ebcli.excitation_backprop(loaded.net, images, targets, row.layer, row.contrastive).maps
+        return ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive).maps
 
     works: dict[str, Work] = {"ebcli": ours}
     if peers:
@@ -141,7 +142,7 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
 def torch_net(model: str) -> torch.nn.Module:
     """The network in the default memory format."""
     weights = "DEFAULT" if model == "efficientnet_lite0" else "none"
-    return ebcli.load_model(model, weights=weights).net.to(memory_format=torch.contiguous_format)
+    return ebcli.load_model(model, weights=weights).net
 
 
 def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tuple[str, Work]]:

@@ -69,6 +69,8 @@ class Network:
     def __init__(self, plan: RunPlan) -> None:
         self.device = _device(plan.device)
         self.loaded = load_model(plan.model, plan.weights, self.device)
+        # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
+        self.loaded.net.to(memory_format=torch.channels_last)
         self.layer = default_layer(self.loaded) if plan.layer is None else resolve_layer(self.loaded, plan.layer)
         self._plan = plan
         self.batch_size = plan.batch_size or (_CPU_BATCH if self.device.startswith("cpu") else _GPU_BATCH)

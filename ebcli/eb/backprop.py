@@ -163,16 +163,22 @@ def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, lab
         raise LayerError(
             f"{label} is not below the classifier, so there is nothing to contrast: choose one nearer the input"
         )
+    if not contrastive:
+        marginal = _down(logits, leaf, prior)
+        return marginal, _mass(marginal)
     for node in top:
         node.contributions.contrast = True
-    relevance = marginal = _down(logits, leaf, prior)
-    if contrastive:
-        if graph.loses_nothing(logits):
-            return relevance, _mass(prior)
-        for node in top:
-            node.contributions.contrast = False
-        marginal = _down(logits, leaf, prior)
-    return relevance, _mass(marginal)
+    layers = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
+    for node in layers:
+        node.comes_again = True
+    relevance = _down(logits, leaf, prior)
+    if graph.loses_nothing(logits):
+        return relevance, _mass(prior)
+    for node in top:
+        node.contributions.contrast = False
+    for node in layers:
+        node.comes_again = False
+    return relevance, _mass(_down(logits, leaf, prior))
 
 
 def _mass(relevance: Tensor) -> Tensor:

@@ -84,8 +84,8 @@ class Contributions(Protocol):
         """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
         ...
 
-    def hand_down(self, *operands: Tensor) -> tuple[Tensor, Tensor] | None:
-        """From the signal and P, the signal's share and Z, where there is a quicker way than Excitation's own."""
+    def hand_down(self, *operands: Tensor) -> tuple[list[Tensor], Tensor] | None:
+        """From the signals and P, the shares and Z, where there is a quicker way than Excitation's own."""
         ...
 
     def unexplained(self, z: Tensor) -> Tensor:
@@ -117,6 +117,7 @@ class Excitation(Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(saved or operands[others:]))
         ctx.contributions, ctx.first_signal = contributions, 4 + others
+        ctx.comes_again, ctx.kept = False, None  # whether Z is worth keeping for another way down, and it
         return _value(ctx, compute, operands[0])
 
     @staticmethod
@@ -127,30 +128,40 @@ class Excitation(Function):
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
         contributions, signals = ctx.contributions, _saved(ctx)
         with quiet():
-            shares, z = _hand_down(contributions, signals, P)
-            ctx.lossy = contributions.unexplained(z)
+            quick = contributions.hand_down(*signals, P)
+            if quick is None:
+                leaves, z = ctx.kept or _sum_up(contributions, signals)
+                ctx.kept = (leaves, z) if ctx.comes_again else None
+                quick = _hand_down(leaves, z, P, keep=ctx.comes_again), z.detach()
+            shares, total = quick
+            ctx.lossy = contributions.unexplained(total)
             if contributions.contrast:
-                dual, _ = _hand_down(contributions.of_dual(), signals, P)
-                shares = [share - d for share, d in zip(shares, dual, strict=True)]
+                of_dual = contributions.of_dual()
+                quick = of_dual.hand_down(*signals, P)
+                duals = _hand_down(*_sum_up(of_dual, signals), P) if quick is None else quick[0]
+                shares = [share - dual for share, dual in zip(shares, duals, strict=True)]
         return *rest, *shares
 
 
-def _hand_down(contributions: Contributions, signals: tuple[Tensor, ...], P: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The inputs' shares of P, and what they were in proportion to, summed."""
-    quick = contributions.hand_down(*signals, P)
-    if quick is not None:
-        return [quick[0]], quick[1]
+def _sum_up(contributions: Contributions, signals: tuple[Tensor, ...]) -> tuple[list[Tensor], Tensor]:
+    """Z as a function of its inputs: these as leaves, and Z."""
     leaves = [a.detach().requires_grad_() for a in signals]
     with torch.enable_grad():
-        z = contributions(*leaves)
-    total = z.detach()
+        return leaves, contributions(*leaves)
+
+
+def _hand_down(leaves: list[Tensor], z: Tensor, P: Tensor, *, keep: bool = False) -> list[Tensor]:
+    """The shares of P; `keep` what is needed to do it again."""
+
+    def slopes(quotient: Tensor) -> tuple[Tensor, ...]:
+        return torch.autograd.grad(z, leaves, quotient, retain_graph=keep)
+
     if z.dtype != torch.float16:
-        slopes = torch.autograd.grad(z, leaves, ratio(P, total))
-        return [a.detach() * slope for a, slope in zip(leaves, slopes, strict=True)], total
-    quotient = ratio(P.float(), total.float())
+        return [a.detach() * slope for a, slope in zip(leaves, slopes(ratio(P, z.detach())), strict=True)]
+    quotient = ratio(P.float(), z.detach().float())
     scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
-    slopes = torch.autograd.grad(z, leaves, ratio(quotient, scale).half())
-    return [(a.detach() * slope.float() * scale).half() for a, slope in zip(leaves, slopes, strict=True)], total
+    by_scale = slopes(ratio(quotient, scale).half())
+    return [(a.detach() * slope.float() * scale).half() for a, slope in zip(leaves, by_scale, strict=True)]
 
 
 def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:

@@ -130,7 +130,7 @@ class WeightedSum:
             nothing &= False if self._is_nonnegative() else self._signed_response() != 0
         return nothing.any()
 
-    def hand_down(self, signal: Tensor, P: Tensor) -> tuple[Tensor, Tensor] | None:
+    def hand_down(self, signal: Tensor, P: Tensor) -> tuple[list[Tensor], Tensor] | None:
         """The signal's share of P (..., out), and Z, a few rows of a large matrix W at a time; None for other maps.
 
         W+ and W- then never leave the processor's cache: to write them out takes longer than to multiply by them.
@@ -162,7 +162,7 @@ class WeightedSum:
                 slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
                 z = z + total * applies
             totals.append(z)
-        return sum(up * slope for up, slope in zip(ups, slopes, strict=True)), torch.cat(totals, -1)
+        return [sum(up * slope for up, slope in zip(ups, slopes, strict=True))], torch.cat(totals, -1)
 
     def _signed_response(self) -> Tensor:
         assert self._response is not None
