@@ -41,8 +41,7 @@ def quiet() -> Iterator[None]:
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
     """P / z, and 0 where z is exactly 0: no epsilon, so nothing leaks and small numbers are safe."""
-    nothing = z == 0
-    return (P / z.masked_fill(nothing, 1)).masked_fill_(nothing, 0)
+    return (P / z).masked_fill_(z == 0, 0)
 
 
 class PassThrough(Function):
@@ -134,7 +133,8 @@ class Excitation(Function):
                 ctx.kept = (leaves, z) if ctx.comes_again else None
                 quick = _hand_down(leaves, z, P, keep=ctx.comes_again), z.detach()
             shares, total = quick
-            ctx.lossy = contributions.unexplained(total)
+            if ctx.comes_again:
+                ctx.lossy = contributions.unexplained(total)
             if contributions.contrast:
                 of_dual = contributions.of_dual()
                 quick = of_dual.hand_down(*signals, P)

@@ -46,6 +46,12 @@ class LinearMap:
         weight = self.weight.detach()[rows]
         return weight if self.orientation is None else weight * self.orientation[rows]
 
+    def halves(self, *, both: bool) -> tuple[Tensor, ...]:
+        """max(W, 0) and, if `both`, max(-W, 0)."""
+        weight = self.oriented()
+        positive = weight.clamp(min=0)
+        return (positive, positive - weight) if both else (positive,)  # exactly: one of the two is zero
+
 
 class WeightedSum:
     """The contributions to the neurons of one layer y = W a + b: Z_n = sum_k max(s_n z_kn, 0), z_kn = a_k w_kn.
@@ -95,9 +101,22 @@ class WeightedSum:
     def __call__(self, *signals: Tensor) -> Tensor:
         (signal,) = signals
         signs = self._signs()
+        ups = [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
+        if self.linear.weight is None:  # no weight is negative
+
+            def of(sign: int) -> Tensor:
+                return self.linear.apply(ups[0 if sign > 0 else 1])
+
+        else:
+            halves = self.linear.halves(both=len(ups) > 1 or not isinstance(signs, int) or signs < 0)
+
+            def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
+                first, *rest = [self.linear.apply(up, half) for up, half in zip(ups, halves[::sign], strict=False)]
+                return first + rest[0] if rest else first
+
         if isinstance(signs, int):
-            return self._of_sign(signs, signal)
-        return torch.where(signs > 0, self._of_sign(1, signal), torch.where(signs < 0, self._of_sign(-1, signal), 0))
+            return of(signs)
+        return torch.where(signs > 0, of(1), torch.where(signs < 0, of(-1), 0))
 
     def _signs(self) -> int | Tensor:
         """s, of all neurons or of each."""
@@ -107,18 +126,6 @@ class WeightedSum:
             return 1
         response = self._signed_response()
         return torch.where(response > 0, 1, -1) if self.rectified else response.sign()
-
-    def _of_sign(self, sign: int, signal: Tensor) -> Tensor:
-        """The contributions to neurons that have the sign s: W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1."""
-        apply, up = self.linear.apply, signal if self.signal_is_nonnegative else signal.clamp(min=0)
-        if self.linear.weight is None:  # no weight is negative
-            assert sign > 0 or not self.signal_is_nonnegative
-            return apply(up if sign > 0 else (-signal).clamp(min=0))
-        weight = self.linear.oriented() if sign > 0 else -self.linear.oriented()
-        total = apply(up, weight.clamp(min=0))
-        if not self.signal_is_nonnegative:
-            total = total + apply((-signal).clamp(min=0), (-weight).clamp(min=0))
-        return total
 
     def _is_nonnegative(self) -> bool:
         """Whether no response can be below zero."""
