@@ -125,7 +125,7 @@ class History:
     def read(cls, directory: Path) -> History:
         """The history of a directory; lines that are cut short, or from later versions, do not count."""
         history = cls()
-        with contextlib.suppress(FileNotFoundError), (directory / FILE).open("rb") as lines:
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError), (directory / FILE).open("rb") as lines:
             for line in lines:
                 with contextlib.suppress(ValueError, KeyError, TypeError):
                     history._add(json.loads(line))

@@ -52,7 +52,7 @@ def report(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) 
         finally:
             _summarise(work, counts, bool(interrupted), quiet and not plan.dry_run)
     if interrupted:
-        sys.exit(INTERRUPTED)
+        sys.exit(128 + interrupted[0])
     if counts["failed"]:
         sys.exit(SOME_FAILED)
     if not (counts["done"] or counts["planned"] or work.already or plan.shard):
@@ -111,7 +111,7 @@ def _summarise(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) 
 
 @contextmanager
 def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
-    """The first Ctrl-C lets what has begun come to its end, the second one does not; yields the first, if any."""
+    """The first SIGINT or SIGTERM lets what has begun come to its end, the second does not; yields the first."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # which alone gets signals
         yield caught
@@ -123,11 +123,12 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
         caught.append(number)
         stopping.set()
 
-    before = signal.signal(signal.SIGINT, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield caught
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _shown(path: Path) -> str:

@@ -108,6 +108,17 @@ def test_interrupted_in_the_middle(cwd: Path) -> None:
     assert len(records(maps)) == 200
 
 
+def test_terminated_in_the_middle(cwd: Path) -> None:
+    """As by ``timeout``, systemd or Slurm."""
+    run = Started(cwd, *PLAIN)
+    until(lambda: count(cwd / "maps") >= 20)
+    run.kill(signal.SIGTERM)
+    assert run.wait() == 143
+    printed = run.out.read_text().splitlines()
+    assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
+    assert not list((cwd / "maps").glob(".eb-*"))
+
+
 def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     maps = cwd / "maps"
     run = Started(cwd, *PLAIN, workers=1)

@@ -71,7 +71,7 @@ def pass_through(
         _let_reach_silent(signal)
     dirty = overwritten(call)
     value = PassThrough.apply(call.compute, *_others(dirty, signal), signal)
-    _note(value, nonnegative=nonnegative, gate=gate)
+    _note(value, nonnegative=nonnegative, gate=gate, keeps_zero=keeps_zero)
     return value
 
 
@@ -95,7 +95,12 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
 
 
 def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
-    """A sum of signals, each times its scale: shared by their contributions of the result's sign."""
+    """A sum of signals, each times its scale: shared by their contributions of the result's sign.
+
+    Only operands that carry the signal are given; what comes from parameters and constants alone is a bias.
+    """
+    if len(signals) != len(scales):
+        raise ValueError(f"{call.site}: there are {len(signals)} signals and {len(scales)} scales")
     dirty = overwritten(call)
     # views are kept by value: what is written to their base later (y[:, 1:] = y[:, 1:] + z) must not reach them
     saved = tuple(a.detach().clone() if a is dirty or a._is_view() else a for a in signals)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb import graph
-from ebcli.eb.building import carries_signal, tensors_in
+from ebcli.eb.building import carries_signal
+from ebcli.eb.definition import Arguments, Definition, Subject, floating
 from ebcli.eb.mode import ExcitationMode
+from ebcli.eb.weighted import WeightedSum
 from ebcli.errors import RuleError
 
-_STEP = 1e-6  # of the finite differences
-_FURTHER = (1.3, -2.7, 11.0, -13.0)  # steps of an input, to see whether an output depends on it, and how
+_LARGEST = 1000  # elements of the signal
 
 
 def check_rule(
@@ -70,9 +69,12 @@ def check_rule(
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not any(map(carries_signal, given)):
         raise ValueError("no input requires grad: call requires_grad_() on those that carry the signal")
-    base = _Arguments(tuple(given)).to(torch.float64)
+    base = Arguments(tuple(given)).to(torch.float64)
+    size = sum(base.values[k].numel() for k in base.signals)
+    if not 0 < size <= _LARGEST:
+        raise ValueError(f"the signal has {size} elements, and each is moved one by one: give 1 to {_LARGEST}")
     try:
-        _check(_Subject(fn, passes_through, tolerance).to(torch.float64), base)
+        _check(Subject(fn, passes_through, tolerance).to(torch.float64), base)
     except RuleError:
         if raise_exception:
             raise
@@ -80,56 +82,7 @@ def check_rule(
     return True
 
 
-@dataclass(frozen=True)
-class _Arguments:
-    """Arguments of an operation, some of which carry the signal."""
-
-    values: tuple[Any, ...]
-
-    @property
-    def signals(self) -> list[int]:
-        return [i for i, value in enumerate(self.values) if carries_signal(value)]
-
-    def to(self, dtype: torch.dtype) -> _Arguments:
-        def converted(value: Any) -> Any:
-            if not (isinstance(value, Tensor) and value.is_floating_point()):
-                return value
-            return value.detach().to(dtype).contiguous().clone().requires_grad_(carries_signal(value))
-
-        return _Arguments(tuple(map(converted, self.values)))
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> _Arguments:
-        """The same with `change` applied to each signal."""
-        return _Arguments(tuple(change(v.detach()).requires_grad_() if carries_signal(v) else v for v in self.values))
-
-    def fresh(self) -> list[Any]:
-        """Copies, for an operation that may overwrite them."""
-        return [v.detach().clone() if isinstance(v, Tensor) else v for v in self.values]
-
-
-@dataclass(frozen=True)
-class _Subject:
-    """The operation under test."""
-
-    fn: Callable[..., Any]
-    passes_through: bool
-    tolerance: float
-
-    @property
-    def name(self) -> str:
-        return getattr(self.fn, "__name__", type(self.fn).__name__)
-
-    def to(self, dtype: torch.dtype) -> _Subject:
-        """The same in another precision, as far as modules go: what else `fn` refers to is left as it is."""
-        return replace(self, fn=copy.deepcopy(self.fn).eval().to(dtype)) if isinstance(self.fn, nn.Module) else self
-
-    def plain(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """The floating-point values without the mode."""
-        with torch.no_grad():
-            return _floating(self.fn(*arguments))
-
-
-def _check(subject: _Subject, base: _Arguments) -> None:
+def _check(subject: Subject, base: Arguments) -> None:
     try:
         subject.plain(base.fresh())
     except RuntimeError as error:
@@ -145,100 +98,38 @@ def _check(subject: _Subject, base: _Arguments) -> None:
         "with non-negative inputs": base.map(torch.abs),
         "with some inputs zero": base.map(some_zero),
     }.items():
-        definition = _Definition(subject, arguments)
+        definition = Definition(subject, arguments)
         _compare(subject, definition, title or "as given", arguments)
         _compare(subject, definition, f"{title} as the classifier".strip(), arguments, classifier=True)
         _compare(subject, definition, f"{title} contrastive".strip(), arguments, contrast=True)
         _compare(subject, definition, f"{title} with a ReLU on top".strip(), arguments, rectified=True)
+        _compare(subject, definition, f"{title} with a batch norm on top".strip(), arguments, normed=True)
         if title:
             continue
         _compare(subject, definition, "with non-contiguous inputs", arguments.map(_non_contiguous))
         _compare(subject, definition, "with one target at a time", arguments, one_by_one=True)
     rectified = base.map(lambda value: value.clamp(min=0))
-    _compare(subject, _Definition(subject, rectified), "behind a ReLU", base, behind_relu=True)
+    _compare(subject, Definition(subject, rectified), "behind a ReLU", base, behind_relu=True)
     for dtype, coarse in {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}.items():
         rounded, other = base.to(dtype), subject.to(dtype)
         try:
             other.plain(rounded.fresh())
         except RuntimeError:  # the operation itself has no such precision
             continue
-        definition = _Definition(other.to(torch.float64), rounded.to(torch.float64))
+        definition = Definition(other.to(torch.float64), rounded.to(torch.float64))
         _compare(other, definition, f"in {str(dtype).removeprefix('torch.')}", rounded, coarse=coarse)
 
 
-class _Definition:
-    """What an operation should hand down at certain arguments, element by element, from its values alone."""
-
-    def __init__(self, subject: _Subject, arguments: _Arguments) -> None:
-        def evaluate(values: Sequence[Any]) -> Tensor:
-            return torch.cat([value.flatten() for value in subject.plain(values)])
-
-        self.response = evaluate(arguments.fresh())  # (N,)
-        columns = []  # of J, of whether it depends, of whether it does as a straight line
-        for k in arguments.signals:
-            for i in range(arguments.values[k].numel()):
-
-                def at(value: float, k: int = k, i: int = i) -> Tensor:
-                    values = arguments.fresh()
-                    values[k].view(-1)[i] = value
-                    return evaluate(values)
-
-                here = float(arguments.values[k].detach().reshape(-1)[i])
-                slope = (at(here + _STEP) - at(here - _STEP)) / (2 * _STEP)
-                depends, straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
-                for other in (0.0, -here, *(here + step for step in _FURTHER)):
-                    change = at(other) - self.response
-                    depends = depends | (change != 0)
-                    straight &= change.isfinite() & (
-                        (change - slope * (other - here)).abs() <= 1e-6 * (1 + change.abs())
-                    )
-                columns.append((torch.where(depends, slope * here, 0), depends, straight & ((slope - 1).abs() > 1e-6)))
-        contributions, depends, as_by_weight = (torch.stack(column, 1) for column in zip(*columns, strict=True))
-        self.contributions = contributions  # (N, inputs)
-        # one input, one output: all of it, whatever the slope
-        self.single = depends & (depends.sum(1, keepdim=True) == 1) & ~as_by_weight
-        if subject.passes_through:
-            self.single = _same_place(subject, arguments)
-
-    def shares(self, sign: Tensor) -> Tensor:
-        """P(i | n), (N, inputs), for outputs of a given sign (N,)."""
-        wanted = (sign[:, None] * self.contributions).clamp(min=0)
-        total = wanted.sum(1, keepdim=True)
-        by_contribution = torch.where(total > 0, wanted / total.where(total > 0, 1), 0)
-        return torch.where(self.single.any(1, keepdim=True), self.single.to(wanted), by_contribution)
-
-    def well_conditioned(self) -> Tensor:
-        """(N,): outputs whose sign and shares low precision can tell."""
-        size = self.contributions.abs().sum(1)
-        total = (self.response.sign()[:, None] * self.contributions).clamp(min=0).sum(1)
-        clear = (self.response.abs() > 0.1 * size) & (total > 0.1 * size)
-        return clear | self.single.any(1)
-
-
-def _same_place(subject: _Subject, arguments: _Arguments) -> Tensor:
-    values = subject.plain(arguments.fresh())
-    signals = [arguments.values[k] for k in arguments.signals]
-    if len(values) != 1 or len(signals) != 1:
-        raise ValueError("with passes_through there must be one signal and one output")
-    try:
-        places = torch.arange(signals[0].numel()).reshape(signals[0].shape).broadcast_to(values[0].shape)
-    except RuntimeError as error:
-        raise ValueError(
-            f"with passes_through the signal {tuple(signals[0].shape)} must broadcast to the output "
-            f"{tuple(values[0].shape)}"
-        ) from error
-    return F.one_hot(places.flatten(), signals[0].numel()).bool()
-
-
 def _compare(
-    subject: _Subject,
-    definition: _Definition,
+    subject: Subject,
+    definition: Definition,
     title: str,
-    arguments: _Arguments,
+    arguments: Arguments,
     *,
     classifier: bool = False,
     contrast: bool = False,
     rectified: bool = False,
+    normed: bool = False,
     behind_relu: bool = False,
     one_by_one: bool = False,
     coarse: float | None = None,
@@ -249,13 +140,17 @@ def _compare(
     with ExcitationMode() as mode:
         for k, leaf in zip(arguments.signals, leaves, strict=True):
             values[k] = F.relu(leaf) if behind_relu else leaf.clone()  # fn may work in place
-        outputs = _floating(subject.fn(*values))
-        tops = [F.relu(output) for output in outputs] if rectified else outputs
+        outputs = tops = _run(subject, title, values, mode)
+        mean = torch.zeros(())
+        if normed and not _can_be_normed(outputs):
+            return
+        if normed:
+            tops, mean = _batch_norm(outputs[0])
+        elif rectified:
+            tops = [F.relu(output) for output in outputs]
     plain = subject.plain((arguments.map(F.relu) if behind_relu else arguments).fresh())
-    _check_values(f"the rule for {subject.name}", title, outputs, plain)
-    sites = [site for output in tops for site in graph.unexplained(output)]
-    if sites:
-        mode.refuse(sites)
+    at_zero = subject.plain(arguments.map(torch.zeros_like).fresh())
+    _check_values(f"the rule for {subject.name}", title, outputs, plain, at_zero)
     layers = graph.weighted_below([output.grad_fn for output in tops])
     if not layers and (classifier or contrast):
         return
@@ -264,7 +159,8 @@ def _compare(
         if not (classifier or contrast):
             node.contributions.sign = None  # as if another layer were above
 
-    sign = definition.response.sign()
+    # where there is a batch norm, its responses are gamma (y - mean), its weights gamma W
+    sign = (definition.response - mean).sign()
     explains = (sign != 0) & definition.response.isfinite()
     if coarse is not None:
         explains &= definition.well_conditioned()
@@ -292,11 +188,55 @@ def _compare(
         )
 
 
-def _check_values(rule: str, title: str, outputs: Sequence[Tensor], plain: Sequence[Tensor]) -> None:
+def _is_input(node: Any) -> bool:
+    """Whether nothing but the copy of a signal, or the ReLU it is behind, lies below."""
+    return all(parent.name().endswith("AccumulateGrad") for parent in graph.parents(node))
+
+
+def _run(subject: Subject, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
+    """The values within the mode, where an exception is the rule's."""
+    try:
+        outputs = floating(subject.fn(*values))
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise RuleError(f"the rule for {subject.name} failed ({title}): {type(error).__name__}: {reason}") from error
+    sites = [site for output in outputs for site in graph.unexplained(output)]
+    if sites:
+        mode.refuse(sites)
+    return outputs
+
+
+def _can_be_normed(outputs: Sequence[Tensor]) -> bool:
+    """Whether a batch norm would be folded into what made the value: a layer with nothing folded in yet."""
+    if len(outputs) != 1 or outputs[0].ndim < 2:
+        return False
+    node: Any = outputs[0].grad_fn
+    if graph.weighted_below([node]) != [node] or not isinstance(node.contributions, WeightedSum):
+        return False
+    return not node.contributions.rectified and node.contributions.linear.orientation is None
+
+
+def _batch_norm(output: Tensor) -> tuple[list[Tensor], Tensor]:
+    """The output through a batch norm, with scales of both signs and means that turn some responses; and its means."""
+    channels = torch.arange(output.shape[1])
+    spread = output.detach().std().nan_to_num(1.0)
+    gamma, mean = (1.5 - 3.0 * (channels % 2)).to(output), ((channels % 3 - 1) * spread / 2).to(output)
+    each = mean.reshape(-1, *[1] * (output.ndim - 2)).expand(output.shape).flatten()
+    return [F.batch_norm(output, mean, torch.ones_like(mean), gamma)], each
+
+
+def _check_values(
+    rule: str, title: str, outputs: Sequence[Tensor], plain: Sequence[Tensor], at_zero: Sequence[Tensor]
+) -> None:
     if len(plain) != len(outputs) or not all(map(_same_bits, plain, outputs)):
         raise RuleError(f"{rule} changes its value ({title})")
     if not any(map(carries_signal, outputs)):
         raise RuleError(f"{rule} cuts the signal: its value has no grad_fn ({title})")
+    for output in outputs:
+        node: Any = output.grad_fn
+        alone = node is not None and all(_is_input(parent) for parent in graph.parents(node))
+        if alone and getattr(node, "keeps_zero", False) and any(value.nan_to_num().any() for value in at_zero):
+            raise RuleError(f"{rule} promises to keep zero, and it does not ({title})")
     if any(graph.is_nonnegative(output) and (output < 0).any() for output in outputs):
         raise RuleError(f"{rule} calls its value non-negative, and it is not ({title})")
 
@@ -354,7 +294,3 @@ def _non_contiguous(value: Tensor) -> Tensor:
     """The same values with the axes' order in memory reversed."""
     backwards = tuple(reversed(range(value.ndim)))
     return value.permute(backwards).contiguous().permute(backwards)
-
-
-def _floating(value: Any) -> list[Tensor]:
-    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]

@@ -80,6 +80,8 @@ class ExcitationMode(TorchFunctionMode):
         call = Call(func, args, kwargs, self._site(func, frame))
         own = RULES.get(func)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
+        if value is None and call.compute() is not None:
+            raise TypeError(f"the rule for {name_of(func)} returned None: return the value, or NotImplemented")
         return mark_bypass(self._without_rule(call) if value is NotImplemented else value)
 
     def _without_rule(self, call: Call) -> Any:
@@ -100,11 +102,11 @@ class ExcitationMode(TorchFunctionMode):
 
     def refuse(self, sites: Sequence[str]) -> None:
         """Raise or warn, as the mode was told to, about operations without a rule."""
-        named = ", ".join(sites)
+        named = ", ".join(dict.fromkeys(sites))
         if self.unsupported == "error":
             raise UnsupportedOpError(
                 f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients there "
-                "(unsupported='gradient')"
+                "(unsupported='gradient', --allow-unsupported)"
             )
         warnings.warn(f"ordinary gradients, not excitation, were used for {named}", stacklevel=2)
 

@@ -76,12 +76,14 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     if not pixels:
         raise ConfigurationError("this network has one answer for the whole image: leave out `where`")
     if isinstance(where, tuple):
+        if not all(isinstance(at, int) for at in where):
+            raise ConfigurationError(f"the pixel {where} is not one: give whole numbers, (row, column)")
         if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
             raise ConfigurationError(f"there is no pixel {where} in an output of {' x '.join(map(str, pixels))} pixels")
         mask = logits.new_zeros(pixels)
         mask[where] = 1
     else:
-        mask = where.to(logits)
+        mask = torch.as_tensor(where).to(logits)
         if mask.shape not in (pixels, (len(logits), *pixels)):
             raise ConfigurationError(
                 f"the mask has shape {tuple(mask.shape)}, but it must be {pixels} or {(len(logits), *pixels)}"

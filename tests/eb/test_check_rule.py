@@ -146,6 +146,53 @@ def test_a_promise_not_kept(registered):
         ebcli.check_rule(own_tanh, torch.randn(2, 3, requires_grad=True))
 
 
+def test_zero_not_kept(registered):
+    registered(own_tanh, lambda call, a: pass_through(call, a, keeps_zero=True))
+    x = torch.randn(2, 3, requires_grad=True)
+    assert ebcli.check_rule(own_tanh, x)
+    own_exp = torch.overrides.wrap_torch_function(lambda a: (a,))(lambda a: a.exp())
+    registered(own_exp, lambda call, a: pass_through(call, a, keeps_zero=True))
+    with pytest.raises(ebcli.RuleError, match="promises to keep zero"):
+        ebcli.check_rule(own_exp, x)
+
+
+@pytest.mark.parametrize(
+    ("per_output", "message"),
+    [
+        (lambda scale: scale.abs()[:, None], "with a batch norm on top"),
+        (lambda scale: scale[None, :], "with a batch norm on top"),
+    ],
+    ids=["no_sign", "wrong_axis"],
+)
+def test_scales_of_a_batch_norm(registered, per_output, message):
+    torch.manual_seed(0)
+    square = [torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, dtype=torch.float64)]
+    registered(own_linear, lambda call, x, w, b=None: weighted_sum(call, x, LinearMap(F.linear, w, per_output)))
+    with pytest.raises(ebcli.RuleError, match=message):
+        ebcli.check_rule(own_linear, square)
+    unregister(own_linear)
+    rule(own_linear)(
+        lambda call, x, w, b=None: weighted_sum(call, x, LinearMap(F.linear, w, lambda scale: scale[:, None]))
+    )
+    assert ebcli.check_rule(own_linear, square)
+
+
+def test_slips_of_the_pen(registered, linear):
+    registered(own_linear, lambda call, x, weight, bias=None: None)
+    with pytest.raises(ebcli.RuleError, match=r"own_linear failed \(as given\).*returned None: return the value"):
+        ebcli.check_rule(own_linear, linear)
+    registered(own_sum, lambda call, a, b: shared(call, (a, b), (1,)))
+    with pytest.raises(ebcli.RuleError, match=r"own_sum failed.*2 signals and 1 scales"):
+        ebcli.check_rule(own_sum, [torch.randn(2, 3, requires_grad=True) for _ in range(2)])
+
+
+def test_inputs_that_are_too_large_or_empty():
+    with pytest.raises(ValueError, match=r"has 1024 elements.*give 1 to 1000"):
+        ebcli.check_rule(F.relu, torch.randn(32, 32, requires_grad=True))
+    with pytest.raises(ValueError, match="has 0 elements"):
+        ebcli.check_rule(F.relu, torch.randn(0, 3, requires_grad=True))
+
+
 def test_dead_where_it_is_silent(registered, linear):
     """A rule that forgets the sign of what it explains is right as long as a ReLU is on top, and only then."""
 

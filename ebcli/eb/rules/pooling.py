@@ -17,6 +17,9 @@ from ebcli.eb.weighted import LinearMap
     *spellings("mean", "sum", "cumsum", "fold"),
 )
 def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    divisor = kwargs.get("divisor_override", args[5] if len(args) > 5 else None)
+    if divisor is not None and divisor < 0:
+        return NotImplemented  # weights are never negative
     return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))
 
 

@@ -1,0 +1,121 @@
+"""What the command adds to its engine: on one photo, on a directory, and in memory.
+
+    python benchmarks/command.py              # some minutes
+    python benchmarks/command.py --images 64  # fewer images in the directory
+
+All with the bundled EfficientNet-Lite0. The engine alone is ``excitation_backprop`` on a batch that lies ready; the
+plain loop is the same batches through the network and nothing else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parents[1]
+PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
+BATCH = 4  # the command's own on a processor
+
+ENGINE = f"""
+import time, torch, ebcli
+from PIL import Image
+loaded = ebcli.load_model()
+net = loaded.net.to(memory_format=torch.channels_last)
+image = loaded.transforms(Image.open({str(PHOTOS[0])!r}).convert("RGB"))
+batch = torch.stack([image] * {BATCH})
+layer = ebcli.default_layer(loaded)
+def work():
+    WORK
+work()
+start = time.perf_counter()
+for _ in range(ROUNDS):
+    work()
+print(ROUNDS * {BATCH} / (time.perf_counter() - start))
+"""
+EXPLAIN = "ebcli.excitation_backprop(net, batch, lambda y: y.argmax(1, True), layer, contrastive=True).maps"
+FORWARD = "with torch.inference_mode(): net(batch)"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=240, help="in the directory (240)")
+    parser.add_argument("--rounds", type=int, default=5, help="of the single photo (5)")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        one_photo(folder, options.rounds)
+        directory(folder, options.images)
+
+
+def one_photo(folder: Path, rounds: int) -> None:
+    """Seconds of the whole command on one photo beyond what importing torch and torchvision takes, in turns."""
+    beyond = []
+    for i in range(rounds):
+        imports, _ = timed([sys.executable, "-c", "import torch, torchvision"], folder)
+        command, _ = timed([*eb_saliency(), str(PHOTOS[0]), "-o", str(folder / f"one{i}")], folder)
+        beyond.append(command - imports)
+    print(f"one photo, beyond the import of torch and torchvision: {statistics.median(beyond):.2f} s")
+
+
+def directory(folder: Path, count: int) -> None:
+    """Images a second of a directory run, start not counted, against the engine's; peak memory against the loop's."""
+    photos = folder / "photos"
+    photos.mkdir()
+    for i in range(count):
+        with Image.open(PHOTOS[i % len(PHOTOS)]) as photo:
+            photo.save(photos / f"{i:04}.jpg", quality=90)
+    few = folder / "few"
+    few.mkdir()
+    for path in sorted(photos.iterdir())[: 2 * BATCH]:
+        (few / path.name).hardlink_to(path)
+    engine = ENGINE.replace("WORK", EXPLAIN)
+    plain = ENGINE.replace("WORK", FORWARD)
+    rounds = str(max(4, count // BATCH))
+    _, engine_rate, _ = measured([sys.executable, "-c", engine.replace("ROUNDS", rounds)], folder)
+    start, _, _ = measured([*eb_saliency(), str(few), "-o", str(folder / "maps0")], folder)
+    whole, _, peak = measured([*eb_saliency(), str(photos), "-o", str(folder / "maps1")], folder)
+    _, _, plain_peak = measured([sys.executable, "-c", plain.replace("ROUNDS", rounds)], folder)
+    rate = (count - 2 * BATCH) / (whole - start)
+    print(f"directory: {rate:.1f} images/s, {rate / engine_rate:.2f} of the engine's {engine_rate:.1f}")
+    print(
+        f"peak memory of the main process: {peak:.0f} MiB, {peak / plain_peak:.2f} of the plain loop's {plain_peak:.0f}"
+    )
+
+
+def eb_saliency() -> list[str]:
+    return [sys.executable, "-m", "ebcli", "-q"]
+
+
+def timed(command: list[str], cwd: Path) -> tuple[float, str]:
+    start = time.perf_counter()
+    done = subprocess.run(command, cwd=cwd, check=True, capture_output=True, text=True)
+    return time.perf_counter() - start, done.stdout
+
+
+def measured(command: list[str], cwd: Path) -> tuple[float, float, float]:
+    """Seconds, the number it printed last if any, and peak resident MiB of the process itself."""
+    start = time.perf_counter()
+    with subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        printed = process.stdout.read().split()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command[:4])} ended with {process.returncode}")
+    try:
+        number = float(printed[-1])
+    except (IndexError, ValueError):
+        number = 0.0
+    return time.perf_counter() - start, number, usage.ru_maxrss / 1024
+
+
+if __name__ == "__main__":
+    main()

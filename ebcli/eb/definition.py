@@ -1,0 +1,134 @@
+"""What an operation should hand down, built from its values alone: the definition that check_rule() compares with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ebcli.eb.building import carries_signal, tensors_in
+
+STEP = 1e-6  # of the finite differences
+FURTHER = (1.3, -2.7, 11.0, -13.0)  # steps of an input, to see whether an output depends on it, and how
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Arguments of an operation, some of which carry the signal."""
+
+    values: tuple[Any, ...]
+
+    @property
+    def signals(self) -> list[int]:
+        return [i for i, value in enumerate(self.values) if carries_signal(value)]
+
+    def to(self, dtype: torch.dtype) -> Arguments:
+        def converted(value: Any) -> Any:
+            if not (isinstance(value, Tensor) and value.is_floating_point()):
+                return value
+            return value.detach().to(dtype).contiguous().clone().requires_grad_(carries_signal(value))
+
+        return Arguments(tuple(map(converted, self.values)))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Arguments:
+        """The same with `change` applied to each signal."""
+        return Arguments(tuple(change(v.detach()).requires_grad_() if carries_signal(v) else v for v in self.values))
+
+    def fresh(self) -> list[Any]:
+        """Copies, for an operation that may overwrite them."""
+        return [v.detach().clone() if isinstance(v, Tensor) else v for v in self.values]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The operation under test."""
+
+    fn: Callable[..., Any]
+    passes_through: bool
+    tolerance: float
+
+    @property
+    def name(self) -> str:
+        return getattr(self.fn, "__name__", type(self.fn).__name__)
+
+    def to(self, dtype: torch.dtype) -> Subject:
+        """The same in another precision, as far as modules go: what else `fn` refers to is left as it is."""
+        return replace(self, fn=copy.deepcopy(self.fn).eval().to(dtype)) if isinstance(self.fn, nn.Module) else self
+
+    def plain(self, arguments: Sequence[Any]) -> list[Tensor]:
+        """The floating-point values without the mode."""
+        with torch.no_grad():
+            return floating(self.fn(*arguments))
+
+
+class Definition:
+    """What an operation should hand down at certain arguments, element by element, from its values alone."""
+
+    def __init__(self, subject: Subject, arguments: Arguments) -> None:
+        def evaluate(values: Sequence[Any]) -> Tensor:
+            return torch.cat([value.flatten() for value in subject.plain(values)])
+
+        self.response = evaluate(arguments.fresh())  # (N,)
+        columns = []  # of J, of whether it depends, of whether it does as a straight line
+        for k in arguments.signals:
+            for i in range(arguments.values[k].numel()):
+
+                def at(value: float, k: int = k, i: int = i) -> Tensor:
+                    values = arguments.fresh()
+                    values[k].view(-1)[i] = value
+                    return evaluate(values)
+
+                here = float(arguments.values[k].detach().reshape(-1)[i])
+                slope = (at(here + STEP) - at(here - STEP)) / (2 * STEP)
+                depends, straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
+                for other in (0.0, -here, *(here + step for step in FURTHER)):
+                    change = at(other) - self.response
+                    depends = depends | (change != 0)
+                    straight &= change.isfinite() & (
+                        (change - slope * (other - here)).abs() <= 1e-6 * (1 + change.abs())
+                    )
+                columns.append((torch.where(depends, slope * here, 0), depends, straight & ((slope - 1).abs() > 1e-6)))
+        contributions, depends, as_by_weight = (torch.stack(column, 1) for column in zip(*columns, strict=True))
+        self.contributions = contributions  # (N, inputs)
+        # one input, one output: all of it, whatever the slope
+        self.single = depends & (depends.sum(1, keepdim=True) == 1) & ~as_by_weight
+        if subject.passes_through:
+            self.single = _same_place(subject, arguments)
+
+    def shares(self, sign: Tensor) -> Tensor:
+        """P(i | n), (N, inputs), for outputs of a given sign (N,)."""
+        wanted = (sign[:, None] * self.contributions).clamp(min=0)
+        total = wanted.sum(1, keepdim=True)
+        by_contribution = torch.where(total > 0, wanted / total.where(total > 0, 1), 0)
+        return torch.where(self.single.any(1, keepdim=True), self.single.to(wanted), by_contribution)
+
+    def well_conditioned(self) -> Tensor:
+        """(N,): outputs whose sign and shares low precision can tell."""
+        size = self.contributions.abs().sum(1)
+        total = (self.response.sign()[:, None] * self.contributions).clamp(min=0).sum(1)
+        clear = (self.response.abs() > 0.1 * size) & (total > 0.1 * size)
+        return clear | self.single.any(1)
+
+
+def _same_place(subject: Subject, arguments: Arguments) -> Tensor:
+    values = subject.plain(arguments.fresh())
+    signals = [arguments.values[k] for k in arguments.signals]
+    if len(values) != 1 or len(signals) != 1:
+        raise ValueError("with passes_through there must be one signal and one output")
+    try:
+        places = torch.arange(signals[0].numel()).reshape(signals[0].shape).broadcast_to(values[0].shape)
+    except RuntimeError as error:
+        raise ValueError(
+            f"with passes_through the signal {tuple(signals[0].shape)} must broadcast to the output "
+            f"{tuple(values[0].shape)}"
+        ) from error
+    return F.one_hot(places.flatten(), signals[0].numel()).bool()
+
+
+def floating(value: Any) -> list[Tensor]:
+    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
