@@ -14,7 +14,7 @@ from ebcli.eb.functions import ratio
 from ebcli.errors import EbcliError
 
 _LARGE = 1 << 22  # weights; below, one block is as good as many
-_BLOCK = 1 << 19  # weights: 2 MiB in float32
+_BLOCK = 3 << 18  # weights: 3 MiB in float32
 
 
 @dataclass(frozen=True)
