@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import ebcli
+
 NUM_CLASSES = 5
 
 
@@ -315,3 +317,32 @@ ACTIVATIONS = [
     nn.Hardsigmoid(), nn.SiLU(True), nn.GELU(), nn.GELU("tanh"), nn.Mish(), nn.Softplus(), nn.Hardtanh(0, 6),
     nn.Hardtanh(), nn.Softsign(), nn.PReLU(init=-0.3),
 ]  # fmt: skip
+
+
+def relevance_of(net, x, prior):
+    with ebcli.excitation_mode():
+        logits = net(x)
+    return torch.autograd.grad(logits, x, prior)[0]
+
+
+def bare():
+    """A network whose logits are all negative, an input that requires grad, and a prior."""
+    torch.manual_seed(1)
+    net = unsettle(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(True), nn.Flatten(), nn.Linear(64, 5)))
+    net[3].bias.data -= 100
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64, requires_grad=True)
+    return net, x, torch.rand(2, 5, dtype=torch.float64)
+
+
+def assert_same(found, expected):
+    assert expected.abs().max() > 1e-6
+    assert (found - expected).abs().max() <= 1e-10 * max(1, expected.abs().max().item())
+
+
+def one_hot(*classes):
+    return F.one_hot(torch.tensor(classes), NUM_CLASSES).double()
+
+
+def classifier():
+    torch.manual_seed(0)
+    return unsettle(nn.Sequential(nn.Conv2d(3, 9, 3), nn.ReLU(), *head(9))), torch.randn(IMAGE, dtype=torch.float64)

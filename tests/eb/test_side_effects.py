@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torchvision
-from nets import unsettle
+from nets import bare, relevance_of, unsettle
 from torch import nn
 from torch.nn import functional as F
 
@@ -149,21 +149,6 @@ def test_after_an_unsupported_operation():
     with pytest.raises(ebcli.UnsupportedOpError):
         ebcli.excitation_backprop(net, torch.randn(2, 4).double(), 0)
     assert_ordinary_gradients()
-
-
-def relevance_of(net, x, prior):
-    with ebcli.excitation_mode():
-        logits = net(x)
-    return torch.autograd.grad(logits, x, prior)[0]
-
-
-def bare():
-    """A network whose logits are all negative, an input that requires grad, and a prior."""
-    torch.manual_seed(1)
-    net = unsettle(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(True), nn.Flatten(), nn.Linear(64, 5)))
-    net[3].bias.data -= 100
-    x = torch.randn(2, 3, 6, 6, dtype=torch.float64, requires_grad=True)
-    return net, x, torch.rand(2, 5, dtype=torch.float64)
 
 
 def test_bare_mode_is_the_marginal_map():

@@ -3,26 +3,10 @@
 import threading
 
 import torch
-from nets import unsettle
-from torch import nn
+from nets import bare, relevance_of
 
 import ebcli
 from ebcli.eb import pass_through, rule, unregister
-
-
-def relevance_of(net, x, prior):
-    with ebcli.excitation_mode():
-        logits = net(x)
-    return torch.autograd.grad(logits, x, prior)[0]
-
-
-def bare():
-    """A network whose logits are all negative, an input that requires grad, and a prior."""
-    torch.manual_seed(1)
-    net = unsettle(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(True), nn.Flatten(), nn.Linear(64, 5)))
-    net[3].bias.data -= 100
-    x = torch.randn(2, 3, 6, 6, dtype=torch.float64, requires_grad=True)
-    return net, x, torch.rand(2, 5, dtype=torch.float64)
 
 
 def in_thread(work, found, key):
