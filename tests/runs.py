@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from click.testing import CliRunner, Result
 from PIL import Image
+
+from ebcli.cli import main
 
 # A server that has imported torch forks each run: they start at once, and have nothing of pytest in them
 _CONTEXT = multiprocessing.get_context("forkserver")
@@ -34,6 +37,11 @@ def tiny_model(*_: object) -> Any:
     net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
     names = tuple(f"class {letter}" for letter in "abcdefg")
     return LoadedModel("tiny", net.eval(), ImageClassification(crop_size=24, resize_size=28), names, "none")
+
+
+def invoke(*arguments: str) -> Result:
+    """The command within this process, without workers, for a network like ``tiny_model``."""
+    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", *arguments))
 
 
 class Started:
@@ -77,7 +85,6 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...]) -> None:
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     import ebcli.network
-    from ebcli.cli import main
 
     ebcli.network.load_model = tiny_model
     main(arguments)

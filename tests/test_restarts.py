@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -110,10 +111,13 @@ def test_interrupted_in_the_middle(cwd: Path) -> None:
 
 def test_terminated_in_the_middle(cwd: Path) -> None:
     """As by ``timeout``, systemd or Slurm."""
-    run = Started(cwd, *PLAIN)
+    run = Started(cwd, *PLAIN, workers=2)
     until(lambda: count(cwd / "maps") >= 20)
     run.kill(signal.SIGTERM)
+    for child in run.children():  # systemd sends it to all of them
+        os.kill(child, signal.SIGTERM)
     assert run.wait() == 143
+    assert run.err.read_text().startswith("Interrupted. Of 200 images: ")
     printed = run.out.read_text().splitlines()
     assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
     assert not list((cwd / "maps").glob(".eb-*"))
@@ -169,6 +173,23 @@ def test_a_file_system_that_fills_up(cwd: Path) -> None:
         finish(cwd, *PLAIN)
         assert tree(maps) == expected
         assert Counter(record["input"] for record in records(maps)).most_common(1)[0][1] == 1
+
+
+def test_a_quota_that_is_reached(cwd: Path) -> None:
+    """The kernel refuses to let any file grow further, which needs no rights to arrange."""
+    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+    run = Started(cwd, *PLAIN)
+    assert run.process.pid is not None
+    resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (30_000, 30_000))
+    assert run.wait() == 2
+    assert run.err.read_text().splitlines()[-1] == "Error: cannot write the records in 'maps': File too large"
+    done = [path for record in records(maps) for path in record["output"]]
+    assert 0 < len(done) < 200
+    assert run.out.read_text().splitlines() == done
+    assert tree(maps).items() <= expected.items()
+    finish(cwd, *PLAIN)
+    assert tree(maps) == expected
+    assert set(Counter(record["input"] for record in records(maps)).values()) == {1}
 
 
 def test_an_output_that_cannot_be_written_to_stops_before_any_work(cwd: Path) -> None:
