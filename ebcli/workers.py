@@ -141,7 +141,8 @@ def _interrupts_blocked() -> Any:
 
 def _serve(pipe: Connection) -> None:
     """A worker process's whole life: calls come in, values or errors go out."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):  # systemd and Slurm send the latter to all processes of a job
+        signal.signal(number, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's, which would not name the file
     with contextlib.suppress(EOFError, OSError):  # the main process has closed the pipe, or is gone
         while True:

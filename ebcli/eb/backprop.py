@@ -124,7 +124,7 @@ def excitation_backprop(
         mode.settled = True
         wanted = targets(logits.detach()) if callable(targets) else targets
         prior, single = priors(wanted, logits.detach(), where)
-        losses = _losses(logits, prior) if explain_losses else {}
+        losses = _losses(logits, prior) if explain_losses else None
         relevance, mass = _descend(logits, leaf, prior, contrastive, capture.label)
     relevance = relevance.transpose(0, 1)
     return ExcitationResult(
@@ -135,9 +135,7 @@ def excitation_backprop(
         layer=capture.name,
         input_shape=tuple(inputs.shape),
         layer_shape=tuple(leaf.shape),
-        losses={site: lost.mT[:, 0] if single else lost.mT for site, lost in losses.items()}
-        if explain_losses
-        else None,
+        losses=losses and {site: lost[0] if single else lost.mT for site, lost in losses.items()},
     )
 
 
@@ -158,14 +156,14 @@ def _losses(logits: Tensor, prior: Tensor) -> dict[str, Tensor]:
 
 def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
     """Relevance (K, B, ...) at `leaf` and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
-    top = graph.weighted_below([logits.grad_fn]) if contrastive else []
-    if contrastive and not top:
-        raise LayerError(
-            f"{label} is not below the classifier, so there is nothing to contrast: choose one nearer the input"
-        )
     if not contrastive:
         marginal = _down(logits, leaf, prior)
         return marginal, _mass(marginal)
+    top = graph.weighted_below([logits.grad_fn])
+    if not top:
+        raise LayerError(
+            f"{label} is not below the classifier, so there is nothing to contrast: choose one nearer the input"
+        )
     for node in top:
         node.contributions.contrast = True
     layers = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]

@@ -80,7 +80,7 @@ class ExcitationMode(TorchFunctionMode):
         call = Call(func, args, kwargs, self._site(func, frame))
         own = RULES.get(func)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
-        if value is None and call.compute() is not None:
+        if value is None:
             raise TypeError(f"the rule for {name_of(func)} returned None: return the value, or NotImplemented")
         return mark_bypass(self._without_rule(call) if value is NotImplemented else value)
 

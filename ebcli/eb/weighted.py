@@ -100,15 +100,14 @@ class WeightedSum:
 
     def __call__(self, *signals: Tensor) -> Tensor:
         (signal,) = signals
-        signs = self._signs()
-        ups = [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
+        signs, ups = self._signs(), self._parts(signal)
         if self.linear.weight is None:  # no weight is negative
 
             def of(sign: int) -> Tensor:
                 return self.linear.apply(ups[0 if sign > 0 else 1])
 
         else:
-            halves = self.linear.halves(both=len(ups) > 1 or not isinstance(signs, int) or signs < 0)
+            halves = self.linear.halves(both=_takes_both(signs, ups))
 
             def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
                 first, *rest = [self.linear.apply(up, half) for up, half in zip(ups, halves[::sign], strict=False)]
@@ -117,6 +116,10 @@ class WeightedSum:
         if isinstance(signs, int):
             return of(signs)
         return torch.where(signs > 0, of(1), torch.where(signs < 0, of(-1), 0))
+
+    def _parts(self, signal: Tensor) -> list[Tensor]:
+        """a+, and a- where there may be one."""
+        return [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
 
     def _signs(self) -> int | Tensor:
         """s, of all neurons or of each."""
@@ -147,8 +150,7 @@ class WeightedSum:
             return None
         if weight.numel() < _LARGE:
             return None
-        signs = self._signs()
-        ups = [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
+        signs, ups = self._signs(), self._parts(signal)
         oriented, rows = self.linear.oriented, max(1, _BLOCK // weight.shape[1])
         positive, negative = weight.new_empty(2, rows, weight.shape[1])
         slopes: list[Any] = [0] * len(ups)
@@ -157,7 +159,7 @@ class WeightedSum:
             block = slice(start, start + rows)
             w = oriented(block)
             halves = [torch.clamp(w, min=0, out=positive[: len(w)])]
-            if len(ups) > 1 or not isinstance(signs, int) or signs < 0:
+            if _takes_both(signs, ups):
                 halves.append(torch.clamp(w, max=0, out=negative[: len(w)]).neg_())
             z: Any = 0
             for sign in (1, -1):
@@ -179,6 +181,11 @@ class WeightedSum:
                 "make that operation out of place"
             )
         return self._response
+
+
+def _takes_both(signs: int | Tensor, parts: list[Tensor]) -> bool:
+    """Whether W- has a part in it as well as W+."""
+    return len(parts) > 1 or not isinstance(signs, int) or signs < 0
 
 
 class SharedSum:
