@@ -1,0 +1,146 @@
+"use strict";
+
+// The images as cards, of which only those near the window are there.
+
+class Grid {
+  static GAP = 16;
+  static SMALLEST = 256; // pixels
+  static SMALLEST_NARROW = 150;
+  static FOOT = 92; // a card's height below its picture
+
+  constructor(list, open) {
+    this.list = list;
+    this.open = open;
+    this.shown = [];
+    this.active = 0; // the one card that Tab leads to, which therefore always is there
+    this.cards = new Map();
+    new ResizeObserver(() => this.layOut()).observe(list);
+    addEventListener("scroll", () => this.render(), { passive: true });
+    list.addEventListener("keydown", (event) => this.onKey(event));
+    list.addEventListener("focusin", (event) => {
+      const card = event.target.closest("li");
+      if (card) this.activate(Number(card.dataset.index));
+    });
+  }
+
+  show(shown) {
+    this.shown = shown;
+    this.active = Math.min(this.active, Math.max(0, shown.length - 1));
+    for (const card of this.cards.values()) card.remove();
+    this.cards.clear();
+    this.layOut();
+  }
+
+  layOut() {
+    const width = this.list.clientWidth;
+    const smallest = width < 560 ? Grid.SMALLEST_NARROW : Grid.SMALLEST;
+    this.columns = Math.max(1, Math.floor((width + Grid.GAP) / (smallest + Grid.GAP)));
+    this.width = (width - Grid.GAP * (this.columns - 1)) / this.columns;
+    this.rowHeight = Math.round(this.width * 0.75) + Grid.FOOT + Grid.GAP;
+    this.list.style.height = `${Math.ceil(this.shown.length / this.columns) * this.rowHeight}px`;
+    for (const [index, card] of this.cards) this.place(card, index);
+    this.render();
+  }
+
+  place(card, index) {
+    const left = (index % this.columns) * (this.width + Grid.GAP);
+    const top = Math.floor(index / this.columns) * this.rowHeight;
+    card.style.transform = `translate(${left}px, ${top}px)`;
+    card.style.width = `${this.width}px`;
+    card.style.height = `${this.rowHeight - Grid.GAP}px`;
+  }
+
+  render() {
+    const top = -this.list.getBoundingClientRect().top;
+    const first = Math.max(0, Math.floor(top / this.rowHeight) - 1) * this.columns;
+    const end = Math.min(this.shown.length, (Math.ceil((top + innerHeight) / this.rowHeight) + 1) * this.columns);
+    for (const [index, card] of this.cards) {
+      if ((index < first || index >= end) && index !== this.active) {
+        card.remove();
+        this.cards.delete(index);
+      }
+    }
+    for (let index = first; index < end; index++) this.need(index);
+    if (this.shown.length) this.need(this.active);
+  }
+
+  need(index) {
+    if (this.cards.has(index)) return;
+    const made = card(this.shown[index], index, this.shown.length, () => this.open(index));
+    made.querySelector(".open").tabIndex = index === this.active ? 0 : -1;
+    this.place(made, index);
+    // in the order of the list, which is that in which it is read out
+    const next = Math.min(...[...this.cards.keys()].filter((other) => other > index));
+    this.list.insertBefore(made, this.cards.get(next) ?? null);
+    this.cards.set(index, made);
+  }
+
+  refresh(index) {
+    this.cards.get(index)?.remove();
+    this.cards.delete(index);
+    this.render();
+  }
+
+  activate(index) {
+    const before = this.cards.get(this.active)?.querySelector(".open");
+    if (before) before.tabIndex = -1;
+    this.active = index;
+    this.need(index);
+    this.cards.get(index).querySelector(".open").tabIndex = 0;
+  }
+
+  focus(index) {
+    if (!this.shown.length) return;
+    this.activate(Math.min(Math.max(index, 0), this.shown.length - 1));
+    const made = this.cards.get(this.active);
+    made.querySelector(".open").focus({ preventScroll: true });
+    made.scrollIntoView({ block: "nearest" });
+  }
+
+  onKey(event) {
+    if (!event.target.matches(".open") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const page = Math.max(1, Math.floor(innerHeight / this.rowHeight)) * this.columns;
+    const steps = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns, ArrowDown: this.columns };
+    Object.assign(steps, { PageUp: -page, PageDown: page, Home: -this.active, End: this.shown.length - 1 - this.active });
+    if (!(event.key in steps)) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = this.active + steps[event.key];
+    const vertical = event.key === "ArrowUp" || event.key === "ArrowDown";
+    if (!vertical || (next >= 0 && next < this.shown.length)) this.focus(next);
+  }
+}
+
+function card(one, index, count, open) {
+  const { image, outcome } = one;
+  const made = element("li", { class: "card", "aria-posinset": index + 1, "aria-setsize": count });
+  made.dataset.index = index;
+  const [folder, file] = splitName(image.name);
+  const name = element("span", { class: "name" }, element("bdi", {}, file), element("small", {}, folder || "\u00a0"));
+  const frame = element("span", { class: "frame", id: `picture-${index}` }, picture(image, outcome, one.map));
+  const button = element("button", { type: "button", class: "open", title: image.name }, frame, name);
+  button.addEventListener("click", open);
+  const facts = element("p", { class: "facts" });
+  const tell = () => {
+    facts.textContent =
+      one.map === null ? "" : `score ${number(one.map.score)} · mass ${number(one.map.mass)} · ${outcome.seconds.toFixed(2)} s`;
+  };
+  tell();
+  made.append(button);
+  if (outcome.maps.length) {
+    const options = outcome.maps.map((map, value) => ({
+      value,
+      content: [nameOf(data.classes[map.class])],
+      title: nameOf(data.classes[map.class]),
+    }));
+    const choose = (value) => {
+      one.map = outcome.maps[value];
+      frame.replaceChildren(picture(image, outcome, one.map));
+      tell();
+    };
+    const label = `Classes of ${file}`;
+    made.append(tabs(label, options, outcome.maps.indexOf(one.map), choose, { controls: frame.id }));
+  }
+  made.append(facts);
+  return made;
+}

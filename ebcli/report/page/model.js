@@ -1,0 +1,105 @@
+"use strict";
+
+// What the records say, and which of it fits the filters. Knows nothing of the page.
+
+const data = JSON.parse(document.getElementById("data").textContent);
+
+const collator = new Intl.Collator(undefined, { numeric: true });
+
+const nameOf = ([index, name]) => name ?? `class ${index}`;
+
+const number = (value) => (value === null ? "–" : value < 0.001 && value > 0 ? value.toExponential(1) : value.toFixed(3));
+
+// "photos/cat.jpg" -> ["photos/", "cat.jpg"]
+function splitName(path) {
+  const cut = Math.max(path.lastIndexOf("/"), path.lastIndexOf("\\")) + 1;
+  return [path.slice(0, cut), path.slice(cut)];
+}
+
+data.images.forEach((image, number) => {
+  image.number = number;
+  image.folded = image.name.toLowerCase();
+});
+data.folded = data.classes.map((entry) => `${entry[0]} ${nameOf(entry).toLowerCase()}`);
+
+const unfiltered = {
+  query: "",
+  class: "",
+  status: "",
+  score: [0, Infinity],
+  mass: [0, Infinity],
+  layer: "",
+  method: "",
+  sort: "name",
+  descending: false,
+};
+
+function within(value, [from, to]) {
+  return value === null ? from === 0 && to === Infinity : from <= value && value <= to;
+}
+
+// The latest outcome of an image at the layer and with the method that were chosen, if any.
+function outcomeOf(image, filter) {
+  return image.outcomes.findLast(
+    (outcome) =>
+      (filter.layer === "" || outcome.layer === Number(filter.layer)) &&
+      (filter.method === "" || outcome.method === Number(filter.method)),
+  );
+}
+
+// What is shown of an image: {image, outcome, map}, where the map is the first that fits; null if it does not fit.
+function shownOf(image, filter, words) {
+  const outcome = outcomeOf(image, filter);
+  if (!outcome) return null;
+  const left = words.filter((word) => !image.folded.includes(word));
+  const fits = (map) =>
+    (filter.class === "" || map.class === Number(filter.class)) &&
+    (filter.status !== "blank" || map.blank) &&
+    within(map.score, filter.score) &&
+    within(map.mass, filter.mass) &&
+    left.every((word) => data.folded[map.class].includes(word));
+  if (outcome.error !== null) {
+    const asked = filter.class !== "" || filter.score.concat(filter.mass).join() !== "0,Infinity,0,Infinity";
+    const hidden = asked || left.length > 0 || !["", "failed"].includes(filter.status);
+    return hidden ? null : { image, outcome, map: null };
+  }
+  if (filter.status === "failed") return null;
+  const map = outcome.maps.find(fits);
+  return map ? { image, outcome, map } : null;
+}
+
+// All that fits, sorted. Words of the query are found in any order, in the file's or in a class's name.
+function select(filter) {
+  const words = filter.query.toLowerCase().split(/\s+/).filter(Boolean);
+  const shown = [];
+  for (const image of data.images) {
+    const one = shownOf(image, filter, words);
+    if (one) shown.push(one);
+  }
+  const keys = {
+    name: null,
+    score: (one) => one.map?.score ?? null,
+    mass: (one) => one.map?.mass ?? null,
+    seconds: (one) => one.outcome.seconds,
+  };
+  const key = keys[filter.sort];
+  const sign = filter.descending ? -1 : 1;
+  const byName = (a, b) => a.image.order - b.image.order;
+  shown.sort(
+    key === null
+      ? (a, b) => sign * byName(a, b)
+      : (a, b) => {
+          const [x, y] = [key(a), key(b)];
+          if (x === null || y === null) return (x === null) - (y === null) || byName(a, b); // what has none comes last
+          return sign * (x - y) || byName(a, b);
+        },
+  );
+  return shown;
+}
+
+// Names are compared once: to compare ten thousand of them takes longer than anything else here.
+[...data.images]
+  .sort((a, b) => collator.compare(a.name, b.name))
+  .forEach((image, order) => {
+    image.order = order;
+  });

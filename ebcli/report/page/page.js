@@ -1,0 +1,170 @@
+"use strict";
+
+// What stands above the images, and the keys that work everywhere.
+
+const part = (id) => document.getElementById(id);
+const count = (total, one, many = `${one}s`) => `${total.toLocaleString("en")} ${total === 1 ? one : many}`;
+
+const filter = { ...unfiltered };
+const viewer = new Viewer(part("viewer"), new Grid(part("grid"), (index) => viewer.open(index)));
+
+function update() {
+  const shown = select(filter);
+  part("count").textContent =
+    shown.length === data.images.length
+      ? count(shown.length, "image")
+      : `${shown.length.toLocaleString("en")} of ${count(data.images.length, "image")}`;
+  part("none").hidden = shown.length > 0;
+  viewer.grid.show(shown);
+}
+
+function summarise() {
+  const outcomes = data.images.flatMap((image) => image.outcomes);
+  const failed = outcomes.filter((outcome) => outcome.error !== null);
+  const maps = outcomes.flatMap((outcome) => outcome.maps);
+  const blank = maps.filter((map) => map.blank).length;
+  const seconds = outcomes.reduce((sum, outcome) => sum + outcome.seconds, 0);
+  const models = data.models.map(([model, weights]) => `${model} (${weights})`);
+  document.title = `${data.name} – saliency maps`;
+  document.querySelector("h1").textContent = data.name || "Saliency maps";
+  const told = [count(data.images.length, "image"), count(maps.length, "saliency map")];
+  if (failed.length) told.push(`${failed.length.toLocaleString("en")} failed`);
+  for (const names of [models, data.layers, data.methods]) if (names.length === 1) told.push(names[0]);
+  part("lead").textContent = told.join(" · ");
+  facts(part("facts"), [
+    ["Images", count(data.images.length, "image")],
+    ["Maps", `${count(maps.length, "map")}, of ${count(data.classes.length, "class", "classes")}`],
+    ["Blank", count(blank, "map")],
+    ["Failed", count(failed.length, "image")],
+    ["Models", models.join(", ") || "–"],
+    ["Layers", data.layers.join(", ") || "–"],
+    ["Methods", data.methods.join(", ") || "–"],
+    ["Time", `${seconds.toFixed(1)} s in all, ${(seconds / Math.max(1, outcomes.length)).toFixed(2)} s an image`],
+  ]);
+  const reasons = new Map();
+  for (const outcome of failed) reasons.set(outcome.error, (reasons.get(outcome.error) ?? 0) + 1);
+  part("failures").hidden = !failed.length;
+  const items = [...reasons].sort((a, b) => b[1] - a[1]).slice(0, 50);
+  const list = part("failures").querySelector("ul");
+  list.replaceChildren(
+    ...items.map(([reason, total]) => element("li", {}, element("span", {}, count(total, "image")), reason)),
+  );
+  if (failed.length) {
+    const only = element("button", { type: "button", class: "link" }, "Show them");
+    only.addEventListener("click", () => {
+      part("bar").reset();
+      part("status").value = "failed";
+      Object.assign(filter, { status: "failed" });
+      update();
+    });
+    part("failures").append(only);
+  }
+}
+
+function offer() {
+  const totals = new Map();
+  for (const image of data.images) {
+    for (const outcome of image.outcomes) {
+      for (const map of outcome.maps) totals.set(map.class, (totals.get(map.class) ?? 0) + 1);
+    }
+  }
+  const options = [...totals].map(([value, total]) => [nameOf(data.classes[value]), value, total]);
+  options.sort((a, b) => collator.compare(a[0], b[0]));
+  part("class").append(...options.map(([name, value, total]) => element("option", { value }, `${name} (${total})`)));
+  for (const [field, names] of [["layer", data.layers], ["method", data.methods]]) {
+    const choice = part(`${field}s`);
+    choice.hidden = names.length < 2;
+    const choices = [["", "all"], ...names.entries()].map(([value, name]) => ({ value, content: [name] }));
+    const choose = (value) => {
+      filter[field] = value;
+      update();
+    };
+    choice.append(tabs(choice.textContent, choices, "", choose, { controls: "grid" }));
+  }
+}
+
+function listen() {
+  const on = (id, event, change) =>
+    part(id).addEventListener(event, ({ target }) => {
+      change(target);
+      update();
+    });
+  on("query", "input", ({ value }) => Object.assign(filter, { query: value }));
+  for (const id of ["class", "status", "sort"]) on(id, "change", ({ value }) => Object.assign(filter, { [id]: value }));
+  for (const range of ["score", "mass"]) {
+    const [from, to] = [part(`${range}-from`), part(`${range}-to`)];
+    for (const input of [from, to]) {
+      on(input.id, "input", () => {
+        filter[range] = [from.value === "" ? 0 : from.valueAsNumber, to.value === "" ? Infinity : to.valueAsNumber];
+      });
+    }
+  }
+  const direct = (descending) => {
+    filter.descending = descending;
+    part("descending").setAttribute("aria-pressed", descending);
+    part("descending").textContent = descending ? "↓" : "↑";
+  };
+  on("descending", "click", () => direct(!filter.descending));
+  part("bar").addEventListener("submit", (event) => event.preventDefault());
+  part("bar").addEventListener("reset", () => {
+    const { layer, method } = filter; // these are tabs, which a form does not reset
+    Object.assign(filter, unfiltered, { layer, method });
+    const percent = part("look").querySelector(".opacity").value;
+    const { view } = document.documentElement.dataset;
+    direct(false);
+    update();
+    setTimeout(() => {
+      look.setView(view);
+      look.setOpacity(percent);
+    });
+  });
+  part("none").querySelector("button").addEventListener("click", () => part("bar").reset());
+  addEventListener("keydown", onKey);
+}
+
+function onKey(event) {
+  const writing = event.target.matches("input:not([type=radio], [type=range]), select, textarea");
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.key === "Escape" && event.target === part("query")) viewer.grid.focus(viewer.grid.active);
+  if (writing) return;
+  if (event.key === "/" && !viewer.dialog.open) {
+    part("query").focus();
+    part("query").select();
+  } else if (["1", "2", "3"].includes(event.key)) look.setView(look.views[event.key - 1]);
+  else if (event.key.startsWith("Arrow") && event.target === document.body) viewer.grid.focus(viewer.grid.active);
+  else return;
+  event.preventDefault();
+}
+
+// Light or dark as the system has it, until one is chosen.
+function themes() {
+  const names = ["auto", "light", "dark"];
+  const store = (value) => {
+    try {
+      if (value !== undefined) localStorage.setItem("eb-saliency-theme", value);
+      return localStorage.getItem("eb-saliency-theme");
+    } catch {
+      return null; // some browsers keep nothing for pages from disk
+    }
+  };
+  const set = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    part("theme").textContent = `Theme: ${theme}`;
+  };
+  set(names.includes(store()) ? store() : "auto");
+  part("theme").addEventListener("click", () => {
+    const theme = names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length];
+    set(theme);
+    store(theme);
+  });
+}
+
+themes();
+look.add(part("look"));
+look.add(part("viewer-look"));
+look.setView("overlay");
+look.setOpacity(85);
+summarise();
+offer();
+listen();
+update();

@@ -1,0 +1,115 @@
+"use strict";
+
+// Elements that come up in several places. Text from outside only ever gets in as text.
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null) made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+// The photo and one map over it, both of one size, so that they stay aligned however large they are shown.
+function picture(image, outcome, map) {
+  const box = element("div", { class: "picture" });
+  const [, file] = splitName(image.name);
+  const add = (kind, source, alt) => {
+    const img = element("img", { class: kind, alt, decoding: "async", draggable: "false" });
+    img.addEventListener("error", () => box.classList.remove(`has-${kind}`));
+    img.src = source;
+    box.classList.add(`has-${kind}`);
+    box.append(img);
+  };
+  if (outcome.error !== null) {
+    box.classList.add("failed");
+    box.append(element("p", { class: "note" }, element("strong", {}, "Failed"), " ", outcome.error));
+    return box;
+  }
+  if (outcome.photo) add("photo", outcome.photo, file);
+  if (map) {
+    const name = nameOf(data.classes[map.class]);
+    if (map.map) add("map", map.map, `Map of ${name} in ${file}`);
+    else if (map.overlay) add("overlay", map.overlay, `Map of ${name} over ${file}`);
+    if (map.blank) {
+      box.classList.add("blank");
+      box.append(element("p", { class: "badge" }, "blank map"));
+    }
+  }
+  box.append(
+    element("p", { class: "note no-photo" }, "The photo is not there"),
+    element("p", { class: "note no-map" }, map?.blank ? "Nothing to show: the map is blank" : "No map by itself was kept"),
+    element("p", { class: "note no-overlay" }, "Neither photo nor map was kept"),
+  );
+  return box;
+}
+
+// One of several options; `choose` gets its value. Arrow keys along `vertical` or its opposite go from tab to tab.
+function tabs(label, options, selected, choose, { vertical = false, controls = null } = {}) {
+  const list = element("div", { role: "tablist", "aria-label": label, class: "tabs" });
+  if (vertical) list.setAttribute("aria-orientation", "vertical");
+  const mark = (value) => {
+    for (const tab of list.children) {
+      const chosen = tab.dataset.value === String(value);
+      tab.setAttribute("aria-selected", chosen);
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+  };
+  for (const { value, content, title = null } of options) {
+    const tab = element("button", { type: "button", role: "tab", "aria-controls": controls, title }, ...content);
+    tab.dataset.value = value;
+    tab.addEventListener("click", () => {
+      mark(value);
+      choose(value);
+    });
+    list.append(tab);
+  }
+  const [back, on] = vertical ? ["ArrowUp", "ArrowDown"] : ["ArrowLeft", "ArrowRight"];
+  list.addEventListener("keydown", (event) => {
+    const step = { [back]: -1, [on]: 1 }[event.key];
+    const at = [...list.children].indexOf(document.activeElement);
+    if (!step || at < 0) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const next = list.children[(at + step + list.children.length) % list.children.length];
+    next.focus();
+    next.click();
+  });
+  mark(selected);
+  return list;
+}
+
+// What is laid over what, and how strongly: the same in every place where it can be set.
+const look = {
+  views: ["photo", "map", "overlay"],
+  places: [],
+
+  add(place) {
+    const group = element("span", { class: "views", role: "radiogroup", "aria-label": "View" });
+    const radios = this.views.map((view, index) => {
+      const radio = element("input", { type: "radio", name: `${place.id}-view`, value: view });
+      radio.addEventListener("change", () => this.setView(view));
+      const key = element("kbd", { "aria-hidden": "true" }, String(index + 1));
+      group.append(element("label", {}, radio, element("span", {}, view, " ", key)));
+      return radio;
+    });
+    const slider = element("input", { type: "range", class: "opacity", min: 0, max: 100, value: 85 });
+    slider.addEventListener("input", () => this.setOpacity(slider.value));
+    place.append(group, element("label", { class: "slider" }, "Opacity ", slider));
+    this.places.push({ radios, slider });
+  },
+
+  setView(view) {
+    document.documentElement.dataset.view = view;
+    for (const { radios, slider } of this.places) {
+      for (const radio of radios) radio.checked = radio.value === view;
+      slider.disabled = view !== "overlay";
+    }
+  },
+
+  setOpacity(percent) {
+    document.documentElement.style.setProperty("--opacity", percent / 100);
+    for (const { slider } of this.places) slider.value = percent;
+  },
+};
