@@ -156,26 +156,28 @@ def _losses(logits: Tensor, prior: Tensor) -> dict[str, Tensor]:
 
 def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
     """Relevance (K, B, ...) at `leaf` and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
-    if not contrastive:
-        marginal = _down(logits, leaf, prior)
-        return marginal, _mass(marginal)
-    top = graph.weighted_below([logits.grad_fn])
-    if not top:
+    layers = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
+    top = graph.weighted_below([logits.grad_fn]) if contrastive else []
+    if contrastive and not top:
         raise LayerError(
             f"{label} is not below the classifier, so there is nothing to contrast: choose one nearer the input"
         )
     for node in top:
-        node.contributions.contrast = True
-    layers = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
-    for node in layers:
-        node.comes_again = True
+        node.contributions.dual = node.contributions.of_dual()
+    if contrastive or len(prior) > 1:
+        with quiet():
+            for node in layers:
+                if len(prior) > 1 or not node.contributions.is_prepared_in_passing:
+                    node.contributions.prepare(*node.saved_tensors)
+            for node in top:
+                node.contributions.dual.prepare(*node.saved_tensors)
     relevance = _down(logits, leaf, prior)
+    if not contrastive:
+        return relevance, _mass(relevance)
     if graph.loses_nothing(logits):
         return relevance, _mass(prior)
     for node in top:
-        node.contributions.contrast = False
-    for node in layers:
-        node.comes_again = False
+        node.contributions.dual = None
     return relevance, _mass(_down(logits, leaf, prior))
 
 
@@ -186,18 +188,12 @@ def _mass(relevance: Tensor) -> Tensor:
 
 def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:
     """Hand priors (K, B, num_classes, ...) down to `leaf`, all K together."""
-    several = len(priors) > 1
-    (relevance,) = torch.autograd.grad(
-        logits,
-        leaf,
-        priors if several else priors[0],
-        retain_graph=True,
-        allow_unused=True,
-        is_grads_batched=several,
-    )
-    if relevance is None:
-        return leaf.new_zeros(len(priors), *leaf.shape)
-    return relevance if several else relevance[None]
+
+    def down(prior: Tensor) -> Tensor:
+        (relevance,) = torch.autograd.grad(logits, leaf, prior, retain_graph=True, materialize_grads=True)
+        return relevance
+
+    return torch.vmap(down)(priors) if len(priors) > 1 else down(priors[0])[None]
 
 
 def _single_tensor(output: Any, what: str) -> Tensor:

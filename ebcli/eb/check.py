@@ -155,7 +155,7 @@ def _compare(
     if not layers and (classifier or contrast):
         return
     for node in layers:
-        node.contributions.contrast = contrast
+        node.contributions.dual = node.contributions.of_dual() if contrast else None
         if not (classifier or contrast):
             node.contributions.sign = None  # as if another layer were above
 

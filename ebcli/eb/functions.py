@@ -9,9 +9,9 @@ read from the tensor it made; the rules for batch norm and ReLU fold themselves 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,40 +65,54 @@ class PassThrough(Function):
             return None, *[None] * ctx.others, None if P is None else P.sum_to_size(ctx.shape)
 
 
-class Contributions(Protocol):
-    """What explains a neuron: the sum of its inputs' excitatory contributions, max(s z, 0).
+class Contributions:
+    """What explains a neuron: Z, the sum of its inputs' excitatory contributions, max(s z, 0).
 
-    A function of the signals, built of differentiable torch operations, never negative, and homogeneous of
-    degree one: doubling an input doubles its contribution.
+    Called with the signals it is Z, built of differentiable torch operations, never negative, and homogeneous of
+    degree one: doubling an input doubles its contribution. Input i then contributes a_i dZ_n/da_i to neuron n.
 
     Attributes:
-        contrast: whether the duals' probability is subtracted (Eq. 8), as for the units of the classes.
+        dual: what explains the neurons' duals, whose probability is subtracted (Eq. 8), as for the units of the
+            classes; None for all others.
         reaches_silent: whether probability may arrive at neurons whose value is zero.
+        leaves, z: the signals and Z, where they were kept.
     """
 
-    contrast: bool
-    reaches_silent: bool
+    dual: Contributions | None = None
+    reaches_silent = False
+    leaves: list[Tensor] | None = None
+    z: Tensor | None = None
+
+    def __call__(self, *signals: Tensor) -> Tensor:
+        raise NotImplementedError
 
     def of_dual(self) -> Contributions:
         """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
-        ...
-
-    def hand_down(self, *operands: Tensor) -> tuple[list[Tensor], Tensor] | None:
-        """From the signals and P, the shares and Z, where there is a quicker way than Excitation's own."""
-        ...
+        raise NotImplementedError
 
     def unexplained(self, z: Tensor) -> Tensor:
         """Whether probability could be lost, as a boolean (): at a neuron to which nothing contributes."""
-        ...
+        raise NotImplementedError
 
-    def __call__(self, *signals: Tensor) -> Tensor: ...
+    @property
+    def is_prepared_in_passing(self) -> bool:
+        """Whether shares() of a single prior finds and keeps Z, too, in less time than prepare() takes."""
+        return False
+
+    def prepare(self, *signals: Tensor) -> None:
+        """Find and keep Z, for several priors at once or to go down again."""
+        self.leaves, self.z = _sum_up(self, signals)
+
+    def shares(self, *operands: Tensor) -> list[Tensor]:
+        """From the signals and P, what each signal gets:  P_in = a * (dZ/da)^T (P / Z(a)), Eq. 10."""
+        *signals, P = operands
+        if self.leaves is None or self.z is None:
+            return _hand_down(*_sum_up(self, signals), P)
+        return _hand_down(self.leaves, self.z, P, keep=True)
 
 
 class Excitation(Function):
     """Eq. 4 and 10: a neuron hands its probability to its inputs in proportion to their contributions.
-
-    With Z(a) the sum of contributions, homogeneous of degree one, input i contributes a_i dZ_n/da_i to neuron n,
-    hence  P_in = a * (dZ/da)^T (P / Z(a)),  the whole-layer form of Eq. 10.
 
     The signals are the last of `operands`; `saved` holds what they were where `compute`, which makes the value,
     overwrites the first operand, else it is None.
@@ -115,35 +129,25 @@ class Excitation(Function):
     ) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(saved or operands[others:]))
-        ctx.contributions, ctx.first_signal = contributions, 4 + others
-        ctx.comes_again, ctx.kept = False, None  # whether Z is worth keeping for another way down, and it
+        ctx.contributions, ctx.others = contributions, others
         return _value(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Tensor | None, ...]:
-        rest = [None] * ctx.first_signal
+        rest = [None] * (4 + ctx.others)
         if P is None:
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
         contributions, signals = ctx.contributions, _saved(ctx)
         with quiet():
-            quick = contributions.hand_down(*signals, P)
-            if quick is None:
-                leaves, z = ctx.kept or _sum_up(contributions, signals)
-                ctx.kept = (leaves, z) if ctx.comes_again else None
-                quick = _hand_down(leaves, z, P, keep=ctx.comes_again), z.detach()
-            shares, total = quick
-            if ctx.comes_again:
-                ctx.lossy = contributions.unexplained(total)
-            if contributions.contrast:
-                of_dual = contributions.of_dual()
-                quick = of_dual.hand_down(*signals, P)
-                duals = _hand_down(*_sum_up(of_dual, signals), P) if quick is None else quick[0]
+            shares = contributions.shares(*signals, P)
+            if contributions.dual is not None:
+                duals = contributions.dual.shares(*signals, P)
                 shares = [share - dual for share, dual in zip(shares, duals, strict=True)]
         return *rest, *shares
 
 
-def _sum_up(contributions: Contributions, signals: tuple[Tensor, ...]) -> tuple[list[Tensor], Tensor]:
+def _sum_up(contributions: Contributions, signals: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
     """Z as a function of its inputs: these as leaves, and Z."""
     leaves = [a.detach().requires_grad_() for a in signals]
     with torch.enable_grad():

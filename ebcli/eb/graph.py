@@ -29,8 +29,8 @@ def is_made_by(node: Any, function: type[Function]) -> bool:
 
 
 def parents(node: Any) -> list[Any]:
-    """The nodes one step further down, towards the layer."""
-    return [parent for parent, _ in node.next_functions if parent is not None]
+    """The nodes one step further down, towards the layer; what was only overwritten with the value is none."""
+    return [parent for parent, _ in node.next_functions[getattr(node, "others", 0) :] if parent is not None]
 
 
 def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) -> Iterator[Any]:
@@ -73,7 +73,7 @@ def weighted_below(nodes: Iterable[Any]) -> list[Any]:
 
 
 def loses_nothing(root: Tensor) -> bool:
-    """Whether it is certain, after a pass down from `root`, that all probability arrives at the layer.
+    """Whether it is certain, after a pass down from `root` with sums kept, that all probability arrives at the layer.
 
     That is so if every neuron on the way was explained, and no operation has an operand that does not come from
     the layer, or a value of its own, such as a mask's or a padding's.
@@ -81,8 +81,11 @@ def loses_nothing(root: Tensor) -> bool:
     doubts: list[Tensor] = []
     for node in descend([root.grad_fn]):
         if is_made_by(node, Excitation):
-            doubts += [node.lossy] if hasattr(node, "lossy") else []
-            certain = all(node.needs_input_grad[node.first_signal :])
+            z = node.contributions.z
+            if z is None:
+                return False
+            doubts.append(node.contributions.unexplained(z.detach()))
+            certain = all(node.needs_input_grad[4 + node.others :])
         elif is_made_by(node, PassThrough) or node.name().endswith("AccumulateGrad"):  # the latter is the layer
             certain = True
         else:

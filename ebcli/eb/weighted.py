@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.functions import ratio
+from ebcli.eb.functions import Contributions, ratio
 from ebcli.errors import EbcliError
 
 _LARGE = 1 << 22  # weights; below, one block is as good as many
@@ -40,11 +40,11 @@ class LinearMap:
         assert self.per_output is not None
         return replace(self, orientation=self.per_output(gamma.detach().sign()))
 
-    def oriented(self, rows: slice = slice(None)) -> Tensor:
-        """W, or some rows of it, as its neurons see it."""
+    def oriented(self, *block: slice) -> Tensor:
+        """W as its neurons see it, or a block of it: some of its rows, some of its columns."""
         assert self.weight is not None
-        weight = self.weight.detach()[rows]
-        return weight if self.orientation is None else weight * self.orientation[rows]
+        weight = self.weight.detach()[block]
+        return weight if self.orientation is None else weight * self.orientation[block[:1]]
 
     def halves(self, *, both: bool) -> tuple[Tensor, ...]:
         """max(W, 0) and, if `both`, max(-W, 0)."""
@@ -53,7 +53,7 @@ class LinearMap:
         return (positive, positive - weight) if both else (positive,)  # exactly: one of the two is zero
 
 
-class WeightedSum:
+class WeightedSum(Contributions):
     """The contributions to the neurons of one layer y = W a + b: Z_n = sum_k max(s_n z_kn, 0), z_kn = a_k w_kn.
 
     Attributes:
@@ -64,16 +64,13 @@ class WeightedSum:
         reaches_silent: something above hands probability to neurons whatever their value (batch norm's shift).
         sign: s for all neurons, whatever their response: +1 for the unit of a class, -1 for its dual (Eq. 6).
             None, as for every layer below the classifier, follows the sign of each response.
-        contrast: see Contributions.
     """
 
     def __init__(self, linear: LinearMap, *, signal_is_nonnegative: bool, rectified: bool = False) -> None:
         self.linear = linear
         self.signal_is_nonnegative = signal_is_nonnegative
         self.rectified = rectified
-        self.reaches_silent = False
         self.sign: int | None = None if linear.weight is None else 1
-        self.contrast = False
         self.is_turned = False  # the response followed is a batch norm's, its sign turned back
         self._response: Tensor | None = None
         self._version = 0
@@ -140,38 +137,76 @@ class WeightedSum:
             nothing &= False if self._is_nonnegative() else self._signed_response() != 0
         return nothing.any()
 
-    def hand_down(self, signal: Tensor, P: Tensor) -> tuple[list[Tensor], Tensor] | None:
-        """The signal's share of P (..., out), and Z, a few rows of a large matrix W at a time; None for other maps.
+    def prepare(self, *signals: Tensor) -> None:
+        if self._is_large():
+            self._share_by_rows(*signals)
+        else:
+            super().prepare(*signals)
 
-        W+ and W- then never leave the processor's cache: to write them out takes longer than to multiply by them.
+    @property
+    def is_prepared_in_passing(self) -> bool:
+        return self._is_large()
+
+    def shares(self, *operands: Tensor) -> list[Tensor]:
+        if not self._is_large():
+            return super().shares(*operands)
+        signal, P = operands
+        return [self._share_by_rows(signal, P) if self.z is None else self._share_by_columns(signal, P, self.z)]
+
+    def _is_large(self) -> bool:
+        """Whether W is a matrix that takes longer to read than to multiply by.
+
+        It is then walked in blocks, whose W+ and W- never leave the processor's cache.
         """
         weight = self.linear.weight
         if self.linear.apply is not F.linear or weight is None or weight.is_cuda or weight.dtype == torch.float16:
-            return None
-        if weight.numel() < _LARGE:
-            return None
+            return False
+        return weight.numel() >= _LARGE
+
+    def _share_by_rows(self, signal: Tensor, P: Tensor | None = None) -> Tensor:
+        """The signal's share of P (..., out), reading W once; finds and keeps Z on the way."""
         signs, ups = self._signs(), self._parts(signal)
-        oriented, rows = self.linear.oriented, max(1, _BLOCK // weight.shape[1])
-        positive, negative = weight.new_empty(2, rows, weight.shape[1])
         slopes: list[Any] = [0] * len(ups)
         totals = []
-        for start in range(0, len(weight), rows):
-            block = slice(start, start + rows)
-            w = oriented(block)
-            halves = [torch.clamp(w, min=0, out=positive[: len(w)])]
-            if _takes_both(signs, ups):
-                halves.append(torch.clamp(w, max=0, out=negative[: len(w)]).neg_())
+        for block, halves in self._blocks(0, both=_takes_both(signs, ups)):
             z: Any = 0
-            for sign in (1, -1):
-                applies = signs == sign if isinstance(signs, int) else signs[..., block] == sign
-                if applies is False:
-                    continue
+            for sign, applies in _each(signs, block):
                 total: Any = sum(F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False))
-                q = ratio(P[..., block] * applies, total)
-                slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
                 z = z + total * applies
+                if P is not None:
+                    q = ratio(P[..., block] * applies, total)
+                    slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
             totals.append(z)
-        return [sum(up * slope for up, slope in zip(ups, slopes, strict=True))], torch.cat(totals, -1)
+        self.z = torch.cat(totals, -1)
+        return _of_parts(ups, slopes)
+
+    def _share_by_columns(self, signal: Tensor, P: Tensor, z: Tensor) -> Tensor:
+        """The signal's share of P (..., out), reading W once, where Z is known."""
+        signs, ups = self._signs(), self._parts(signal)
+        q = ratio(P, z)
+        by_sign = [(sign, q * applies) for sign, applies in _each(signs)]
+        shares = []
+        for block, halves in self._blocks(1, both=_takes_both(signs, ups)):
+            slopes: list[Any] = [0] * len(ups)
+            for sign, q in by_sign:
+                slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
+            shares.append(_of_parts([up[..., block] for up in ups], slopes))
+        return torch.cat(shares, -1)
+
+    def _blocks(self, axis: int, *, both: bool) -> Iterator[tuple[slice, list[Tensor]]]:
+        """Slices of rows (axis 0) or columns (1) of W; with each, until the next one, W+ and, if `both`, W-."""
+        weight = self.linear.weight
+        assert weight is not None
+        size, width = weight.shape[axis], max(1, _BLOCK // weight.shape[1 - axis])
+        buffers = [weight.new_empty(0) for _ in range(1 + both)]
+        for start in range(0, size, width):
+            block = slice(start, start + width)
+            w = self.linear.oriented(*[slice(None)] * axis, block)
+            positive = torch.clamp(w, min=0, out=buffers[0].resize_(w.shape))
+            halves = [positive]
+            if both:
+                halves.append(torch.sub(positive, w, out=buffers[1].resize_(w.shape)))
+            yield block, halves
 
     def _signed_response(self) -> Tensor:
         assert self._response is not None
@@ -188,7 +223,19 @@ def _takes_both(signs: int | Tensor, parts: list[Tensor]) -> bool:
     return len(parts) > 1 or not isinstance(signs, int) or signs < 0
 
 
-class SharedSum:
+def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, Any]]:
+    """Each sign that occurs, and for which of a block of neurons: a mask, or True for all."""
+    if isinstance(signs, int):
+        return [(signs, True)]
+    return [(sign, signs[..., block] == sign) for sign in (1, -1)]
+
+
+def _of_parts(parts: list[Tensor], slopes: list[Any]) -> Any:
+    """The shares of a+ and a- together."""
+    return sum(part * slope for part, slope in zip(parts, slopes, strict=True))
+
+
+class SharedSum(Contributions):
     """The contributions to y = a_1 + a_2 (a residual): Z = sum_k max(s a_k, 0), s the sign of y.
 
     Attributes:
@@ -196,11 +243,9 @@ class SharedSum:
     """
 
     weight = None
-    contrast = False
 
     def __init__(self, *scales: float) -> None:
         self.scales = scales
-        self.reaches_silent = False
 
     def __call__(self, *signals: Tensor) -> Tensor:
         terms = [a if scale == 1 else a * scale for a, scale in zip(signals, self.scales, strict=True)]
@@ -211,9 +256,6 @@ class SharedSum:
     def of_dual(self) -> SharedSum:
         """A sum has no weights to negate."""
         return self
-
-    def hand_down(self, *_operands: Tensor) -> None:
-        """There is no short cut."""
 
     def unexplained(self, z: Tensor) -> Tensor:
         return (z == 0).any() if self.reaches_silent else torch.zeros((), dtype=torch.bool, device=z.device)

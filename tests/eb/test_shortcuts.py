@@ -13,12 +13,12 @@ from ebcli.eb import backprop, weighted
 
 @pytest.fixture
 def in_blocks(monkeypatch):
-    """Matrices of any size are taken a few rows at a time; counts how many pieces there were."""
+    """Matrices of any size are taken a few rows or columns at a time; tells which pieces there were."""
     pieces = []
 
-    def counting(self, rows=slice(None), oriented=weighted.LinearMap.oriented):
-        pieces.append(rows)
-        return oriented(self, rows)
+    def counting(self, *block, oriented=weighted.LinearMap.oriented):
+        pieces.append(block)
+        return oriented(self, *block)
 
     monkeypatch.setattr(weighted, "_LARGE", 1)
     monkeypatch.setattr(weighted, "_BLOCK", 14)
@@ -38,7 +38,11 @@ def test_blocks(in_blocks, activation, contrastive):
         expected = reference.relevance(one_hot(classes), contrastive=contrastive)
         assert expected.abs().max() > 1e-6
         assert_equal(result.relevance[:, k], expected)
-    assert slice(4, 6) in in_blocks  # of 7 columns, two rows at a time
+        one = ebcli.excitation_backprop(net, x, classes, contrastive=contrastive)
+        assert_equal(one.relevance, expected)
+        assert_equal(one.mass, result.mass[:, k])
+    assert (slice(4, 6),) in in_blocks  # of 7 columns, two rows at a time
+    assert (slice(None), slice(1, 2)) in in_blocks  # of 9 rows, one column
 
 
 def test_all_rows_silent(in_blocks):
