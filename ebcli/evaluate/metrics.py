@@ -1,0 +1,158 @@
+"""What the field measures of saliency maps: functions of one map and what it is held against. No torch.
+
+A map without a finite positive value shows nothing, so it points nowhere: where a score is good if it is large,
+such a map scores 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from PIL import Image
+
+from ebcli.evaluate.extra import needed
+from ebcli.overlay import is_blank
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom; (0, 0) is the image's top left corner
+
+
+def resized(saliency: ArrayLike, size: tuple[int, int]) -> NDArray[np.float32]:
+    """A map (h, w) at an image's ``size`` (width, height): bicubic, (height, width)."""
+    values = np.asarray(saliency, dtype=np.float32)
+    return np.asarray(Image.fromarray(values).resize(size, Image.Resampling.BICUBIC))
+
+
+def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> float:
+    """Whether a map's maximum lies on an object: the pointing game (Zhang et al., ECCV 2016, section 4.1).
+
+    Args:
+        saliency: (H, W), at the image's own size; see ``resized``.
+        mask: (H, W), where the object is.
+        tolerance: how many pixels the maximum may lie away from the object.
+
+    Returns:
+        1.0 for a hit, 0.0 for a miss; where several pixels share the maximum, how many of them hit.
+
+    Raises:
+        ValueError: the shapes differ.
+    """
+    values, region = np.asarray(saliency), np.asarray(mask, dtype=bool)
+    if values.shape != region.shape:
+        raise ValueError(f"the map is {values.shape}, but the mask is {region.shape}: resize the map first")
+    if is_blank(values):
+        return 0.0
+    offsets = np.arange(-tolerance, tolerance + 1)
+    disc = offsets[:, None] ** 2 + offsets**2 <= tolerance**2
+    around, side = np.pad(region, tolerance), len(offsets)
+    peaks = np.argwhere(values == values.max())
+    return float(np.mean([(around[y : y + side, x : x + side] & disc).any() for y, x in peaks]))
+
+
+def is_difficult(mask: ArrayLike, others: int) -> bool:
+    """Whether a question of the pointing game is one of its *difficult* ones (section 4.1).
+
+    Args:
+        mask: (H, W), where the objects of the class are.
+        others: how many other classes are in the image.
+    """
+    return others > 0 and float(np.mean(np.asarray(mask, dtype=bool))) < 0.25
+
+
+def grid_score(saliency: ArrayLike, cell: int, n: int) -> float:
+    """How much of a map of an ``n`` x ``n`` mosaic lies in the right image: 0 to 1, 1 / n^2 for a constant map.
+
+    This is the localisation metric of the grid pointing game (Böhle et al., CVPR 2021, equation 9; Rao et al.,
+    CVPR 2022): the sum of the positive values there over the sum of all.
+
+    Args:
+        saliency: (h, w), a map of the whole mosaic at any resolution; a value on the border of two images counts
+            for both, by its area.
+        cell: which image is the right one, counted in rows from 0 at the top left.
+        n: how many images a row and a column have.
+    """
+    if is_blank(saliency):
+        return 0.0
+    positive = np.maximum(np.asarray(saliency, dtype=np.float64), 0)
+    return float((positive * _inside(positive.shape, cell, n)).sum() / positive.sum())
+
+
+def grid_hit(saliency: ArrayLike, cell: int, n: int) -> float:
+    """Whether the maximum of a map of a mosaic lies in the right image: 1.0 or 0.0.
+
+    Where several values share the maximum, the share of their area that does. The arguments are ``grid_score``'s.
+    """
+    if is_blank(saliency):
+        return 0.0
+    values = np.asarray(saliency)
+    return float(_inside(values.shape, cell, n)[values == values.max()].mean())
+
+
+def bounding_box(saliency: ArrayLike, alpha: float) -> Box | None:
+    """The smallest box around all that exceeds ``alpha`` times a map's mean (Zhang et al., section 4.2).
+
+    Args:
+        saliency: (H, W), at the image's own size; values below 0 count as 0.
+        alpha: times the mean.
+
+    Returns:
+        left, top, right, bottom in pixels, from (0, 0) at the top left corner; None if nothing exceeds it.
+    """
+    if is_blank(saliency):
+        return None
+    positive = np.maximum(np.asarray(saliency), 0)
+    rows, columns = np.nonzero(positive > alpha * positive.mean(dtype=np.float64))
+    if not len(rows):
+        return None
+    return float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1)
+
+
+def intersection_over_union(one: Box, other: Box) -> float:
+    """How well two boxes (left, top, right, bottom) agree, 0 to 1."""
+    width = min(one[2], other[2]) - max(one[0], other[0])
+    height = min(one[3], other[3]) - max(one[1], other[1])
+    common = max(width, 0.0) * max(height, 0.0)
+    areas = [(right - left) * (bottom - top) for left, top, right, bottom in (one, other)]
+    return common / (sum(areas) - common)
+
+
+def area_under(curve: ArrayLike) -> float:
+    """The area under a curve of equally spaced values over the interval from 0 to 1, by the trapezoidal rule."""
+    values = np.asarray(curve, dtype=np.float64)
+    return float((values[1:] + values[:-1]).mean() / 2)
+
+
+def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
+    """Spearman's rank correlation of two maps of one shape, -1 to 1; 0 where one is constant or not finite.
+
+    Raises:
+        ConfigurationError: SciPy is missing.
+    """
+    values = [np.asarray(saliency, dtype=np.float64).ravel() for saliency in (one, other)]
+    if not all(np.isfinite(v).all() and np.ptp(v) > 0 for v in values):
+        return 0.0
+    return float(needed("scipy.stats").spearmanr(*values).statistic)
+
+
+def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
+    """SSIM (Wang et al., 2004) of two maps (H, W) of one shape as they are drawn; 1 for equal ones.
+
+    They are drawn from 0, for all that is not positive, to each one's own maximum. H and W are at least 7.
+
+    Raises:
+        ConfigurationError: scikit-image is missing.
+    """
+    drawn = [
+        np.zeros(np.shape(saliency)) if is_blank(saliency) else np.maximum(saliency, 0) / np.max(saliency)
+        for saliency in (one, other)
+    ]
+    return float(needed("skimage.metrics").structural_similarity(*drawn, data_range=1.0))
+
+
+def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:
+    """For each value of a map (h, w), how much of its area lies in one of n x n images."""
+    parts = []
+    for count, index in zip(shape, divmod(cell, n), strict=True):
+        low, high = index * count / n, (index + 1) * count / n
+        starts = np.arange(count)
+        parts.append(np.clip(np.minimum(starts + 1, high) - np.maximum(starts, low), 0, 1))
+    return np.outer(*parts)
