@@ -149,7 +149,8 @@ def _losses(logits: Tensor, prior: Tensor) -> dict[str, Tensor]:
     losses: dict[str, Tensor] = {}
     for node, P in zip(nodes, arrived, strict=True):
         if P is not None:  # a layer that something is folded into is not on the way down
-            lost = P.where(node.contributions(*node.saved_tensors) == 0, 0).flatten(2).sum(2)
+            _, z = node.contributions.sum_up(*node.saved_tensors)
+            lost = P.where(z == 0, 0).flatten(2).sum(2)
             losses[node.site] = losses.get(node.site, 0) + lost
     return {site: lost for site, lost in losses.items() if lost.any()}
 

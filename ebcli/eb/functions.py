@@ -9,11 +9,10 @@ read from the tensor it made; the rules for batch norm and ReLU fold themselves 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -66,28 +65,30 @@ class PassThrough(Function):
 
 
 class Contributions:
-    """What explains a neuron: Z, the sum of its inputs' excitatory contributions, max(s z, 0).
-
-    Called with the signals it is Z, built of differentiable torch operations, never negative, and homogeneous of
-    degree one: doubling an input doubles its contribution. Input i then contributes a_i dZ_n/da_i to neuron n.
+    """What explains the neurons of one layer: Z, the sum of their inputs' excitatory contributions, max(s z, 0).
 
     Attributes:
         dual: what explains the neurons' duals, whose probability is subtracted (Eq. 8), as for the units of the
             classes; None for all others.
         reaches_silent: whether probability may arrive at neurons whose value is zero.
-        leaves, z: the signals and Z, where they were kept.
+        parts, z: what sum_up() found, where it was kept.
     """
 
     dual: Contributions | None = None
     reaches_silent = False
-    leaves: list[Tensor] | None = None
+    parts: list[Tensor] | None = None
     z: Tensor | None = None
-
-    def __call__(self, *signals: Tensor) -> Tensor:
-        raise NotImplementedError
 
     def of_dual(self) -> Contributions:
         """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
+        raise NotImplementedError
+
+    def sum_up(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
+        """The signals in parts, none of them ever below zero, and Z."""
+        raise NotImplementedError
+
+    def share_out(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
+        """What each signal gets of P."""
         raise NotImplementedError
 
     def unexplained(self, z: Tensor) -> Tensor:
@@ -101,14 +102,14 @@ class Contributions:
 
     def prepare(self, *signals: Tensor) -> None:
         """Find and keep Z, for several priors at once or to go down again."""
-        self.leaves, self.z = _sum_up(self, signals)
+        self.parts, self.z = self.sum_up(*signals)
 
     def shares(self, *operands: Tensor) -> list[Tensor]:
-        """From the signals and P, what each signal gets:  P_in = a * (dZ/da)^T (P / Z(a)), Eq. 10."""
+        """From the signals and P, what each signal gets."""
         *signals, P = operands
-        if self.leaves is None or self.z is None:
-            return _hand_down(*_sum_up(self, signals), P)
-        return _hand_down(self.leaves, self.z, P, keep=True)
+        if self.parts is None or self.z is None:
+            return self.share_out(*self.sum_up(*signals), P)
+        return self.share_out(self.parts, self.z, P)
 
 
 class Excitation(Function):
@@ -145,27 +146,6 @@ class Excitation(Function):
                 duals = contributions.dual.shares(*signals, P)
                 shares = [share - dual for share, dual in zip(shares, duals, strict=True)]
         return *rest, *shares
-
-
-def _sum_up(contributions: Contributions, signals: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-    """Z as a function of its inputs: these as leaves, and Z."""
-    leaves = [a.detach().requires_grad_() for a in signals]
-    with torch.enable_grad():
-        return leaves, contributions(*leaves)
-
-
-def _hand_down(leaves: list[Tensor], z: Tensor, P: Tensor, *, keep: bool = False) -> list[Tensor]:
-    """The shares of P; `keep` what is needed to do it again."""
-
-    def slopes(quotient: Tensor) -> tuple[Tensor, ...]:
-        return torch.autograd.grad(z, leaves, quotient, retain_graph=keep)
-
-    if z.dtype != torch.float16:
-        return [a.detach() * slope for a, slope in zip(leaves, slopes(ratio(P, z.detach())), strict=True)]
-    quotient = ratio(P.float(), z.detach().float())
-    scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
-    by_scale = slopes(ratio(quotient, scale).half())
-    return [(a.detach() * slope.float() * scale).half() for a, slope in zip(leaves, by_scale, strict=True)]
 
 
 def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:

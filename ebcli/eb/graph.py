@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
@@ -78,21 +77,18 @@ def loses_nothing(root: Tensor) -> bool:
     That is so if every neuron on the way was explained, and no operation has an operand that does not come from
     the layer, or a value of its own, such as a mask's or a padding's.
     """
-    doubts: list[Tensor] = []
     for node in descend([root.grad_fn]):
         if is_made_by(node, Excitation):
             z = node.contributions.z
-            if z is None:
-                return False
-            doubts.append(node.contributions.unexplained(z.detach()))
-            certain = all(node.needs_input_grad[4 + node.others :])
+            certain = z is not None and all(node.needs_input_grad[4 + node.others :])
+            certain = certain and not bool(node.contributions.unexplained(z.detach()))
         elif is_made_by(node, PassThrough) or node.name().endswith("AccumulateGrad"):  # the latter is the layer
             certain = True
         else:
             certain = _stem(node) in _ROUTING_NODES and len(parents(node)) == len(node.next_functions)
         if not certain:
             return False
-    return not doubts or not bool(torch.stack(doubts).any())
+    return True
 
 
 def mark_unexplained(values: Iterable[Tensor], site: str, refuse: Callable[[], None]) -> None:

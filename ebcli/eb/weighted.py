@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -95,37 +95,56 @@ class WeightedSum(Contributions):
         if self._response is not None and self._response.is_floating_point():
             self.follow(self._response.sign().to(torch.int8), self._site)
 
-    def __call__(self, *signals: Tensor) -> Tensor:
-        (signal,) = signals
-        signs, ups = self._signs(), self._parts(signal)
+    def sum_up(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
+        parts = [part.detach().requires_grad_() for part in self._parts(*signals)]
+        with torch.enable_grad():
+            return parts, self._total(parts)
+
+    def share_out(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
+        """P_in = a * (dZ/da)^T (P / Z), the whole-layer form of Eq. 10; Z is linear in each part of a."""
+
+        def slopes(quotient: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(z, parts, quotient, retain_graph=self.z is not None)
+
+        if z.dtype != torch.float16:
+            return [_of_parts(parts, slopes(ratio(P, z.detach())))]
+        quotient = ratio(P.float(), z.detach().float())
+        scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
+        return [(_of_parts(parts, [s.float() for s in slopes(ratio(quotient, scale).half())]) * scale).half()]
+
+    def _total(self, parts: list[Tensor]) -> Tensor:
+        """Z, of the signal's parts."""
+        signs = self._signs()
         if self.linear.weight is None:  # no weight is negative
 
             def of(sign: int) -> Tensor:
-                return self.linear.apply(ups[0 if sign > 0 else 1])
+                return self.linear.apply(parts[0 if sign > 0 else 1])
 
         else:
-            halves = self.linear.halves(both=_takes_both(signs, ups))
+            halves = self.linear.halves(both=_takes_both(signs, parts))
 
             def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
-                first, *rest = [self.linear.apply(up, half) for up, half in zip(ups, halves[::sign], strict=False)]
+                first, *rest = [self.linear.apply(a, half) for a, half in zip(parts, halves[::sign], strict=False)]
                 return first + rest[0] if rest else first
 
         if isinstance(signs, int):
             return of(signs)
-        return torch.where(signs > 0, of(1), torch.where(signs < 0, of(-1), 0))
+        total = torch.where(signs > 0, of(1), of(-1))
+        total.detach().masked_fill_(signs == 0, 0)
+        return total
 
     def _parts(self, signal: Tensor) -> list[Tensor]:
         """a+, and a- where there may be one."""
         return [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
 
     def _signs(self) -> int | Tensor:
-        """s, of all neurons or of each."""
+        """s of all neurons, or a tensor of which only the signs matter."""
         if self.sign is not None:
             return self.sign
         if (self.rectified and not self.reaches_silent) or self._is_nonnegative():
             return 1
         response = self._signed_response()
-        return torch.where(response > 0, 1, -1) if self.rectified else response.sign()
+        return torch.where(response > 0, 1, -1) if self.rectified else response
 
     def _is_nonnegative(self) -> bool:
         """Whether no response can be below zero."""
@@ -227,12 +246,12 @@ def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, An
     """Each sign that occurs, and for which of a block of neurons: a mask, or True for all."""
     if isinstance(signs, int):
         return [(signs, True)]
-    return [(sign, signs[..., block] == sign) for sign in (1, -1)]
+    return [(1, signs[..., block] > 0), (-1, signs[..., block] < 0)]
 
 
-def _of_parts(parts: list[Tensor], slopes: list[Any]) -> Any:
+def _of_parts(parts: Sequence[Tensor], slopes: Sequence[Any]) -> Any:
     """The shares of a+ and a- together."""
-    return sum(part * slope for part, slope in zip(parts, slopes, strict=True))
+    return sum(part.detach() * slope for part, slope in zip(parts, slopes, strict=True))
 
 
 class SharedSum(Contributions):
@@ -247,11 +266,18 @@ class SharedSum(Contributions):
     def __init__(self, *scales: float) -> None:
         self.scales = scales
 
-    def __call__(self, *signals: Tensor) -> Tensor:
-        terms = [a if scale == 1 else a * scale for a, scale in zip(signals, self.scales, strict=True)]
+    def sum_up(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
+        terms = [
+            a.detach() if scale == 1 else a.detach() * scale for a, scale in zip(signals, self.scales, strict=True)
+        ]
         # recomputed, not kept: the next operation may overwrite y in place
-        sign = sum(term.detach() for term in terms).sign()  # type: ignore[union-attr]
-        return sum((sign * term).clamp(min=0) for term in terms)  # type: ignore[return-value]
+        sign = sum(terms).sign()  # type: ignore[union-attr]
+        parts = [(sign * term).clamp_(min=0) for term in terms]
+        return parts, sum(parts)  # type: ignore[return-value]
+
+    def share_out(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
+        quotient = ratio(P, z)
+        return [part * quotient for part in parts]
 
     def of_dual(self) -> SharedSum:
         """A sum has no weights to negate."""
