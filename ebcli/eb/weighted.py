@@ -124,8 +124,7 @@ class WeightedSum(Contributions):
             halves = self.linear.halves(both=_takes_both(signs, parts))
 
             def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
-                first, *rest = [self.linear.apply(a, half) for a, half in zip(parts, halves[::sign], strict=False)]
-                return first + rest[0] if rest else first
+                return _added([self.linear.apply(a, half) for a, half in zip(parts, halves[::sign], strict=False)])
 
         if isinstance(signs, int):
             return of(signs)
@@ -190,7 +189,7 @@ class WeightedSum(Contributions):
         for block, halves in self._blocks(0, both=_takes_both(signs, ups)):
             z: Any = 0
             for sign, applies in _each(signs, block):
-                total: Any = sum(F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False))
+                total = _added([F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False)])
                 z = z + total * applies
                 if P is not None:
                     q = ratio(P[..., block] * applies, total)
@@ -251,7 +250,12 @@ def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, An
 
 def _of_parts(parts: Sequence[Tensor], slopes: Sequence[Any]) -> Any:
     """The shares of a+ and a- together."""
-    return sum(part.detach() * slope for part, slope in zip(parts, slopes, strict=True))
+    return _added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
+
+
+def _added(terms: Sequence[Any]) -> Any:
+    """Their sum; the built-in one would begin with 0, which takes another pass over a tensor."""
+    return sum(terms[1:], terms[0])
 
 
 class SharedSum(Contributions):
@@ -271,9 +275,9 @@ class SharedSum(Contributions):
             a.detach() if scale == 1 else a.detach() * scale for a, scale in zip(signals, self.scales, strict=True)
         ]
         # recomputed, not kept: the next operation may overwrite y in place
-        sign = sum(terms).sign()  # type: ignore[union-attr]
+        sign = _added(terms).sign()
         parts = [(sign * term).clamp_(min=0) for term in terms]
-        return parts, sum(parts)  # type: ignore[return-value]
+        return parts, _added(parts)
 
     def share_out(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
         quotient = ratio(P, z)
