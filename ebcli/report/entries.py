@@ -114,7 +114,10 @@ def _outcome(record: Mapping[str, Any], results: Mapping[int | None, Path]) -> O
     done = record["status"] == "done"
     for key in ("input", "place", "model", "weights", "layer", "method", "configuration"):
         os.fsencode(record[key])  # raises unless it is text that a file name could be
-    stamp = Stamp(int(record["input_bytes"]), int(record["input_mtime_ns"])) if done else None
+    names = None
+    if done:
+        stamp = Stamp(int(record["input_bytes"]), int(record["input_mtime_ns"]))
+        names = ThumbnailNames(record["place"], stamp, record["configuration"], record["layer"], record["method"])
     return Outcome(
         model=record["model"],
         weights=record["weights"],
@@ -122,8 +125,7 @@ def _outcome(record: Mapping[str, Any], results: Mapping[int | None, Path]) -> O
         method=record["method"],
         seconds=_number(record["seconds"]) or 0.0,
         error=None if done else str(record["error"]),
-        names=stamp
-        and ThumbnailNames(record["place"], stamp, record["configuration"], record["layer"], record["method"]),
+        names=names,
         classes=tuple(
             Shown(
                 index=int(shown["index"]),

@@ -105,7 +105,10 @@ function listen() {
     part("descending").textContent = descending ? "↓" : "↑";
   };
   on("descending", "click", () => direct(!filter.descending));
-  part("bar").addEventListener("submit", (event) => event.preventDefault());
+  part("bar").addEventListener("submit", (event) => {
+    event.preventDefault();
+    viewer.grid.focus(0);
+  });
   part("bar").addEventListener("reset", () => {
     const { layer, method } = filter; // these are tabs, which a form does not reset
     Object.assign(filter, unfiltered, { layer, method });
@@ -126,8 +129,8 @@ function onKey(event) {
   const writing = event.target.matches("input:not([type=radio], [type=range]), select, textarea");
   if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   if (event.key === "Escape" && event.target === part("query")) viewer.grid.focus(viewer.grid.active);
-  if (writing) return;
-  if (event.key === "/" && !viewer.dialog.open) {
+  else if (writing) return;
+  else if (event.key === "/" && !viewer.dialog.open) {
     part("query").focus();
     part("query").select();
   } else if (["1", "2", "3"].includes(event.key)) look.setView(look.views[event.key - 1]);

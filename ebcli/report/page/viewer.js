@@ -51,8 +51,9 @@ class Viewer {
     const { image, outcome, map } = one;
     this.part("viewer-name").textContent = image.name;
     this.part("position").textContent = `${this.index + 1} of ${this.grid.shown.length}`;
-    this.part("previous").disabled = this.index === 0;
-    this.part("next").disabled = this.index === this.grid.shown.length - 1;
+    // not disabled, which would take the focus, and with it the keys
+    this.part("previous").setAttribute("aria-disabled", this.index === 0);
+    this.part("next").setAttribute("aria-disabled", this.index === this.grid.shown.length - 1);
     const stage = this.dialog.querySelector(".stage");
     stage.id = "stage";
     stage.replaceChildren(picture(image, outcome, map));

@@ -1,0 +1,6 @@
+"""What the tests of the page share."""
+
+import pytest
+from browser import start
+
+browser = pytest.fixture(scope="session")(start)
