@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ebcli.models.classes import resolve_class
-    from ebcli.models.layer_listing import Layer, default_layer, layers, resolve_layer
+    from ebcli.models.layer_listing import Layer, default_layer, layers, resolve_layer, sweep
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
 
@@ -23,6 +23,7 @@ _HOME = {
     "model_names": "names",
     "resolve_class": "classes",
     "resolve_layer": "layer_listing",
+    "sweep": "layer_listing",
 }
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "model_names",
     "resolve_class",
     "resolve_layer",
+    "sweep",
 ]
 
 

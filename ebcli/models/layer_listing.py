@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -81,18 +82,31 @@ def default_layer(loaded: LoadedModel) -> str:
     for pattern, choose in _SETTLED:
         if pattern.match(loaded.name):
             return choose(loaded.net)
-    modules = dict(loaded.net.named_modules())
-    listed = layers(loaded)
-    weighted = [i for i, layer in enumerate(listed) if _is_weighted(modules[layer.name])]
-    below = listed[: weighted[-1]] if weighted else listed
-    strides = [layer.stride for layer in below if layer.stride is not None]
-    if not strides:
+    below = _with_stride(loaded)
+    if not below:
         raise LayerError(f"{loaded.name} has no layer with a spatial layout below its classifier")
+    strides = [stride for _, stride in below]
     # Where every layer is coarser, the finest will have to do
-    stride = max((s for s in strides if s <= MAX_STRIDE), default=min(strides))
-    stage = [layer.name for layer in below if layer.stride == stride]
-    outermost = min(name.count(".") for name in stage)
-    return next(name for name in reversed(stage) if name.count(".") == outermost)
+    chosen = max((stride for stride in strides if stride <= MAX_STRIDE), default=min(strides))
+    return _last_outermost([name for name, stride in below if stride == chosen])
+
+
+def sweep(loaded: LoadedModel) -> list[str]:
+    """One layer for each resolution, from the classifier's side down: of all near stride 32, of those near 16, ...
+
+    Of the layers below the classifier whose strides are nearest to the same power of two, it takes the last of the
+    outermost modules; ``default_layer`` stands for its own resolution.
+
+    Raises:
+        LayerError: no layer below the classifier has a spatial layout.
+    """
+    default = default_layer(loaded)
+    stages: dict[int, list[str]] = {}
+    for name, stride in _with_stride(loaded):
+        stages.setdefault(round(math.log2(stride)), []).append(name)
+    return [
+        default if default in stage else _last_outermost(stage) for _, stage in sorted(stages.items(), reverse=True)
+    ]
 
 
 def resolve_layer(loaded: LoadedModel, name: str) -> str:
@@ -168,6 +182,20 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
         if abs(columns - width * rows / height) < 1:
             return height / rows
     return None
+
+
+def _with_stride(loaded: LoadedModel) -> list[tuple[str, float]]:
+    """Names and strides of the layers below the classifier that have a spatial layout."""
+    modules = dict(loaded.net.named_modules())
+    listed = layers(loaded)
+    weighted = [i for i, layer in enumerate(listed) if _is_weighted(modules[layer.name])]
+    below = listed[: weighted[-1]] if weighted else listed
+    return [(layer.name, layer.stride) for layer in below if layer.stride is not None]
+
+
+def _last_outermost(names: Sequence[str]) -> str:
+    outermost = min(name.count(".") for name in names)
+    return next(name for name in reversed(names) if name.count(".") == outermost)
 
 
 def _is_weighted(module: nn.Module) -> bool:

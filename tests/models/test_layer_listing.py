@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import nn
 
 from ebcli.errors import LayerError
-from ebcli.models import Layer, LoadedModel, default_layer, layers, load_model, resolve_layer
+from ebcli.models import Layer, LoadedModel, default_layer, layers, load_model, resolve_layer, sweep
 
 
 def shapes_only(name: str) -> LoadedModel:
@@ -222,6 +223,20 @@ def test_a_network_without_spatial_layers_has_no_default():
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 7), nn.Linear(7, 2))
     with pytest.raises(LayerError, match="no layer with a spatial layout"):
         default_layer(wrapped(net))
+
+
+@pytest.mark.parametrize("model", ["vgg16", "resnet18", "densenet121", "inception_v3", "vit_b_16", "efficientnet_b0"])
+def test_a_sweep_halves_the_stride_from_layer_to_layer_and_has_the_default(model):
+    loaded = shapes_only(model)
+    chosen, found = sweep(loaded), listed(loaded)
+    strides = [found[name].stride for name in chosen]
+    assert default_layer(loaded) in chosen
+    for coarse, fine in pairwise(strides):
+        assert 1.5 < coarse / fine < 2.6
+    # nothing is coarser or finer by more than a rounding than what was chosen
+    others = [layer.stride for layer in found.values() if layer.stride is not None]
+    assert max(others) / strides[0] < 1.5
+    assert strides[-1] / min(others) < 1.5
 
 
 def test_a_wrong_layer_gets_the_closest():
