@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import click
 
-from ebcli.plan import FORMATS, RunPlan
+from ebcli.plan import FORMATS, SCALES, STYLES, RunPlan
 from ebcli.terminal import plain_errors, plain_warnings, report, say
 
 EPILOG = """
@@ -83,12 +83,21 @@ class _Shard(click.ParamType):
     default=RunPlan.weights,
     help="DEFAULT, the name of other weights of this model, a checkpoint file, or none for an untrained net.",
 )
-@click.option("--layer", metavar="NAME", show_default="the model's own", help="The layer whose map is drawn.")
+@click.option(
+    "--layer",
+    "layers",
+    envvar="EB_SALIENCY_LAYER",
+    metavar="NAME|input|all",
+    multiple=True,
+    show_default="the model's own",
+    help="The layer whose map is drawn. Can be repeated; input is the pixels, all one layer of each resolution.",
+)
 @click.option(
     "--contrastive/--marginal",
     default=RunPlan.contrastive,
     help="What speaks for the class more than against it, or all that excites it.",
 )
+@click.option("--with-marginal", is_flag=True, help="In panels, also show the marginal map beside the contrastive one.")
 @click.option(
     "--target",
     "targets",
@@ -118,12 +127,44 @@ class _Shard(click.ParamType):
     help="The pictures' format.",
 )
 @click.option("--raw", is_flag=True, help="Also write each image's signed relevance as a compressed .npz file.")
-@click.option("--cmap", metavar="NAME", default=RunPlan.cmap, help="A matplotlib colormap.")
+@click.option("--panel", is_flag=True, help="Draw one figure an image, of the photo and all its maps.")
+@click.option(
+    "--style",
+    type=click.Choice(STYLES, case_sensitive=False),
+    default=RunPlan.style,
+    help="How a map is laid on its photo.",
+)
+@click.option(
+    "--cmap",
+    metavar="NAME",
+    show_default="inferno; jet for --style paper, RdBu_r for --signed",
+    help="A matplotlib colormap.",
+)
 @click.option(
     "--alpha",
     type=click.FloatRange(0, 1),
     default=RunPlan.alpha,
-    help="How opaque the map is at its maximum.",
+    help="How opaque an overlay is at the upper end of its scale.",
+)
+@click.option("--signed", is_flag=True, help="Also draw what speaks against the class, on a scale symmetric about 0.")
+@click.option(
+    "--scale",
+    type=click.Choice(SCALES, case_sensitive=False),
+    default=RunPlan.scale,
+    help="Draw each map up to its own maximum, or all maps of the run on one scale, found beforehand.",
+)
+@click.option(
+    "--vmin",
+    type=float,
+    show_default="0",
+    help="The scale's lower end; 1 is an even spread of all probability over a map's cells.",
+)
+@click.option("--vmax", type=float, show_default="as --scale says", help="The scale's upper end, likewise.")
+@click.option(
+    "--percentile",
+    type=float,
+    default=RunPlan.percentile,
+    help="Where each map's own scale ends: at this percentile of its values above 0, 100 being the maximum.",
 )
 @click.option(
     "--skip-existing",

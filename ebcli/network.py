@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,32 +16,13 @@ from torchvision.transforms import functional
 
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.models import LoadedModel, default_layer, load_model, resolve_class, resolve_layer
-from ebcli.plan import RunPlan
+from ebcli.explained import Explained, LayerMaps
+from ebcli.models import LoadedModel, default_layer, load_model, resolve_class, resolve_layer, sweep
+from ebcli.output import slug
+from ebcli.plan import ALL, INPUT, RunPlan
 
 # Larger batches take more memory for little more speed: none at all on processors beyond 4.
 _CPU_BATCH, _GPU_BATCH = 4, 32
-
-
-@dataclass(frozen=True)
-class Explained:
-    """What the network says about one image, for K classes.
-
-    Attributes:
-        classes, scores, mass: (K,), the classes, their softmax probabilities, and what their marginal maps sum to.
-        maps: (K, h, w), signed.
-        losses: what each of the classes lost where, (K,) by operation; None if it was not asked for.
-        relevance: (K, ...), the signed relevance at the layer; None if it was not asked for.
-        seconds: this image's share of the time.
-    """
-
-    classes: list[int]
-    scores: list[float]
-    mass: list[float]
-    losses: dict[str, list[float]] | None
-    maps: NDArray[np.float32]
-    relevance: NDArray[np.float32] | None
-    seconds: float
 
 
 class Network:
@@ -51,7 +32,7 @@ class Network:
     whatever other images it meets there.
 
     Args:
-        plan: names the network, the layer and the classes.
+        plan: names the network, the layers and the classes.
 
     Raises:
         ConfigurationError: model, weights, layer, class or device do not exist or do not fit.
@@ -59,7 +40,7 @@ class Network:
 
     Attributes:
         loaded: the network.
-        layer: the layer's name.
+        layers: the layers' names.
         device: the device's name.
         num_classes: how many it tells apart.
         classes: the classes that all images get maps for; None for each image's most likely ones.
@@ -71,7 +52,7 @@ class Network:
         self.loaded = load_model(plan.model, plan.weights, self.device)
         # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
         self.loaded.net.to(memory_format=torch.channels_last)
-        self.layer = default_layer(self.loaded) if plan.layer is None else resolve_layer(self.loaded, plan.layer)
+        self.layers = _layers(plan, self.loaded)
         self._plan = plan
         self.batch_size = plan.batch_size or (_CPU_BATCH if self.device.startswith("cpu") else _GPU_BATCH)
         self.num_classes = self._probe()
@@ -136,23 +117,20 @@ class Network:
                 chosen.append(torch.tensor([self.classes] * len(logits), device=logits.device))
             return chosen[0]
 
-        result = self._backprop(self._inputs(np.stack(filled)), choose)
-        scores = result.logits.softmax(-1).gather(1, chosen[0]).tolist()
-        classes, mass = chosen[0].tolist(), result.mass.tolist()
-        losses = None if result.losses is None else {site: lost.tolist() for site, lost in result.losses.items()}
-        maps = result.maps.float().cpu().numpy()
-        relevance = result.relevance.float().cpu().numpy() if self._plan.raw else None
+        inputs = self._inputs(np.stack(filled))
+        results = self._backprop(inputs, choose, self._plan.contrastive)
+        if self._plan.with_marginal:
+            marginal = self._backprop(inputs, chosen[0], contrastive=False)
+        scores = results[0].logits.softmax(-1).gather(1, chosen[0]).tolist()
+        classes = chosen[0].tolist()
+        layers = [
+            _by_image(name, result, self._plan.raw, marginal[i] if self._plan.with_marginal else None)
+            for i, (name, result) in enumerate(zip(self.layers, results, strict=True))
+        ]
         seconds = (time.perf_counter() - start) / len(images)
         return [
-            # copies, lest one image's map keep the whole batch in memory
             Explained(
-                classes[i],
-                scores[i],
-                mass[i],
-                None if losses is None else {site: lost[i] for site, lost in losses.items()},
-                maps[i].copy(),
-                None if relevance is None else relevance[i].copy(),
-                seconds,
+                classes[i], scores[i], [self.category(k) for k in classes[i]], tuple(at[i] for at in layers), seconds
             )
             for i in range(len(images))
         ]
@@ -163,26 +141,73 @@ class Network:
         images = functional.convert_image_dtype(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous())
         return functional.normalize(images, preset.mean, preset.std).to(self.device)
 
-    def _backprop(self, inputs: Tensor, targets: Callable[[Tensor], Tensor]) -> ExcitationResult:
-        return excitation_backprop(
-            self.loaded.net,
-            inputs,
-            targets,
-            layer=self.layer,
-            contrastive=self._plan.contrastive,
-            unsupported="gradient" if self._plan.allow_unsupported else "error",
-            explain_losses=self._plan.explain_losses,
+    def _backprop(
+        self, inputs: Tensor, targets: Tensor | Callable[[Tensor], Tensor], contrastive: bool
+    ) -> tuple[ExcitationResult, ...]:
+        return tuple(
+            excitation_backprop(
+                self.loaded.net,
+                inputs,
+                targets,
+                layer=None if layer == INPUT else layer,
+                contrastive=contrastive,
+                unsupported="gradient" if self._plan.allow_unsupported else "error",
+                explain_losses=self._plan.explain_losses,
+            )
+            for layer in self.layers
         )
 
     def _probe(self) -> int:
         """Explain a grey image, for errors to come before any work; the number of classes."""
         side = self.loaded.transforms.crop_size[0]
         grey = torch.zeros(1, 3, side, side, device=self.device)
-        result = self._backprop(grey, lambda logits: torch.zeros(1, 1, dtype=torch.long, device=logits.device))
+
+        def first(logits: Tensor) -> Tensor:
+            return torch.zeros(1, 1, dtype=torch.long, device=logits.device)
+
+        results = self._backprop(grey, first, self._plan.contrastive)
         try:
-            return len(result.maps) and result.logits.shape[1]
+            for result in results:
+                len(result.maps)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
+        return results[0].logits.shape[1]
+
+
+def _by_image(name: str, result: ExcitationResult, raw: bool, marginal: ExcitationResult | None) -> list[LayerMaps]:
+    """A batch's maps at one layer, image by image."""
+    mass = result.mass.tolist()
+    losses = {site: lost.tolist() for site, lost in (result.losses or {}).items()}
+    maps = result.maps.float().cpu().numpy()
+    relevance = result.relevance.float().cpu().numpy() if raw else None
+    beside = None if marginal is None else marginal.maps.float().cpu().numpy()
+    return [
+        # copies, lest one image's map keep the whole batch in memory
+        LayerMaps(
+            name,
+            mass[i],
+            maps[i].copy(),
+            None if result.losses is None else {site: lost[i] for site, lost in losses.items()},
+            None if relevance is None else relevance[i].copy(),
+            None if beside is None else beside[i].copy(),
+        )
+        for i in range(len(maps))
+    ]
+
+
+def _layers(plan: RunPlan, loaded: LoadedModel) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in plan.layers or (default_layer(loaded),):
+        if name == ALL:
+            found += [*sweep(loaded), INPUT]
+        else:
+            found.append(name if name == INPUT else resolve_layer(loaded, name))
+    found = list(dict.fromkeys(found))
+    alike = Counter(map(slug, found))
+    if not plan.panel and len(alike) < len(found):
+        names = [repr(name) for name in found if alike[slug(name)] > 1]
+        raise ConfigurationError(f"the layers {' and '.join(names)} look alike in file names: run them one by one")
+    return tuple(found)
 
 
 def _device(name: str) -> str:

@@ -24,7 +24,9 @@ _SOFTWARE_TAG = 0x0131  # EXIF's name of the program that made a picture
 _LONGEST_STEM = 160  # bytes, which leaves room for a class and a suffix in the 255 that file systems take
 _LONGEST_SLUG = 60
 _OUTSIDE = "absolute"
-_RESULT = re.compile(r"(?P<stem>.+)\.(?:(?P<index>\d+)(?:-[a-z0-9-]+)?\.[a-z]+|npz)", re.DOTALL)
+_RESULT = re.compile(
+    r"(?P<stem>.+)\.(?:(?P<index>\d+)(?:-[a-z0-9-]+)?(?:@[a-z0-9-]+)?\.[a-z]+|panel\.[a-z]+|npz)", re.DOTALL
+)
 _SAVING: dict[str, dict[str, Any]] = {
     # level 3 takes a third of the default's time for files 4 % larger
     "png": {"format": "PNG", "compress_level": 3},
@@ -67,12 +69,19 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", ascii_name.lower())[:_LONGEST_SLUG].strip("-")
 
 
-def picture_place(place: Path, index: int, category: str | None, suffix: str = "png") -> Path:
+def picture_place(place: Path, index: int, category: str | None, suffix: str = "png", layer: str | None = None) -> Path:
     """``photos/cat.jpg`` + class 282 -> ``photos/cat.jpg.282-tiger-cat.png``.
 
-    The whole input name and the class index stand in it, so that different inputs and classes never meet.
+    The whole input name and the class index stand in it, so that different inputs and classes never meet. With a
+    layer, as where a run has several, it is ``photos/cat.jpg.282-tiger-cat@features-11.png``.
     """
-    return place.with_name(f"{place.name}." + "-".join(filter(None, (str(index), slug(category or "")))) + f".{suffix}")
+    shown = "-".join(filter(None, (str(index), slug(category or ""))))
+    return place.with_name(f"{place.name}.{shown}" + (f"@{slug(layer)}" if layer else "") + f".{suffix}")
+
+
+def panel_place(place: Path, suffix: str = "png") -> Path:
+    """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``."""
+    return place.with_name(f"{place.name}.panel.{suffix}")
 
 
 def raw_place(place: Path) -> Path:
@@ -83,7 +92,7 @@ def raw_place(place: Path) -> Path:
 def origin(result: Path) -> tuple[Path, int | None] | None:
     """Where a result's name comes from: the input's place, and the class; None for other names.
 
-    ``a.jpg.282-tiger-cat.png`` -> ``a.jpg``, 282; ``a.jpg.npz`` -> ``a.jpg``, None.
+    ``a.jpg.282-tiger-cat.png`` -> ``a.jpg``, 282; ``a.jpg.npz`` and ``a.jpg.panel.png`` -> ``a.jpg``, None.
     """
     match = _RESULT.fullmatch(result.name)
     if match is None:

@@ -11,18 +11,15 @@ from itertools import islice
 from pathlib import Path
 from time import perf_counter
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ebcli.errors import EbcliError, OutputError
+from ebcli.explained import Explained
 from ebcli.folder import OutputFolder
 from ebcli.images import Geometry
 from ebcli.inputs import Source
-from ebcli.network import Explained, Network
-from ebcli.output import mirrored, picture_place, raw_place
-from ebcli.overlay import is_blank
+from ebcli.network import Network
+from ebcli.output import mirrored, panel_place, picture_place, raw_place
 from ebcli.records import ClassRecord, Record
-from ebcli.tasks import Seen, Style, draw, look
+from ebcli.tasks import Drawing, Seen, draw, look
 from ebcli.workers import Workers
 
 _BATCHES_AHEAD = 2  # looked at while the network is busy
@@ -37,10 +34,9 @@ class Pipeline:
         network: the network.
         folder: where the results go.
         workers: who decodes and draws.
-        geometry, style: how.
+        geometry, drawing: how.
         shown: the output directory as its files are named in the records.
         common: a record with the fields that are the same for all images.
-        facts: what every raw file says of the network.
         fail_fast: stop at the first failure.
         stopping: set it, from anywhere, and what has begun is finished and nothing else begins.
     """
@@ -49,10 +45,9 @@ class Pipeline:
     folder: OutputFolder
     workers: Workers
     geometry: Geometry
-    style: Style
+    drawing: Drawing
     shown: Path
     common: Record
-    facts: dict[str, NDArray[np.str_]] | None
     fail_fast: bool
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -134,45 +129,29 @@ class Pipeline:
     def _finish(self, source: Source, seen: Seen, explained: Explained) -> Record:
         """Draw and write one image's results, then its record."""
         start = perf_counter()
-        place = mirrored(source.path)
-        names = [self.network.category(index) for index in explained.classes]
-        results = [
-            picture_place(place, index, name, self.style.format)
-            for index, name in zip(explained.classes, names, strict=True)
-        ]
-        arrays = None
-        if self.facts is not None:
-            results.append(raw_place(place))
-            arrays = {
-                **self.facts,
-                "relevance": explained.relevance,
-                "classes": np.array(explained.classes),
-                "names": np.array([name or "" for name in names]),
-                "scores": np.array(explained.scores, np.float32),
-                "mass": np.array(explained.mass, np.float32),
-            }
         try:
-            contents = self.workers.call(
-                draw, source.path, seen.stamp, self.geometry, self.style, explained.maps, arrays
-            )
+            drawn = self.workers.call(draw, source.path, seen.stamp, self.geometry, self.drawing, explained)
         except Exception as error:
             return self._failed(source, error, seen.seconds + explained.seconds + perf_counter() - start)
-        self.folder.write(dict(zip(results, contents, strict=True)))
+        results = self._results(mirrored(source.path), explained)
+        self.folder.write(dict(zip(results, drawn.files, strict=True)))
         record = replace(
             self._record(source),
             status="done",
             output=tuple(str(self.shown / result) for result in results),
-            output_bytes=tuple(map(len, contents)),
+            output_bytes=tuple(map(len, drawn.files)),
             classes=tuple(
                 ClassRecord(
-                    index,
-                    names[k],
+                    explained.classes[k],
+                    explained.names[k],
                     explained.scores[k],
-                    explained.mass[k],
-                    is_blank(explained.maps[k]),
-                    None if explained.losses is None else {site: lost[k] for site, lost in explained.losses.items()},
+                    at.mass[k],
+                    blank,
+                    None if at.losses is None else {site: lost[k] for site, lost in at.losses.items()},
+                    at.layer,
+                    float(at.maps[k].max()) * at.maps[k].size,
                 )
-                for k, index in enumerate(explained.classes)
+                for (k, at), blank in zip(explained.each_map(), drawn.blank, strict=True)
             ),
             seconds=round(seen.seconds + explained.seconds + perf_counter() - start, 4),
             input_bytes=seen.stamp.bytes,
@@ -180,6 +159,24 @@ class Pipeline:
         )
         self.folder.record(record)
         return record
+
+    def _results(self, place: Path, explained: Explained) -> list[Path]:
+        """Where the files go that ``draw`` makes."""
+        suffix = self.drawing.format
+        if self.drawing.panel:
+            results = [panel_place(place, suffix)]
+        else:
+            results = [
+                picture_place(
+                    place,
+                    explained.classes[k],
+                    explained.names[k],
+                    suffix,
+                    at.layer if len(explained.layers) > 1 else None,
+                )
+                for k, at in explained.each_map()
+            ]
+        return [*results, *([raw_place(place)] if self.drawing.facts is not None else [])]
 
     def _record(self, source: Source) -> Record:
         return replace(self.common, input=str(source.path), place=str(mirrored(source.path)))

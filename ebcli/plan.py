@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 
 FORMATS = ("png", "jpg", "webp")
+STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
+SCALES = ("image", "run")
+ALL, INPUT = "all", "input"  # what stands for a layer's name without being one
 
 
 @dataclass(frozen=True)
@@ -20,15 +24,24 @@ class RunPlan:
         shard: (i, n) for the i-th, from 1, of n parts that the images are dealt out to; None for all.
         model: a name from ``ebcli.model_names()``.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file, or ``"none"``.
-        layer: a ``named_modules()`` name, or None for the model's own default.
+        layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer of each resolution and
+            the pixels; empty for the model's own default.
         contrastive: contrastive maps if True, plain marginal ones if not.
+        with_marginal: in panels, also show the marginal map beside each contrastive one.
         targets: classes by index or by name; empty for the ``top_k`` most likely ones of each image.
         top_k: how many classes each image gets where ``targets`` is empty, at least 1.
         output: the directory that all files are written below.
         format: the pictures' format, one of ``FORMATS``.
         raw: also write each image's relevance and what belongs to it as a ``.npz`` file.
-        cmap: a matplotlib colormap's name.
-        alpha: how opaque the map is at its maximum, 0 to 1.
+        panel: one figure an image, of all its maps, in place of a picture a map.
+        style: how a map is laid on its photo, one of ``STYLES``.
+        cmap: a matplotlib colormap's name; None for the style's own.
+        alpha: how opaque an overlay is at the scale's upper end, 0 to 1.
+        signed: also draw what is below 0, on a scale symmetric about 0.
+        scale: ``"image"``, each map to its own maximum, or ``"run"``, one scale for all.
+        vmin, vmax: the scale's ends, 1 being an even spread of all probability over the map's cells; None for 0 and
+            for what ``scale`` says.
+        percentile: of a map's values above 0, the one that its own scale ends at; 100 for the maximum.
         skip_existing: leave out images whose results are there, computed with equal settings.
         overwrite: replace files that this program did not write, too.
         dry_run: only say which images would be worked on.
@@ -49,15 +62,23 @@ class RunPlan:
     shard: tuple[int, int] | None = None
     model: str = "efficientnet_lite0"
     weights: str = "DEFAULT"
-    layer: str | None = None
+    layers: tuple[str, ...] = ()
     contrastive: bool = True
+    with_marginal: bool = False
     targets: tuple[str, ...] = ()
     top_k: int = 1
     output: Path = Path("saliency")
     format: str = "png"
     raw: bool = False
-    cmap: str = "inferno"
+    panel: bool = False
+    style: str = "overlay"
+    cmap: str | None = None
     alpha: float = 0.85
+    signed: bool = False
+    scale: str = "image"
+    vmin: float | None = None
+    vmax: float | None = None
+    percentile: float = 100.0
     skip_existing: bool = False
     overwrite: bool = False
     dry_run: bool = False
@@ -82,7 +103,36 @@ class RunPlan:
             raise ConfigurationError(f"there is no format {self.format!r}: choose {', '.join(FORMATS)}")
         if not 0 <= self.alpha <= 1:  # also refuses NaN
             raise ConfigurationError(f"alpha is {self.alpha:g}, but it must lie between 0 and 1")
+        self._check_look()
+        if self.with_marginal and not (self.panel and self.contrastive):
+            raise ConfigurationError("with-marginal shows the marginal map beside the contrastive one in a panel")
         if self.batch_size is not None and self.batch_size < 1:
             raise ConfigurationError(f"the batch size is {self.batch_size}, but it must be at least 1")
         if self.workers is not None and self.workers < 0:
             raise ConfigurationError(f"workers is {self.workers}, but it cannot be less than 0")
+
+    def _check_look(self) -> None:
+        if self.style not in STYLES:
+            raise ConfigurationError(f"there is no style {self.style!r}: choose {', '.join(STYLES)}")
+        if self.scale not in SCALES:
+            raise ConfigurationError(f"there is no scale {self.scale!r}: choose {' or '.join(SCALES)}")
+        if self.signed and not self.contrastive:
+            raise ConfigurationError("a marginal map has nothing below 0: leave out signed, or choose contrastive maps")
+        if self.signed and self.style in ("mask", "paper"):
+            raise ConfigurationError(f"the style {self.style} cannot show what is below 0: leave out signed")
+        if self.style == "mask" and self.format == "jpg" and not self.panel:
+            raise ConfigurationError(
+                "the style mask needs transparency, which jpg lacks: choose the format png or webp"
+            )
+        if not 0 < self.percentile <= 100:
+            raise ConfigurationError(f"the percentile is {self.percentile:g}, but it must lie above 0 and up to 100")
+        if self.vmin is not None and not 0 <= self.vmin < inf:
+            raise ConfigurationError(f"vmin is {self.vmin:g}, but it must be at least 0")
+        if self.vmin is not None and self.signed:
+            raise ConfigurationError("a signed scale is symmetric about 0: give vmax alone")
+        if self.vmax is not None and not (self.vmin or 0) < self.vmax < inf:
+            raise ConfigurationError(f"vmax is {self.vmax:g}, but it must be greater than vmin, {self.vmin or 0:g}")
+        if self.vmax is not None and self.scale == "run":
+            raise ConfigurationError("the scale of a run ends at vmax if it is given: leave out one of them")
+        if self.percentile != 100 and (self.vmax is not None or self.scale == "run"):
+            raise ConfigurationError("a percentile is of each image's own scale: leave out vmax and the run's scale")

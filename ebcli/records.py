@@ -35,6 +35,8 @@ class ClassRecord:
         mass: what the marginal map sums to: the share of the probability that reached the layer.
         blank: the map had nothing to show, and the picture shows none.
         losses: how much of the probability got lost at which operations, where that was asked for.
+        layer: where the map is.
+        peak: the map's greatest value, 1 being an even spread of all probability over its cells.
     """
 
     index: int
@@ -43,6 +45,8 @@ class ClassRecord:
     mass: float
     blank: bool
     losses: dict[str, float] | None = None
+    layer: str = ""
+    peak: float | None = None
 
 
 @dataclass(frozen=True)
@@ -53,9 +57,10 @@ class Record:
         input: its path as it was given.
         status: ``"done"``; ``"failed"``, see ``error``; ``"planned"``, in a dry run; ``"not an image"``, for a file
             found in a directory: such files have no line among the records.
-        output: the result files: a picture for each of ``classes``, then the arrays if they were asked for.
+        output: the result files: a picture for each of ``classes``, or one panel of all, then the arrays if they were
+            asked for.
         output_bytes: their sizes.
-        classes: the classes of the maps, in order.
+        classes: the maps by their classes, in order; with several layers, each class once for each of them.
         seconds: how long this image took, waiting not counted.
         error: the reason of a failure.
         place: the input's path below the output directory, which the results' names start with.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -17,16 +17,17 @@ from ebcli import __version__
 from ebcli.folder import OutputFolder, refuse_foreign_files
 from ebcli.images import Geometry, has_image_suffix, is_recognised
 from ebcli.inputs import Source, find
+from ebcli.look import Look, palette
 from ebcli.models import layers as model_layers
 from ebcli.models import load_model
 from ebcli.models.loading import UNTRAINED
 from ebcli.network import Network
-from ebcli.output import is_own, mirrored, origin, picture_place, raw_place
-from ebcli.overlay import palette
+from ebcli.output import is_own, mirrored, origin, panel_place, picture_place, raw_place
 from ebcli.pipeline import Pipeline
 from ebcli.plan import RunPlan
 from ebcli.records import History, Record, configuration_hash, content_hash
-from ebcli.tasks import Style
+from ebcli.scale import run_vmax
+from ebcli.tasks import Drawing
 from ebcli.workers import Workers
 
 
@@ -35,11 +36,12 @@ class Run:
     """A run that is ready to go.
 
     Attributes:
-        model, weights, layer, device: what is used.
+        model, weights, layer, device: what is used; several layers with commas between them.
         total: how many files are to be worked on, at most: some may turn out to be no images.
         already: the inputs that are left out because they are done.
         results: works on the files as it is read, and tells what became of each, in order.
         stopping: set it, from a signal handler for example, and ``results`` ends after what has begun.
+        vmax: where the scale of all maps ends, 1 being an even spread; None if each map has its own.
     """
 
     model: str
@@ -50,6 +52,7 @@ class Run:
     already: tuple[Path, ...]
     results: Iterator[Record]
     stopping: Event = field(default_factory=Event)
+    vmax: float | None = None
 
 
 def run(plan: RunPlan) -> Run:
@@ -61,11 +64,18 @@ def run(plan: RunPlan) -> Run:
         UnsupportedOpError: the network has operations that no rule explains.
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
-    palette(plan.cmap)
+    look = Look.of(plan)
+    palette(look.cmap)
     network = Network(plan)
     history = History.read(plan.output)
-    sources = _sources(plan, history)
-    common = _common(plan, network)
+    everything = _sources(plan, history)
+    sources = everything if plan.shard is None else everything[plan.shard[0] - 1 :: plan.shard[1]]
+    # a batch is never larger than the run, and that does not depend on how much of it is done
+    network.batch_size = max(1, min(network.batch_size, len(sources)))
+    geometry = Geometry.of(network.loaded.transforms)
+    if plan.scale == "run":
+        look = replace(look, vmax=run_vmax(network, everything, geometry, look))
+    common = _common(plan, network, look)
     already, rest = [], sources
     if plan.skip_existing:
         done = [history.is_finished(plan.output, source.path, common.configuration) for source in sources]
@@ -78,11 +88,18 @@ def run(plan: RunPlan) -> Run:
     if plan.dry_run:
         results = _planned(rest, common)
     else:
-        # a batch is never larger than the run, and that does not depend on how much of it is done
-        network.batch_size = max(1, min(network.batch_size, len(sources)))
-        results = _results(plan, network, history, rest, common, stopping)
-    loaded = network.loaded
-    return Run(loaded.name, loaded.weights, network.layer, network.device, len(rest), tuple(already), results, stopping)
+        results = _results(plan, network, look, geometry, history, rest, common, stopping)
+    return Run(
+        common.model,
+        common.weights,
+        common.layer,
+        network.device,
+        len(rest),
+        tuple(already),
+        results,
+        stopping,
+        look.vmax,
+    )
 
 
 def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
@@ -101,7 +118,7 @@ def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
 
 
 def _sources(plan: RunPlan, history: History) -> list[Source]:
-    """The files of this run's shard; results of this and of other runs are no inputs, wherever they lie."""
+    """The files of all shards; results of this and of other runs are no inputs, wherever they lie."""
     root, real = os.path.realpath(plan.output), lru_cache(os.path.realpath)
 
     def is_result(path: Path) -> bool:
@@ -110,14 +127,10 @@ def _sources(plan: RunPlan, history: History) -> list[Source]:
         return recorded or (origin(path) is not None and is_own(path))
 
     sources = find(plan.images, plan.output, plan.include, plan.exclude)
-    sources = [source for source in sources if source.named or not is_result(source.path)]
-    if plan.shard is not None:
-        i, n = plan.shard
-        sources = sources[i - 1 :: n]
-    return sources
+    return [source for source in sources if source.named or not is_result(source.path)]
 
 
-def _common(plan: RunPlan, network: Network) -> Record:
+def _common(plan: RunPlan, network: Network, look: Look) -> Record:
     """The part of the records that is the same for all images."""
     loaded = network.loaded
     method = "contrastive EB" if plan.contrastive else "marginal EB"
@@ -128,11 +141,11 @@ def _common(plan: RunPlan, network: Network) -> Record:
         "weights": content_hash(Path(plan.weights)) if is_checkpoint else loaded.weights,
         "preprocessing": repr(loaded.transforms),  # of a checkpoint, these two depend on its file's name as well
         "categories": loaded.categories,
-        "layer": network.layer,
+        "layers": network.layers,
         "method": method,
         "unsupported": plan.allow_unsupported,
         "classes": plan.top_k if network.classes is None else network.classes,
-        "look": [plan.cmap, plan.alpha, plan.format],
+        "look": [*astuple(look), plan.format, plan.panel, plan.with_marginal],
         "raw": plan.raw,
     }
     return Record(
@@ -141,7 +154,7 @@ def _common(plan: RunPlan, network: Network) -> Record:
         configuration=configuration_hash(settings),
         model=loaded.name,
         weights=loaded.weights,
-        layer=network.layer,
+        layer=", ".join(network.layers),
         method=method,
     )
 
@@ -153,9 +166,14 @@ def _is_result(path: Path, plan: RunPlan, network: Network) -> bool:
         return False
     place, index = came
     if index is None:
-        return plan.raw and path == raw_place(place)
+        return (plan.raw and path == raw_place(place)) or (plan.panel and path == panel_place(place, plan.format))
     possible = range(network.num_classes) if network.classes is None else network.classes
-    return index in possible and path == picture_place(place, index, network.category(index), plan.format)
+    layers = network.layers if len(network.layers) > 1 else (None,)
+    return (
+        not plan.panel
+        and index in possible
+        and any(path == picture_place(place, index, network.category(index), plan.format, at) for at in layers)
+    )
 
 
 def _planned(sources: Sequence[Source], common: Record) -> Iterator[Record]:
@@ -167,17 +185,25 @@ def _planned(sources: Sequence[Source], common: Record) -> Iterator[Record]:
 
 
 def _results(
-    plan: RunPlan, network: Network, history: History, sources: Sequence[Source], common: Record, stopping: Event
+    plan: RunPlan,
+    network: Network,
+    look: Look,
+    geometry: Geometry,
+    history: History,
+    sources: Sequence[Source],
+    common: Record,
+    stopping: Event,
 ) -> Iterator[Record]:
     if not sources and not history.written:  # else a killed run may have left something to clear away
         return
     facts = {
         "model": np.array(common.model),
         "weights": np.array(common.weights),
-        "layer": np.array(common.layer),
+        "layer": np.array(network.layers if len(network.layers) > 1 else common.layer),
         "method": np.array(common.method),
         "versions": np.array([f"{name} {version(name)}" for name in ("ebcli", "torch", "torchvision")]),
     }
+    about = f"{common.model} ({common.weights}), layer {common.layer}, {common.method}"
     with (
         closing(OutputFolder(plan.output, history, plan.overwrite)) as folder,
         Workers(_worker_count(plan, len(sources))) as workers,
@@ -186,11 +212,10 @@ def _results(
             network=network,
             folder=folder,
             workers=workers,
-            geometry=Geometry.of(network.loaded.transforms),
-            style=Style(plan.cmap, plan.alpha, plan.format),
+            geometry=geometry,
+            drawing=Drawing(look, plan.format, plan.panel, about, facts if plan.raw else None),
             shown=plan.output,
             common=common,
-            facts=facts if plan.raw else None,
             fail_fast=plan.fail_fast,
             stopping=stopping,
         )

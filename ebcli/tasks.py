@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.errors import ImageError
+from ebcli.explained import Explained
 from ebcli.images import Geometry, decode, has_image_suffix, is_recognised, network_view, placement
 from ebcli.inputs import Source
+from ebcli.look import Look
 from ebcli.output import encode_arrays, encode_picture
-from ebcli.overlay import overlay
+from ebcli.overlay import is_blank_on, picture
+from ebcli.panel import panel
 
 
 @dataclass(frozen=True)
@@ -41,12 +44,30 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Style:
-    """How results look; the fields of a ``RunPlan``."""
+class Drawing:
+    """How results look.
 
-    cmap: str
-    alpha: float
+    Attributes:
+        look: how a map is laid on its photo.
+        format: the pictures' format.
+        panel: one figure of all maps in place of a picture for each.
+        about: what the maps are computed with, in words.
+        facts: the same for the raw files, by the arrays' names; None for no such files.
+    """
+
+    look: Look
     format: str
+    panel: bool
+    about: str
+    facts: Mapping[str, NDArray[np.str_]] | None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The contents of one image's result files, and whether its maps, as of ``each_map``, are blank."""
+
+    files: list[bytes]
+    blank: list[bool]
 
 
 def look(source: Source, geometry: Geometry) -> Seen | None:
@@ -67,15 +88,8 @@ def look(source: Source, geometry: Geometry) -> Seen | None:
     return Seen(pixels, stamp, time.perf_counter() - start)
 
 
-def draw(
-    path: Path,
-    stamp: Stamp,
-    geometry: Geometry,
-    style: Style,
-    maps: NDArray[np.float32],
-    raw: Mapping[str, ArrayLike] | None,
-) -> list[bytes]:
-    """The contents of one image's result files: a picture for each of its maps (K, h, w), then its arrays.
+def draw(path: Path, stamp: Stamp, geometry: Geometry, drawing: Drawing, explained: Explained) -> Drawn:
+    """One image's result files: a picture for each of its maps or a panel of all, then its arrays.
 
     The image is decoded once more, for to keep thousands of them until the network is done with them would take
     far more memory than decoding takes time.
@@ -86,9 +100,31 @@ def draw(
     image = decode(path)
     if Stamp.of(path) != stamp:
         raise ImageError("it was changed while it was being worked on")
-    place = placement(image.size, geometry)
-    files = [encode_picture(overlay(image, map_, place, style.cmap, style.alpha), style.format) for map_ in maps]
-    if raw is not None:
+    place, style = placement(image.size, geometry), drawing.look
+    maps = [at.maps[k] for k, at in explained.each_map()]
+    if drawing.panel:
+        pictures = iter([panel(image, place, explained, style, str(path), drawing.about)])
+    else:
+        pictures = (picture(image, map_, place, style) for map_ in maps)
+    files = [encode_picture(shown, drawing.format) for shown in pictures]
+    if drawing.facts is not None:
         crop = np.array([place.left, place.top, place.right, place.bottom])
-        files.append(encode_arrays({**raw, "maps": maps, "crop": crop, "image_size": np.array(image.size)}))
-    return files
+        facts = {**drawing.facts, "crop": crop, "image_size": np.array(image.size)}
+        files.append(encode_arrays(facts | _arrays(explained)))
+    return Drawn(files, [is_blank_on(image.size, map_, place, style.signed) for map_ in maps])
+
+
+def _arrays(explained: Explained) -> dict[str, ArrayLike]:
+    """What was explained, for a raw file; with several layers, each layer's name stands in its arrays' names."""
+    arrays: dict[str, ArrayLike] = {
+        "classes": np.array(explained.classes),
+        "names": np.array([name or "" for name in explained.names]),
+        "scores": np.array(explained.scores, np.float32),
+    }
+    for at in explained.layers:
+        where = f"@{at.layer}" if len(explained.layers) > 1 else ""
+        arrays[f"maps{where}"] = at.maps
+        arrays[f"mass{where}"] = np.array(at.mass, np.float32)
+        if at.relevance is not None:
+            arrays[f"relevance{where}"] = at.relevance
+    return arrays

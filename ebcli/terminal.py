@@ -41,6 +41,8 @@ def report(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) 
         say(f"{work.model} ({work.weights}), layer {work.layer}, on {work.device}")
         for path in work.already:
             say(f"{_shown(path)}: already done")
+    if plan.vmax is None and work.vmax is not None and not quiet:
+        say(f"All maps are drawn on one scale: --vmax {work.vmax:g} gives the same without looking at a sample first")
     counts: Counter[str] = Counter()
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     with _interrupts_stop(work.stopping) as interrupted:
@@ -67,8 +69,9 @@ def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> No
         if verbose:
             say(f"{name}: left out, it is not an image")
         return
+    several = len({shown.layer for shown in record.classes}) > 1
     for shown in record.classes:
-        title = f"class {shown.index}" + (f" ({shown.name})" if shown.name else "")
+        title = f"class {shown.index}" + f" ({shown.name})" * bool(shown.name) + f" at {shown.layer}" * several
         if verbose:
             say(f"{name}: {title}, probability {shown.score:.3f}, mass {shown.mass:.3f}{_lost(shown)}")
         if shown.blank and not quiet:

@@ -11,7 +11,9 @@ from ebcli.records import ClassRecord, Record
 from ebcli.run import Run
 
 PICTURE = "saliency/a.jpg.282-tiger-cat.png"
-DONE = Record("a.jpg", "done", (PICTURE,), (1234,), (ClassRecord(282, "tiger cat", 0.5, 0.75, blank=False),))
+DONE = Record(
+    "a.jpg", "done", (PICTURE,), (1234,), (ClassRecord(282, "tiger cat", 0.5, 0.75, False, None, "features.23", 3.5),)
+)
 
 
 def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:

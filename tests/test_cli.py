@@ -22,7 +22,12 @@ from ebcli.records import Record
     ("arguments", "expected"),
     [
         ("a.jpg", {}),
-        ("--model vgg16 --layer features.23 a.jpg", {"model": "vgg16", "layer": "features.23"}),
+        ("--model vgg16 --layer features.23 a.jpg", {"model": "vgg16", "layers": ("features.23",)}),
+        ("--layer features.23 --layer input a.jpg", {"layers": ("features.23", "input")}),
+        ("--layer all --panel --with-marginal a.jpg", {"layers": ("all",), "panel": True, "with_marginal": True}),
+        ("--style heatmap --signed --vmax 2 a.jpg", {"style": "heatmap", "signed": True, "vmax": 2.0}),
+        ("--style contour --scale run --vmin 0.5 a.jpg", {"style": "contour", "scale": "run", "vmin": 0.5}),
+        ("--percentile 99 a.jpg", {"percentile": 99.0}),
         ("--weights none a.jpg", {"weights": "none"}),
         ("--marginal a.jpg", {"contrastive": False}),
         ("--contrastive a.jpg", {"contrastive": True}),
@@ -52,7 +57,14 @@ OPTIONS = [parameter for parameter in main.params if isinstance(parameter, click
 VALUES = {
     "model": ("vgg16", "vgg16"),
     "weights": ("none", "none"),
-    "layer": ("features.23", "features.23"),
+    "layers": ("features.23 input", ("features.23", "input")),
+    "panel": ("1", True),
+    "style": ("contour", "contour"),
+    "signed": ("1", True),
+    "scale": ("run", "run"),
+    "vmin": ("0.5", 0.5),
+    "vmax": ("2", 2.0),
+    "percentile": ("99", 99.0),
     "contrastive": ("0", False),
     "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
     "top_k": ("4", 4),
@@ -75,6 +87,12 @@ VALUES = {
 }
 
 
+def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
+    result = invoke("--panel", "a.jpg", EB_SALIENCY_WITH_MARGINAL="1")
+    assert result.exit_code == 0, result.output
+    assert worker.mock_calls == [mock.call(RunPlan(images=(Path("a.jpg"),), panel=True, with_marginal=True))]
+
+
 @pytest.mark.parametrize("field", VALUES)
 def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.Mock) -> None:
     text, value = VALUES[field]
@@ -86,7 +104,7 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
-    assert set(VALUES) == set(RunPlan.__dataclass_fields__) - {"images", "explain_losses"}
+    assert set(VALUES) == set(RunPlan.__dataclass_fields__) - {"images", "explain_losses", "with_marginal"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)
@@ -151,7 +169,16 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     assert first["schema"] == second["schema"] == 1
     assert (first["status"], first["output"]) == ("done", [PICTURE])
     assert first["classes"] == [
-        {"index": 282, "name": "tiger cat", "score": 0.5, "mass": 0.75, "blank": False, "losses": None}
+        {
+            "index": 282,
+            "name": "tiger cat",
+            "score": 0.5,
+            "mass": 0.75,
+            "blank": False,
+            "losses": None,
+            "layer": "features.23",
+            "peak": 3.5,
+        }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")
 

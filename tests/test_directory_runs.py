@@ -12,11 +12,13 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from PIL import Image
 from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.network
 import ebcli.pipeline
+from ebcli.cli import main
 from ebcli.images import Geometry, decode, placement
 from ebcli.models import load_model
 from ebcli.plan import RunPlan
@@ -70,9 +72,10 @@ def test_maps_do_not_depend_on_batches_workers_order_or_shards() -> None:
 
 def test_batches_of_photos_equal_single_photos_with_the_bundled_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ebcli.network, "load_model", load_model)
-    options = ("--raw", "--layer", "features.11", "--target", "282", str(SAMPLES))
-    assert invoke("-o", "three", "--batch-size", "3", *options).exit_code == 0
-    assert invoke("-o", "one", "--batch-size", "1", *options).exit_code == 0
+    options = ("--raw", "--layer", "features.11", "--workers", "0", "--target", "282", str(SAMPLES))
+    for name, size in (("three", "3"), ("one", "1")):
+        result = CliRunner().invoke(main, ("-o", name, "--batch-size", size, *options))
+        assert result.exit_code == 0, result.output
     assert len(arrays("one")) == 4
     assert_equal_maps(arrays("three"), arrays("one"))
 
@@ -279,20 +282,23 @@ def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
 
 
 def test_every_setting_that_changes_results_makes_another_configuration(tmp_path: Path) -> None:
+    from ebcli.look import Look
     from ebcli.network import Network
     from ebcli.run import _common
 
     checkpoint = tmp_path / "own.pth"
 
     def configuration(**settings: Any) -> str:
-        plan = RunPlan((Path("a.jpg"),), **{"layer": "2", **settings})
-        return _common(plan, Network(plan)).configuration
+        plan = RunPlan((Path("a.jpg"),), **{"layers": ("2",), **settings})
+        return _common(plan, Network(plan), Look.of(plan)).configuration
 
     same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
     same += [{"skip_existing": True}, {"overwrite": True}, {"fail_fast": True}, {"include": ("*",)}]
     assert len({configuration(**settings) for settings in same}) == 1
-    other: list[dict[str, Any]] = [{}, {"layer": "0"}, {"contrastive": False}, {"targets": ("3",)}, {"top_k": 2}]
+    other: list[dict[str, Any]] = [{}, {"layers": ("0",)}, {"contrastive": False}, {"targets": ("3",)}, {"top_k": 2}]
     other += [{"targets": ("3", "4")}, {"format": "jpg"}, {"raw": True}, {"cmap": "jet"}, {"alpha": 0.5}]
+    other += [{"style": "heatmap"}, {"signed": True}, {"vmin": 0.5}, {"vmax": 2.0}, {"percentile": 99.0}]
+    other += [{"panel": True}, {"panel": True, "with_marginal": True}, {"layers": ("2", "0")}, {"layers": ("input",)}]
     assert len({configuration(**settings) for settings in other}) == len(other)
     assert configuration(targets=("class d",)) == configuration(targets=("3",))
 

@@ -32,7 +32,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def plan(**options: Any) -> RunPlan:
-    return RunPlan(images=(Path("a.jpg"),), layer="2", batch_size=2, **options)
+    return RunPlan(images=(Path("a.jpg"),), layers=("2",), batch_size=2, **options)
 
 
 def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
@@ -42,24 +42,25 @@ def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
     with pytest.warns(UserWarning, match="ordinary gradients, not excitation, were used for fft_fft2 in 3"):
         network = Network(plan(allow_unsupported=True))
     with pytest.warns(UserWarning, match="fft_fft2"):
-        assert np.isfinite(network.explain(IMAGES)[1].maps).all()
+        assert np.isfinite(network.explain(IMAGES)[1].layers[0].maps).all()
 
 
 def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> None:
     for module in loaded.net.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
             nn.init.constant_(module.bias, 0.5)
-    assert Network(plan()).explain(IMAGES)[0].losses is None
+    assert Network(plan()).explain(IMAGES)[0].layers[0].losses is None
     network = Network(plan(explain_losses=True, targets=("0", "2")))
     for explained in network.explain(IMAGES):
-        assert explained.losses is not None
+        (at,) = explained.layers
+        assert at.losses is not None
         for k in (0, 1):
-            lost = sum(by_class[k] for by_class in explained.losses.values())
-            assert explained.mass[k] + lost == pytest.approx(1, abs=1e-5)
+            lost = sum(by_class[k] for by_class in at.losses.values())
+            assert at.mass[k] + lost == pytest.approx(1, abs=1e-5)
 
 
 def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "default_layer", lambda _: "2")
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
     with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial extent.*, such as '2'"):
-        Network(RunPlan(images=(Path("a.jpg"),), layer=flat))
+        Network(RunPlan(images=(Path("a.jpg"),), layers=(flat,)))

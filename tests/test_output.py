@@ -16,6 +16,7 @@ from ebcli.output import (
     is_own,
     mirrored,
     origin,
+    panel_place,
     picture_place,
     raw_place,
     slug,
@@ -26,15 +27,21 @@ def test_the_name_holds_the_input_and_the_class() -> None:
     place = picture_place(Path("photos/photo.jpg"), 282, "tiger cat")
     assert place == Path("photos/photo.jpg.282-tiger-cat.png")
     assert picture_place(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
+    assert picture_place(Path("a.png"), 7, "cat", "webp", "features.11") == Path("a.png.7-cat@features-11.webp")
+    assert panel_place(Path("a.png"), "jpg") == Path("a.png.panel.jpg")
     assert raw_place(Path("a.png")) == Path("a.png.npz")
 
 
-@pytest.mark.parametrize("name", ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1"])
+@pytest.mark.parametrize(
+    "name", ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c"]
+)
 @pytest.mark.parametrize(("index", "category"), [(0, None), (282, "tiger cat"), (7, "猫")])
 def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category: str | None) -> None:
     place = Path("photos", name)
     for suffix in ("png", "jpg", "webp"):
         assert origin(picture_place(place, index, category, suffix)) == (place, index)
+        assert origin(picture_place(place, index, category, suffix, "features.11")) == (place, index)
+        assert origin(panel_place(place, suffix)) == (place, None)
     assert origin(raw_place(place)) == (place, None)
 
 
@@ -62,12 +69,15 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
     inputs = [
         "a.jpg", "a.png", "a", "b/a.jpg", "../a.jpg", "../../a.jpg", "b/../../a.jpg.png",
         "/a.jpg", "/b/a.jpg", "absolute/a.jpg", "/absolute/a.jpg",
-        "absolute/absolute/a.jpg", " a.jpg", ".a.jpg",
+        "absolute/absolute/a.jpg", " a.jpg", ".a.jpg", "a.jpg.panel", "a.jpg.1-cat@b", "a.jpg@b", "a.jpg.1-cat@a",
     ]  # fmt: skip
     # `../../a.jpg` and the like are the very same files as some absolute path, but not as another of these
     assert len({os.path.normpath(tmp_path / name) for name in inputs}) == len(inputs)
     output = tmp_path / "out"
-    places = [output / picture_place(mirrored(Path(name)), index, "cat") for name in inputs for index in (1, 11)]
+    mirrors = [mirrored(Path(name)) for name in inputs]
+    places = [output / picture_place(place, index, "cat") for place in mirrors for index in (1, 11)]
+    places += [output / picture_place(place, 1, "cat", "png", layer) for place in mirrors for layer in ("a.1", "b")]
+    places += [output / function(place) for place in mirrors for function in (panel_place, raw_place)]
     assert len(set(places)) == len(places)
     assert all(os.path.normpath(place).startswith(f"{output}{os.sep}") for place in places)
 

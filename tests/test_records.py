@@ -62,7 +62,16 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     entry = json.loads(line, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
     assert os.fsencode(entry["input"]) == os.fsencode(name)
     assert entry["classes"] == [
-        {"index": 1, "name": 'a "b"', "score": None, "mass": None, "blank": True, "losses": None}
+        {
+            "index": 1,
+            "name": 'a "b"',
+            "score": None,
+            "mass": None,
+            "blank": True,
+            "losses": None,
+            "layer": "",
+            "peak": None,
+        }
     ]
     assert entry["schema"] == 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import threading
@@ -51,6 +52,26 @@ def test_an_empty_map_is_said(worker: mock.Mock) -> None:
     result = invoke("a.jpg")
     assert result.exit_code == 0
     assert "a.jpg: the map of class 1 is empty" in result.stderr
+
+
+def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
+    shown = tuple(ClassRecord(1, "cat", 0.5, 1.0, blank=True, layer=layer) for layer in ("features.5", "input"))
+    worker.return_value = finished(Record("a.jpg", "done", classes=shown))
+    lines = invoke("-v", "a.jpg").stderr.splitlines()
+    for layer in ("features.5", "input"):
+        assert f"a.jpg: class 1 (cat) at {layer}, probability 0.500, mass 1.000" in lines
+        assert f"a.jpg: the map of class 1 (cat) at {layer} is empty, so the picture shows none" in lines
+
+
+def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
+    for option, expected in (
+        (["--scale", "run"], "--vmax 0.36"),
+        (["--vmax", "0.36"], ""),
+        (["--scale", "run", "-q"], ""),
+    ):
+        worker.return_value = dataclasses.replace(finished(DONE), vmax=0.36)
+        stderr = invoke(*option, "a.jpg").stderr
+        assert (expected in stderr) if expected else stderr == ""
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
