@@ -207,8 +207,8 @@ def localise(
 ) -> Benchmark:
     """Localisation: is a map's box the object's?
 
-    Zhang et al., ECCV 2016. On the photos below IMAGES; for NAME.JPEG, its boxes in NAME.xml below ANNOTATIONS, in the format of VOC and
-    ImageNet.
+    Zhang et al., ECCV 2016. On the photos below IMAGES; the boxes of NAME.JPEG are in NAME.xml below ANNOTATIONS, in
+    the format of VOC and ImageNet.
     """
     from ebcli.evaluate.annotations import read_classes
     from ebcli.evaluate.localise import localise as test

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torchvision.transforms import functional
 
 from ebcli.errors import ConfigurationError
 from ebcli.evaluate.benchmark import Benchmark, Row, grouped, mean
@@ -49,8 +49,8 @@ def grid(
     """Böhle et al., Convolutional Dynamic Alignment Networks, CVPR 2021; Rao et al., CVPR 2022.
 
     A mosaic is made of n x n images of different classes that the network recognises, each preprocessed as for
-    itself, and every one of their classes is one question. The table has the mean of ``grid_score`` and of
-    ``grid_hit``.
+    itself, and every one of their classes is one question. The table has the mean and the median of
+    ``grid_score``, and the mean of ``grid_hit``.
 
     Args:
         subject: the network.
@@ -79,9 +79,8 @@ def grid(
         chosen = generator.choice(len(by_class), n * n, replace=False)
         candidates = list(by_class.values())
         rows = [candidates[index][generator.integers(len(candidates[index]))] for index in chosen]
-        images = [subject.inputs(decode(pictures.path(row["image"]))) for row in rows]
-        small = [functional.resize(image, [side, side], antialias=True) for image in images]
-        mosaic = torch.cat([torch.cat(small[i : i + n], 3) for i in range(0, n * n, n)], 2)
+        cells = [subject.inputs(decode(pictures.path(row["image"])), side) for row in rows]
+        mosaic = torch.cat([torch.cat(cells[i : i + n], 3) for i in range(0, n * n, n)], 2)
         return [
             {
                 "method": method,
@@ -100,6 +99,7 @@ def grid(
                 "method": method,
                 "layer": layer,
                 "score": mean(found, "score"),
+                "median": statistics.median(row["score"] for row in found),
                 "hits": mean(found, "hit"),
                 "questions": len(found),
             }

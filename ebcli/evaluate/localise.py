@@ -70,7 +70,7 @@ def localise(
             return []
         rows = []
         indices = [index_of(name) for name in names]
-        for method, layer, maps in subject.explain(subject.inputs(image, side), indices, key):
+        for method, layer, maps in subject.explain(subject.whole(image, side), indices, key):
             for name, saliency in zip(names, maps, strict=True):
                 fine = resized(saliency, image.size)
                 for alpha in alphas:

@@ -49,7 +49,7 @@ def pointing(
             return []
         classes = list(masks)
         rows = []
-        for method, layer, maps in subject.explain(subject.inputs(image, side), classes, key):
+        for method, layer, maps in subject.explain(subject.whole(image, side), classes, key):
             for index, saliency in zip(classes, maps, strict=True):
                 mask = masks[index]
                 row = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -86,15 +87,21 @@ class Subject:
             ) from error
 
     def inputs(self, image: Image.Image, side: int | None = None) -> Tensor:
-        """An image as the network gets it, (1, 3, H, W), normalised.
+        """What the weights' preprocessing makes of an image (RGB), (1, 3, side, side): its centre, normalised.
 
         Args:
-            image: RGB.
-            side: the shorter side's length, and the whole image; None for the preset's square.
+            image: the photo.
+            side: None for the preprocessing's own; with another one it shows as much of the photo.
         """
+        preset = copy.copy(self.loaded.transforms)
+        if side is not None:
+            preset.resize_size = [round(preset.resize_size[0] * side / preset.crop_size[0])]
+            preset.crop_size = [side]
+        return preset(image)[None].to(self.device)
+
+    def whole(self, image: Image.Image, side: int) -> Tensor:
+        """All of an image (RGB), its shorter side resized to ``side``, (1, 3, H, W), normalised."""
         preset = self.loaded.transforms
-        if side is None:
-            return preset(image)[None].to(self.device)
         small = functional.to_tensor(functional.resize(image, [side], preset.interpolation))
         return functional.normalize(small, preset.mean, preset.std)[None].to(self.device)
 

@@ -1,0 +1,57 @@
+"""A network that knows colours, so that what its maps must show can be told by looking at the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import nn
+from torchvision.transforms._presets import ImageClassification
+
+from ebcli.models import LoadedModel
+
+RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+SIDE = 32
+
+Rectangle = tuple[int, int, int, int]  # left, top, right, bottom
+
+
+def colour_net(num_classes: int = 3) -> nn.Module:
+    """Class 0, 1 and 2 are as likely as there is red, green and blue; ``0.weight`` and ``5.weight`` are identities."""
+    pixels, classifier = nn.Conv2d(3, 3, 1, bias=False), nn.Linear(3, num_classes, bias=False)
+    with torch.no_grad():
+        pixels.weight.copy_(torch.eye(3)[:, :, None, None])
+        classifier.weight.copy_(20 * torch.eye(num_classes, 3))
+    net = nn.Sequential(pixels, nn.ReLU(inplace=True), nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), classifier)
+    return net.eval()
+
+
+def load_colours(name: str = "colours", weights: str = "none", device: str = "cpu") -> LoadedModel:
+    """A stand-in for ``load_model``; the model's name tells the number of classes, as in ``colours20``."""
+    torch.set_num_threads(1)
+    num_classes = int(name.removeprefix("colours") or 3)
+    preset = ImageClassification(crop_size=SIDE, resize_size=SIDE, mean=(0.0,) * 3, std=(1.0,) * 3)
+    names = ("red", "green", "blue", *(f"nothing {i}" for i in range(3, num_classes)))
+    return LoadedModel(name, colour_net(num_classes), preset, names, weights)
+
+
+def painted(size: tuple[int, int], *patches: tuple[tuple[int, int, int], Rectangle]) -> Image.Image:
+    """A black image with coloured rectangles."""
+    pixels = np.zeros((size[1], size[0], 3), dtype=np.uint8)
+    for colour, (left, top, right, bottom) in patches:
+        pixels[top:bottom, left:right] = colour
+    return Image.fromarray(pixels)
+
+
+def colour_photos(folder: Path, count: int = 6) -> dict[str, int]:
+    """So many square photos of one colour each, in a corner; their classes."""
+    folder.mkdir()
+    classes = {}
+    for index in range(count):
+        name = f"{index}.png"
+        left = 8 * (index % 4)
+        painted((SIDE, SIDE), ((RED, GREEN, BLUE)[index % 3], (left, 4, left + 8, 20))).save(folder / name)
+        classes[name] = index % 3
+    return classes

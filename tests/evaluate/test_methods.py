@@ -1,0 +1,115 @@
+"""The methods' maps: closed forms, Captum, and what needs no network."""
+
+from __future__ import annotations
+
+import captum.attr
+import pytest
+import torch
+from colours import colour_net
+from torch import nn
+
+import ebcli
+from ebcli.errors import LayerError
+from ebcli.evaluate.methods import IMPLEMENTED
+
+torch.manual_seed(0)
+INPUTS = torch.rand(1, 3, 12, 16)
+CLASSES = torch.tensor([[1, 4]])
+
+
+def deep_net() -> nn.Module:
+    """Each layer is followed by one that works in place."""
+    torch.manual_seed(1)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, padding=1),
+        nn.ReLU(inplace=True),
+        nn.Conv2d(6, 8, 3, stride=2, padding=1),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 5),
+    ).eval()
+
+
+@pytest.mark.parametrize("method", list(IMPLEMENTED))
+def test_each_method_gives_a_map_for_each_class(method: str) -> None:
+    maps = IMPLEMENTED[method](deep_net(), INPUTS, CLASSES, "3")
+    whole = method in ("random", "centre")
+    assert maps.shape == (2, 12, 16) if whole else (2, 6, 8)
+    assert maps.isfinite().all()
+
+
+@pytest.mark.parametrize("contrastive", [True, False])
+def test_excitation_backprop_is_the_packages_own(contrastive: bool) -> None:
+    net = deep_net()
+    for place, index in enumerate(CLASSES[0].tolist()):
+        own = ebcli.excitation_backprop(net, INPUTS, index, layer="1", contrastive=contrastive).maps[0]
+        maps = IMPLEMENTED["contrastive" if contrastive else "marginal"](net, INPUTS, CLASSES, "1")
+        torch.testing.assert_close(maps[place], own)
+
+
+def test_gradients_of_a_linear_network_are_its_weights() -> None:
+    linear = nn.Linear(3 * 12 * 16, 5)
+    net = nn.Sequential(nn.Identity(), nn.Flatten(), linear)
+    weights = linear.weight.detach()[CLASSES[0]].reshape(2, 3, 12, 16)
+    for layer in (None, "0"):
+        torch.testing.assert_close(IMPLEMENTED["gradient"](net, INPUTS, CLASSES, layer), weights.abs().sum(1))
+        found = IMPLEMENTED["gradient-x-input"](net, INPUTS, CLASSES, layer)
+        torch.testing.assert_close(found, (weights * INPUTS).sum(1))
+
+
+@pytest.mark.parametrize("layer", ["0", "1", "2"])
+def test_gradient_x_input_agrees_with_captum(layer: str) -> None:
+    net = deep_net()
+    if layer != "1":  # Captum reads the layer's output after the next one has worked on it in place
+        net.get_submodule(str(int(layer) + 1)).inplace = False
+    explainer = captum.attr.LayerGradientXActivation(net, net.get_submodule(layer))
+    for place, index in enumerate(CLASSES[0].tolist()):
+        expected = explainer.attribute(INPUTS.clone(), target=index).detach().sum(1)[0]
+        maps = IMPLEMENTED["gradient-x-input"](deep_net(), INPUTS, CLASSES, layer)
+        torch.testing.assert_close(maps[place], expected)
+
+
+def test_grad_cam_by_its_definition() -> None:
+    """Each channel weighs its gradient's mean; below 0 nothing counts (Selvaraju et al., equations 1 and 2)."""
+    net = deep_net()
+    below, above = net[:4], net[4:]
+    activation = below(INPUTS).detach().requires_grad_()
+    for place, index in enumerate(CLASSES[0].tolist()):
+        (gradient,) = torch.autograd.grad(above(activation)[0, index], activation)
+        expected = (gradient.mean((2, 3), keepdim=True) * activation).sum(1).relu()[0]
+        torch.testing.assert_close(IMPLEMENTED["grad-cam"](net, INPUTS, CLASSES, "3")[place], expected)
+
+
+def test_grad_cam_refuses_what_has_no_channels() -> None:
+    with pytest.raises(LayerError, match="the input is none"):
+        IMPLEMENTED["grad-cam"](deep_net(), INPUTS, CLASSES, None)
+
+    class ChannelsLast(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.repeat(1, 20, 1, 1).permute(0, 2, 3, 1)
+
+    net = nn.Sequential(ChannelsLast(), nn.Flatten(), nn.Linear(60 * 12 * 16, 5))
+    with pytest.raises(LayerError, match=r"\(channels, height, width\), and '0' is none"):
+        IMPLEMENTED["grad-cam"](net, INPUTS, CLASSES, "0")
+
+
+def test_nothing_of_the_network_changes() -> None:
+    net = deep_net()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    for method in IMPLEMENTED.values():
+        method(net, INPUTS, CLASSES, "3")
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not any(module._forward_hooks for module in net.modules())
+    assert all(parameter.grad is None for parameter in net.parameters())
+
+
+def test_the_centre_is_brightest_and_random_maps_differ() -> None:
+    saliency = IMPLEMENTED["centre"](colour_net(), torch.zeros(1, 3, 31, 51), torch.tensor([[0, 1]]), None)
+    assert torch.equal(saliency[0], saliency[1])
+    assert divmod(int(saliency[0].argmax()), 51) == (15, 25)
+    assert saliency.min() >= 0
+    torch.manual_seed(0)
+    one, other = (IMPLEMENTED["random"](colour_net(), INPUTS, CLASSES, None) for _ in range(2))
+    assert len({one[0, 0, 0].item(), one[1, 0, 0].item(), other[0, 0, 0].item()}) == 3
