@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ebcli.output import origin
 from ebcli.records import FILE, SCHEMA
 from ebcli.report.thumbnails import ThumbnailNames
 from ebcli.tasks import Stamp
@@ -19,7 +19,10 @@ from ebcli.tasks import Stamp
 
 @dataclass(frozen=True)
 class Shown:
-    """One class of an input, as in its record; ``result`` is its picture, relative to the output directory."""
+    """One map of an input, as in its record.
+
+    ``result`` is its picture, or a panel that it is in, relative to the output directory; None if it is not there.
+    """
 
     index: int
     name: str | None
@@ -49,17 +52,12 @@ class Outcome:
     raw: Path | None
 
 
-@dataclass
+@dataclass(frozen=True)
 class Entry:
-    """One input.
-
-    Attributes:
-        input: its path as it was last given.
-        outcomes: what came of it, by layer and method, the latest one last.
-    """
+    """One input: its path as it was last given, and what came of it, once for each layer and method, latest last."""
 
     input: str
-    outcomes: dict[tuple[str, str], Outcome] = field(default_factory=dict)
+    outcomes: tuple[Outcome, ...]
 
 
 def read_entries(directory: Path) -> list[Entry]:
@@ -75,28 +73,31 @@ def read_entries(directory: Path) -> list[Entry]:
     writers: dict[Path, Mapping[str, Any]] = {}
     with (directory / FILE).open("rb") as file:
         for line in file:
-            with contextlib.suppress(Exception):  # whatever it is, it cannot be read as one of ours
+            with suppress(Exception):  # whatever it is, it cannot be read as one of ours
                 record = json.loads(line)
-                outcome, results = _outcome(record, {}), _results(record)
+                results = _results(record)
+                list(_outcomes(record, results))
                 of_input = lines.setdefault(record["place"], {})
-                of_input.pop((outcome.layer, outcome.method), None)
-                of_input[outcome.layer, outcome.method] = record
+                key = record["layer"], record["method"]
+                of_input.pop(key, None)
+                of_input[key] = record
                 writers.update(dict.fromkeys(results, record))
 
-    def found(record: Mapping[str, Any]) -> dict[int | None, Path]:
-        """The results that are there by their classes, and the arrays by None."""
-        results = {}
-        for result, size in _results(record).items():
-            came = origin(result)
-            with contextlib.suppress(OSError, ValueError):  # no name of a file may hold a NUL
-                if came and writers[result] is record and (directory / result).stat().st_size == size:
-                    results[came[1]] = result
-        return results
+    def is_there(result: Path, size: int, record: Mapping[str, Any]) -> bool:
+        with suppress(OSError, ValueError):  # no name of a file may hold a NUL
+            return writers[result] is record and (directory / result).stat().st_size == size
+        return False
 
-    return [
-        Entry([*of_input.values()][-1]["input"], {key: _outcome(line, found(line)) for key, line in of_input.items()})
-        for of_input in lines.values()
-    ]
+    entries = []
+    for of_input in lines.values():
+        outcomes: dict[tuple[str, str], Outcome] = {}
+        for record in of_input.values():
+            there = [result for result, size in _results(record).items() if is_there(result, size, record)]
+            for outcome in _outcomes(record, there):
+                outcomes.pop((outcome.layer, outcome.method), None)
+                outcomes[outcome.layer, outcome.method] = outcome
+        entries.append(Entry(record["input"], tuple(outcomes.values())))
+    return entries
 
 
 def _results(record: Mapping[str, Any]) -> dict[Path, int]:
@@ -108,37 +109,39 @@ def _results(record: Mapping[str, Any]) -> dict[Path, int]:
     return {place.with_name(Path(path).name): size for path, size in sizes}
 
 
-def _outcome(record: Mapping[str, Any], results: Mapping[int | None, Path]) -> Outcome:
+def _outcomes(record: Mapping[str, Any], there: Collection[Path]) -> Iterator[Outcome]:
+    """A record's outcomes, layer by layer, with those of the result files that are there; of a failure, one."""
     if record["schema"] != SCHEMA or record["status"] not in ("done", "failed"):
         raise ValueError("it is of no use here")
-    done = record["status"] == "done"
     for key in ("input", "place", "model", "weights", "layer", "method", "configuration"):
         os.fsencode(record[key])  # raises unless it is text that a file name could be
-    names = None
-    if done:
-        stamp = Stamp(int(record["input_bytes"]), int(record["input_mtime_ns"]))
-        names = ThumbnailNames(record["place"], stamp, record["configuration"], record["layer"], record["method"])
-    return Outcome(
-        model=record["model"],
-        weights=record["weights"],
-        layer=record["layer"],
-        method=record["method"],
-        seconds=_number(record["seconds"]) or 0.0,
-        error=None if done else str(record["error"]),
-        names=names,
-        classes=tuple(
-            Shown(
-                index=int(shown["index"]),
-                name=None if shown["name"] is None else str(shown["name"]),
-                score=_number(shown["score"]),
-                mass=_number(shown["mass"]),
-                blank=bool(shown["blank"]),
-                result=results.get(int(shown["index"])),
-            )
-            for shown in record["classes"]
-        ),
-        raw=results.get(None),
-    )
+    common = {key: record[key] for key in ("model", "weights", "method")}
+    common["seconds"] = _number(record["seconds"]) or 0.0
+    if record["status"] == "failed":
+        yield Outcome(**common, layer=record["layer"], error=str(record["error"]), names=None, classes=(), raw=None)
+        return
+    stamp = Stamp(int(record["input_bytes"]), int(record["input_mtime_ns"]))
+    names = ThumbnailNames(record["place"], stamp, record["configuration"], record["method"])
+    raws, pictures = [], []
+    for result in _results(record):
+        (raws if result.suffix == ".npz" else pictures).append(result)
+    if len(pictures) == 1:  # a panel of all
+        pictures *= len(record["classes"])
+    layers: dict[str, list[Shown]] = {}
+    for one, picture in zip_longest(record["classes"], pictures):
+        name = None if one["name"] is None else str(one["name"])
+        shown = Shown(
+            index=int(one["index"]),
+            name=name,
+            score=_number(one["score"]),
+            mass=_number(one["mass"]),
+            blank=bool(one["blank"]),
+            result=picture if picture in there else None,
+        )
+        layers.setdefault(str(one.get("layer") or record["layer"]), []).append(shown)
+    raw = next((raw for raw in raws if raw in there), None)
+    for layer, classes in layers.items():
+        yield Outcome(**common, layer=layer, error=None, names=names, classes=tuple(classes), raw=raw)
 
 
 def _number(value: Any) -> float | None:

@@ -15,23 +15,26 @@ import numpy as np
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.folder import OutputFolder
 from ebcli.images import Placement, decode
+from ebcli.look import Look
 from ebcli.output import encode_picture
 from ebcli.report.entries import Entry, Outcome
-from ebcli.report.thumbnails import THUMBNAILS, map_thumbnails, shrunk, small_size
+from ebcli.report.thumbnails import THUMBNAILS, map_thumbnails, shrunk
 from ebcli.tasks import Stamp
 from ebcli.workers import Workers
 
 _AHEAD = 64  # images under way at a time
 
 
-def make_missing(directory: Path, entries: Iterable[Entry], folder: OutputFolder, cmap: str, workers: int) -> set[Path]:
+def make_missing(
+    directory: Path, entries: Iterable[Entry], folder: OutputFolder, look: Look, workers: int
+) -> set[Path]:
     """Make what can be made, and tell which thumbnails there are then, relative to the output directory.
 
     Args:
         directory: the output directory.
         entries: its inputs.
         folder: the same, to be written to.
-        cmap: the colormap of maps that come from arrays.
+        look: the colours and the scale of maps that come from arrays.
         workers: how many processes decode and draw, 0 for none.
 
     Raises:
@@ -47,7 +50,7 @@ def make_missing(directory: Path, entries: Iterable[Entry], folder: OutputFolder
 
         def made(source: Path, outcome: Outcome, wanted: Collection[Path]) -> dict[Path, bytes]:
             try:
-                return crew.call(_made, directory, source, outcome, wanted, cmap)
+                return crew.call(_made, directory, source, outcome, wanted, look)
             except ConfigurationError:
                 raise
             except Exception:  # no memory, or the process died: the page goes without
@@ -56,7 +59,7 @@ def make_missing(directory: Path, entries: Iterable[Entry], folder: OutputFolder
         for files in _in_turn(
             crew.submit(made, Path(entry.input), outcome, wanted)
             for entry in entries
-            for outcome in entry.outcomes.values()
+            for outcome in entry.outcomes
             if (wanted := _wanted(outcome, there))
         ):
             folder.write(files)
@@ -77,14 +80,16 @@ def _wanted(outcome: Outcome, there: Collection[Path]) -> set[Path]:
     names = outcome.names
     if names is None:
         return set()
-    shown = [names.map(one.index) for one in outcome.classes if not (one.blank or names.overlay(one.index) in there)]
-    return {names.photo, *shown}.difference(there)
+    shown = [one for one in outcome.classes if not one.blank and names.overlay(outcome.layer, one.index) not in there]
+    return {names.photo, *(names.map(outcome.layer, one.index) for one in shown)}.difference(there)
 
 
-def _made(directory: Path, source: Path, outcome: Outcome, wanted: Collection[Path], cmap: str) -> dict[Path, bytes]:
+def _made(directory: Path, source: Path, outcome: Outcome, wanted: Collection[Path], look: Look) -> dict[Path, bytes]:
     names = outcome.names
     assert names is not None  # else nothing is wanted
     files: dict[Path, bytes] = {}
+    paths = {one.index: names.map(outcome.layer, one.index) for one in outcome.classes}
+    paths = {index: path for index, path in paths.items() if path in wanted}
     with suppress(ImageError, OSError, ValueError):  # it is gone, or its name cannot be one here
         if names.photo in wanted and Stamp.of(source) == names.stamp:
             files[names.photo] = encode_picture(shrunk(decode(source)), "jpg")
@@ -92,10 +97,13 @@ def _made(directory: Path, source: Path, outcome: Outcome, wanted: Collection[Pa
         with suppress(OSError, ValueError, KeyError), np.load(directory / outcome.raw) as arrays:
             size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
             place = Placement(*map(float, arrays["crop"]))
-            classes = [int(index) for index in arrays["classes"]]
-            files |= map_thumbnails(names, size, small_size(size), classes, arrays["maps"], place, cmap)
+            several = f"maps@{outcome.layer}"
+            maps = dict(zip(arrays["classes"].tolist(), arrays[several if several in arrays else "maps"], strict=True))
+            known = {path: maps[index] for index, path in paths.items() if index in maps}
+            files |= map_thumbnails(known, size, place, look)
     for one in outcome.classes:
-        if names.map(one.index) in wanted and names.map(one.index) not in files and one.result is not None:
+        if one.index in paths and paths[one.index] not in files and one.result is not None:
             with suppress(ImageError):
-                files[names.overlay(one.index)] = encode_picture(shrunk(decode(directory / one.result)), "jpg")
+                small = shrunk(decode(directory / one.result))
+                files[names.overlay(outcome.layer, one.index)] = encode_picture(small, "jpg")
     return files

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.explained import Explained
 from ebcli.images import Placement
+from ebcli.look import LEVELS, Look, palette
 from ebcli.output import encode_picture, picture_place
-from ebcli.overlay import is_blank, palette, upsample
+from ebcli.overlay import covered, interpolated, is_blank_on
 from ebcli.tasks import Stamp
 
 REPORT = Path("report")
@@ -36,26 +38,25 @@ class ThumbnailNames:
     Attributes:
         place: the input's place, as in its record.
         stamp: the input's state.
-        configuration, layer, method: what its maps were computed with, as in its record.
+        configuration, method: what its maps were computed with, as in its record.
     """
 
     place: str
     stamp: Stamp
     configuration: str
-    layer: str
     method: str
 
     @property
     def photo(self) -> Path:
         return self._path((), 0, "photo", "jpg")
 
-    def map(self, index: int) -> Path:
-        """The map of a class, transparent where it is 0."""
-        return self._path((self.configuration, self.layer, self.method), index, "map", "png")
+    def map(self, layer: str, index: int) -> Path:
+        """The map of a class at a layer, transparent where it is 0."""
+        return self._path((self.configuration, self.method, layer), index, "map", "png")
 
-    def overlay(self, index: int) -> Path:
-        """A class's result as the run drew it, smaller, for lack of the map alone."""
-        return self._path((self.configuration, self.layer, self.method), index, "overlay", "jpg")
+    def overlay(self, layer: str, index: int) -> Path:
+        """The result as the run drew it, smaller, for lack of the map alone."""
+        return self._path((self.configuration, self.method, layer), index, "overlay", "jpg")
 
     def _path(self, computed: tuple[str, ...], index: int, kind: str, suffix: str) -> Path:
         facts = (self.place, str(self.stamp.bytes), str(self.stamp.mtime_ns), *computed)
@@ -64,53 +65,38 @@ class ThumbnailNames:
 
 
 def thumbnails(
-    names: ThumbnailNames,
-    image: Image.Image,
-    classes: Sequence[int],
-    maps: ArrayLike,
-    place: Placement,
-    cmap: str = "inferno",
-    signed: bool = False,
+    names: ThumbnailNames, image: Image.Image, place: Placement, explained: Explained, look: Look
 ) -> dict[Path, bytes]:
     """One image's thumbnails: paths relative to the output directory, and the files' contents.
 
-    All have the same size, at most 512 pixels a side, so that one laid over the other is aligned. A blank map
-    (``overlay.is_blank``) has none.
+    All have the same size, at most 512 pixels a side, so that one laid over the other is aligned. Maps that are
+    blank (``overlay.is_blank_on``) have none.
 
     Args:
         names: where they lie.
         image: RGB.
-        classes: (K,) class indices.
-        maps: (K, h, w), signed.
         place: the rectangle of the image that the maps cover.
-        cmap: a matplotlib colormap's name.
-        signed: show what is below 0 as well, with 0 in the middle of the colormap.
+        explained: the maps.
+        look: their colours and their scale.
 
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    small = shrunk(image)
-    files = {names.photo: encode_picture(small, "jpg")}
-    return files | map_thumbnails(names, image.size, small.size, classes, maps, place, cmap, signed)
+    maps = {names.map(at.layer, explained.classes[k]): at.maps[k] for k, at in explained.each_map()}
+    return {names.photo: encode_picture(shrunk(image), "jpg")} | map_thumbnails(maps, image.size, place, look)
 
 
 def map_thumbnails(
-    names: ThumbnailNames,
-    size: tuple[int, int],
-    small: tuple[int, int],
-    classes: Sequence[int],
-    maps: ArrayLike,
-    place: Placement,
-    cmap: str,
-    signed: bool = False,
+    maps: Mapping[Path, NDArray[np.floating]], size: tuple[int, int], place: Placement, look: Look
 ) -> dict[Path, bytes]:
-    """As ``thumbnails``, without the photo; ``size`` is its (width, height), and ``small`` its thumbnail's."""
+    """As ``thumbnails``, of maps (h, w) alone; ``size`` is the image's (width, height)."""
+    small = small_size(size)
     x, y = small[0] / size[0], small[1] / size[1]
     scaled = Placement(place.left * x, place.top * y, place.right * x, place.bottom * y)
     return {
-        names.map(index): encode_picture(_transparent(map_, scaled, small, cmap, signed), "png")
-        for index, map_ in zip(classes, np.asarray(maps), strict=True)
-        if not is_blank(map_)
+        path: encode_picture(_transparent(map_, scaled, small, look), "png")
+        for path, map_ in maps.items()
+        if not is_blank_on(size, map_, place, look.signed)
     }
 
 
@@ -127,26 +113,15 @@ def small_size(size: tuple[int, int]) -> tuple[int, int]:
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
-def _transparent(saliency: ArrayLike, place: Placement, size: tuple[int, int], cmap: str, signed: bool) -> Image.Image:
-    """A map as a picture with a colour table, scaled by its greatest magnitude m.
-
-    Where it is v, the colour is that of v / m, and its opacity ``|v / m| ** 0.6``, as in ``overlay``.
-    """
-    values = np.asarray(saliency, dtype=np.float32)
-    fine, (left, top) = upsample(values, place, size)
-    greatest = values.max()
-    if signed:  # what is below 0, which up-sampling leaves out, is above 0 in the negative
-        fine = fine - upsample(-values, place, size)[0]
-        greatest = np.abs(values).max()
-    low = -1.0 if signed else 0.0
-    shares = np.linspace(low, 1, 255)
-
+def _transparent(saliency: NDArray[np.floating], place: Placement, size: tuple[int, int], look: Look) -> Image.Image:
+    """A map as a picture with a colour table, with the colours and opacities of an overlay whose alpha is 1."""
+    box = covered(place, size)
+    cells = saliency if look.signed else look.shown(saliency)  # before it is up-sampled: a dip must not dent a peak
+    shares = look.shares(interpolated(cells, place, box), look.limits(saliency))
     picture = Image.new("P", size, _OUTSIDE)
-    # between the cells the bicubic curve swings a little above the map's maximum
-    levels = 1 + np.round((np.clip(fine / greatest, low, 1) - low) / (1 - low) * 254)
-    picture.paste(Image.fromarray(levels.astype(np.uint8)), (left, top))
-    colours = palette(cmap)[np.round((shares - low) / (1 - low) * 255).astype(int)]
-    picture.putpalette(bytes(3) + colours.tobytes())
-    opacities = np.round(255 * np.abs(shares) ** 0.6).astype(np.uint8)
+    picture.paste(Image.fromarray((1 + shares * 254).round().astype(np.uint8)), box[:2])
+    levels = np.linspace(0, LEVELS - 1, 255).round().astype(int)
+    picture.putpalette(bytes(3) + palette(look.cmap)[levels].tobytes())
+    opacities = (255 * look.strengths()[levels] ** 0.6).round().astype(np.uint8)
     picture.info["transparency"] = bytes([_OUTSIDE_OPACITY]) + opacities.tobytes()
     return picture

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from ebcli.errors import ConfigurationError
 from ebcli.folder import OutputFolder
+from ebcli.look import Look
 from ebcli.records import FILE, History
 from ebcli.report.entries import Entry, Outcome, Shown, read_entries
 from ebcli.report.missing import make_missing
@@ -23,17 +24,18 @@ from ebcli.report.thumbnails import REPORT
 PAGE = REPORT / "index.html"
 
 _MARK = b'<meta name="generator" content="eb-saliency">'
+_LOOK = Look()
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
-def write_report(directory: Path, cmap: str = "inferno", workers: int = 0, overwrite: bool = False) -> Path:
+def write_report(directory: Path, look: Look = _LOOK, workers: int = 0, overwrite: bool = False) -> Path:
     """Write the page of all that an output directory's records tell, and the thumbnails that are not there yet.
 
     It replaces the page of an earlier call in one step.
 
     Args:
         directory: the output directory of one or more runs.
-        cmap: a matplotlib colormap's name, for maps that come from arrays (``--raw``).
+        look: the colours and the scale of maps that come from arrays (``--raw``).
         workers: how many processes make thumbnails, 0 for none.
         overwrite: replace a page that this program did not write, too.
 
@@ -57,7 +59,7 @@ def write_report(directory: Path, cmap: str = "inferno", workers: int = 0, overw
             f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
         )
     with closing(OutputFolder(directory, History(), overwrite=True)) as folder:
-        there = make_missing(directory, entries, folder, cmap, workers)
+        there = make_missing(directory, entries, folder, look, workers)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - the name it was given, not what it links to
         folder.write({PAGE: _html(_data(name, entries, there)).encode()})
     return page
@@ -98,8 +100,8 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "score": one.score,
             "mass": one.mass,
             "blank": one.blank,
-            "map": names and _url(names.map(one.index), there),
-            "overlay": names and _url(names.overlay(one.index), there),
+            "map": names and _url(names.map(outcome.layer, one.index), there),
+            "overlay": names and _url(names.overlay(outcome.layer, one.index), there),
             "result": one.result and _url(one.result),
         }
 
@@ -114,9 +116,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "maps": [shown(one, outcome) for one in outcome.classes],
         }
 
-    images = [
-        {"name": entry.input, "outcomes": [told(outcome) for outcome in entry.outcomes.values()]} for entry in entries
-    ]
+    images = [{"name": entry.input, "outcomes": [told(outcome) for outcome in entry.outcomes]} for entry in entries]
     return {"name": name, "images": images, **{key: list(table) for key, table in tables.items()}}
 
 

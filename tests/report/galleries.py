@@ -10,7 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ebcli.explained import Explained, LayerMaps
 from ebcli.images import Placement
+from ebcli.look import Look
 from ebcli.output import encode_arrays, encode_picture, mirrored, picture_place, raw_place
 from ebcli.records import ClassRecord, Record, RecordFile
 from ebcli.report import ThumbnailNames, thumbnails
@@ -75,7 +77,8 @@ def add(
         input_mtime_ns=stamp.mtime_ns,
     )
     if "thumbnails" in keep:
-        files |= thumbnails(names_of(record), image, [one.index for one in classes], maps, whole)
+        explained = explanation({common.layer: maps}, [one.index for one in classes])
+        files |= thumbnails(names_of(record), image, whole, explained, Look())
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
@@ -87,7 +90,13 @@ def names_of(record: Record) -> ThumbnailNames:
     assert record.input_bytes is not None
     assert record.input_mtime_ns is not None
     stamp = Stamp(record.input_bytes, record.input_mtime_ns)
-    return ThumbnailNames(record.place, stamp, record.configuration, record.layer, record.method)
+    return ThumbnailNames(record.place, stamp, record.configuration, record.method)
+
+
+def explanation(maps: dict[str, np.ndarray], classes: Sequence[int]) -> Explained:
+    """By layers, maps (K, h, w) of K classes."""
+    layers = [LayerMaps(layer, [0.5] * len(classes), of_layer) for layer, of_layer in maps.items()]
+    return Explained(list(classes), [0.5] * len(classes), [None] * len(classes), tuple(layers), 0.1)
 
 
 def crowd(directory: Path, count: int) -> None:
@@ -103,7 +112,9 @@ def crowd(directory: Path, count: int) -> None:
             first, input=f"photos/{number:05}.jpg", place=f"photos/{number:05}.jpg", output=(), classes=(one,)
         )
         record = replace(record, output_bytes=(), seconds=number / 1000)
-        for new, old in ((names_of(record).photo, names.photo), (names_of(record).map(index), names.map(282))):
+        own = names_of(record)
+        maps = own.map(COMMON.layer, index), names.map(COMMON.layer, 282)
+        for new, old in ((own.photo, names.photo), maps):
             (directory / new).parent.mkdir(exist_ok=True)
             os.link(directory / old, directory / new)
         file.append(record)

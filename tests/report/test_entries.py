@@ -28,21 +28,44 @@ def test_an_input_comes_once_with_its_last_line_for_each_layer_and_method(maps: 
     add(maps, photo(Path("b.png")))
     first, second = read_entries(maps)
     assert (first.input, second.input) == ("a.png", "b.png")
-    assert list(first.outcomes) == [
+    assert [(outcome.layer, outcome.method) for outcome in first.outcomes] == [
         ("features.9", "contrastive EB"),
         ("features.23", "marginal EB"),
         ("features.23", "contrastive EB"),
     ]
-    assert first.outcomes["features.23", "contrastive EB"].classes[0].score == 0.75
+    assert first.outcomes[-1].classes[0].score == 0.75
+
+
+def test_a_line_of_several_layers_is_an_outcome_for_each(maps: Path) -> None:
+    """Of a later one at one of the layers, that one is replaced; pictures are told apart by their order."""
+    done = add(maps, photo(Path("a.png")))
+    both = tuple(replace(one, layer=layer) for one in CATS for layer in ("features.23", "features.9"))
+    output = tuple(f"maps/a.png.{one.index}@{one.layer}.png" for one in both)
+    for path in output:
+        Path(path).write_bytes(b"1234")
+    together = replace(done, layer="features.23, features.9", classes=both, output=output, output_bytes=(4,) * 4)
+    append(maps, together, replace(together, layer="features.9", classes=both[1::2], output=(), output_bytes=()))
+    (entry,) = read_entries(maps)
+    assert [outcome.layer for outcome in entry.outcomes] == ["features.23", "features.9"]
+    assert [[one.index for one in outcome.classes] for outcome in entry.outcomes] == [[282, 285]] * 2
+    results = [one.result for outcome in entry.outcomes for one in outcome.classes]
+    assert results == [Path("a.png.282@features.23.png"), Path("a.png.285@features.23.png"), None, None]
+
+
+def test_a_panel_is_the_result_of_all_its_maps(maps: Path) -> None:
+    done = add(maps, photo(Path("a.png")))
+    Path("maps/a.png.panel.png").write_bytes(b"1234")
+    append(maps, replace(done, output=("maps/a.png.panel.png",), output_bytes=(4,)))
+    assert [one.result for one in read_entries(maps)[0].outcomes[0].classes] == [Path("a.png.panel.png")] * 2
 
 
 def test_a_failure_takes_the_place_of_an_earlier_success_and_the_other_way_round(maps: Path) -> None:
     done = add(maps, photo(Path("a.png")))
     failed = replace(done, status="failed", error="it is broken", output=(), output_bytes=(), classes=())
     append(maps, failed)
-    assert [outcome.error for outcome in read_entries(maps)[0].outcomes.values()] == ["it is broken"]
+    assert [outcome.error for outcome in read_entries(maps)[0].outcomes] == ["it is broken"]
     append(maps, done)
-    assert [outcome.error for outcome in read_entries(maps)[0].outcomes.values()] == [None]
+    assert [outcome.error for outcome in read_entries(maps)[0].outcomes] == [None]
 
 
 def bad_lines() -> list[Any]:
@@ -72,6 +95,7 @@ def bad_lines() -> list[Any]:
                 {"classes": [{"index": 1, "name": None, "score": "high", "mass": 1, "blank": False}]},
                 {"classes": 3},
                 {"output": ["x"]},
+                {"output": ["x", "y"], "output_bytes": [1, 2]},
                 {"seconds": "long"},
             )
         ),
@@ -97,7 +121,7 @@ def test_the_line_that_bad_ones_are_made_of_is_good(maps: Path) -> None:
 
 def test_numbers_that_json_lacks_are_none(maps: Path) -> None:
     add(maps, photo(Path("a.png")), [replace(CATS[0], score=float("nan"), mass=float("inf"))])
-    (shown,) = next(iter(read_entries(maps)[0].outcomes.values())).classes
+    (shown,) = read_entries(maps)[0].outcomes[0].classes
     assert (shown.score, shown.mass) == (None, None)
 
 
@@ -106,7 +130,7 @@ def test_results_are_those_that_the_line_wrote(maps: Path) -> None:
     source = photo(Path("dir/a.png"))
     add(maps, source, keep=("raw",), common=replace(COMMON, layer="features.9"))
     add(maps, source, keep=("raw",))
-    replaced, kept = read_entries(maps)[0].outcomes.values()
+    replaced, kept = read_entries(maps)[0].outcomes
     assert [shown.result for shown in replaced.classes] == [None, None]
     assert replaced.raw is None
     pictures = [Path("dir/a.png.282-tiger-cat.png"), Path("dir/a.png.285-egyptian-cat.png")]
@@ -115,6 +139,6 @@ def test_results_are_those_that_the_line_wrote(maps: Path) -> None:
 
     (maps / pictures[0]).write_bytes(b"another one")
     (maps / kept.raw).unlink()
-    _, kept = read_entries(maps)[0].outcomes.values()
+    _, kept = read_entries(maps)[0].outcomes
     assert [shown.result for shown in kept.classes] == [None, pictures[1]]
     assert kept.raw is None

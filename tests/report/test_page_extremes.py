@@ -139,7 +139,7 @@ def test_pictures_lie_exactly_over_each_other(maps: Path, browser: Browser) -> N
         quarter[: size[1] // 2, : size[0] // 2] = 255
         names = names_of(record)
         Image.fromarray(quarter[..., :3]).save(maps / names.photo, quality=100)
-        Image.fromarray(quarter).save(maps / names.map(282))
+        Image.fromarray(quarter).save(maps / names.map(COMMON.layer, 282))
     browser.open(write_report(maps))
     for frame in browser.all(".card .frame"):
         browser.press("1")

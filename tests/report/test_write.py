@@ -17,6 +17,8 @@ from galleries import CATS, COMMON, add, append, names_of, photo
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
+from ebcli.look import Look
+from ebcli.output import encode_arrays
 from ebcli.report import write_report
 
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>\u2028\u2029'\"&amp;"
@@ -133,14 +135,31 @@ def test_thumbnails_from_arrays_are_those_of_the_run(maps: Path) -> None:
     """Whether the run made them, or they are made later."""
     record = add(maps, photo(Path("a.png"), (900, 600)))
     names = names_of(record)
-    made = [np.asarray(Image.open(maps / path).convert("RGBA")) for path in (names.photo, names.map(282))]
-    add(maps.with_name("later"), Path("a.png"), keep=("raw",))
-    assert pictures(write_report(maps.with_name("later"))) == [["photo", "map", "map"]]
-    later = [
-        np.asarray(Image.open(maps.with_name("later") / path).convert("RGBA")) for path in (names.photo, names.map(282))
-    ]
-    for one, other in zip(made, later, strict=True):
+    paths = names.photo, names.map(COMMON.layer, 282)
+    made = [np.asarray(Image.open(maps / path).convert("RGBA")) for path in paths]
+    later = maps.with_name("later")
+    add(later, Path("a.png"), keep=("raw",))
+    assert pictures(write_report(later)) == [["photo", "map", "map"]]
+    made_later = [np.asarray(Image.open(later / path).convert("RGBA")) for path in paths]
+    for one, other in zip(made, made_later, strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_arrays_of_several_layers(maps: Path) -> None:
+    """Each outcome gets the maps of its layer: one is hot at the left, the other one at the right."""
+    done = add(maps, photo(Path("a.png"), (80, 80)), CATS[:1], keep=())
+    both = tuple(replace(CATS[0], layer=layer) for layer in ("features.9", "features.23"))
+    hot = {"maps@features.9": np.array([[[1.0, 0, 0, 0]]]), "maps@features.23": np.array([[[0, 0, 0, 1.0]]])}
+    arrays = {**hot, "classes": np.array([282]), "crop": np.array([0, 0, 80, 80]), "image_size": np.array([80, 80])}
+    Path("maps/a.png.npz").write_bytes(raw := encode_arrays(arrays))
+    output, sizes = ("maps/x.png", "maps/y.png", "maps/a.png.npz"), (0, 0, len(raw))
+    append(maps, replace(done, layer="features.9, features.23", classes=both, output=output, output_bytes=sizes))
+    page = write_report(maps)
+    for outcome in Page(page).data["images"][0]["outcomes"]:
+        layer = Page(page).data["layers"][outcome["layer"]]
+        with Image.open(page.parent / outcome["maps"][0]["map"]) as heat:
+            column = np.asarray(heat.convert("RGBA"))[40, :, 3].argmax()
+        assert column == pytest.approx(10 if layer == "features.9" else 70, abs=10)
 
 
 def test_thumbnails_of_a_photo_as_it_was_are_not_those_of_its_record(maps: Path) -> None:
@@ -156,7 +175,7 @@ def test_thumbnails_of_a_photo_as_it_was_are_not_those_of_its_record(maps: Path)
 def test_a_colormap_that_does_not_exist(maps: Path) -> None:
     add(maps, photo(Path("a.png")), keep=("raw",))
     with pytest.raises(ConfigurationError, match=r"infernal.*inferno"):
-        write_report(maps, cmap="infernal")
+        write_report(maps, Look(cmap="infernal"))
 
 
 def test_it_needs_no_torch(maps: Path) -> None:

@@ -74,7 +74,8 @@ function offer() {
   for (const [field, names] of [["layer", data.layers], ["method", data.methods]]) {
     const choice = part(`${field}s`);
     choice.hidden = names.length < 2;
-    const choices = [["", "all"], ...names.entries()].map(([value, name]) => ({ value, content: [name] }));
+    const sorted = [...names.entries()].sort((a, b) => collator.compare(a[1], b[1]));
+    const choices = [["", "all"], ...sorted].map(([value, name]) => ({ value, content: [name] }));
     const choose = (value) => {
       filter[field] = value;
       update();
