@@ -40,11 +40,13 @@ class AnnotatedImages(Protocol):
         name: what results call it.
         classes: the classes' names, in the order of a network's outputs.
         keys: the images' names.
+        settings: what the questions depend on.
     """
 
     name: str
     classes: Sequence[str]
     keys: Sequence[str]
+    settings: dict[str, object]
 
     def path(self, key: str) -> Path:
         """An image's file."""
@@ -95,6 +97,7 @@ class Voc:
         }
         self.keys: Sequence[str] = list(self._files)
         self._skip_flagged = skip_flagged
+        self.settings = _settings(self, root, skip_flagged)
         if not self.keys:
             raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt names no image")
 
@@ -147,6 +150,7 @@ class Coco:
         self.name = f"COCO {annotations.stem}"
         self.keys: Sequence[str] = list(self._files)
         self._folder, self._skip_flagged = images, skip_flagged
+        self.settings = _settings(self, annotations, skip_flagged)
         if not (self.keys and self.classes):
             raise ConfigurationError(f"'{annotations}' names no {'categories' if self.keys else 'images'}")
 
@@ -169,6 +173,11 @@ class Coco:
             return np.asarray(self._coco.annToMask(item), dtype=bool)
         except Exception as error:  # whatever pycocotools stumbles over
             raise ImageError(f"its annotation {item.get('id')} has no segmentation that can be read") from error
+
+
+def _settings(data: AnnotatedImages, source: Path, skip_flagged: bool) -> dict[str, object]:
+    where = str(source.absolute())
+    return {"data": data.name, "source": where, "classes": list(data.classes), "skip flagged": skip_flagged}
 
 
 def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:

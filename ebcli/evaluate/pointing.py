@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from ebcli.errors import ConfigurationError
 from ebcli.evaluate.annotations import AnnotatedImages
@@ -75,8 +74,7 @@ def pointing(
             for (method, layer), found in grouped(rows, "method", "layer").items()
         ]
 
-    settings: dict[str, Any] = {**subject.settings, "tolerance": tolerance, "side": side}
-    settings |= {"data": data.name, "classes": list(data.classes)}
+    settings = {**subject.settings, **data.settings, "tolerance": tolerance, "side": side}
     return Benchmark("pointing", settings, keys, "image", measure, summarise)
 
 

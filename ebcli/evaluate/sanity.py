@@ -73,12 +73,16 @@ def sanity(subject: Subject, pictures: Pictures, keys: Sequence[str], steps: int
     def summarise(rows: list[Row]) -> list[Row]:
         return [
             {
-                **dict(zip(("method", "layer", "randomised", "down to"), group, strict=True)),
+                "method": method,
+                "layer": layer,
+                "randomised": count,
+                "down to": found[0]["down to"],
                 "rank correlation": mean(found, "rank correlation"),
                 "SSIM": mean(found, "SSIM"),
                 "images": len(found),
             }
-            for group, found in grouped(rows, "method", "layer", "randomised", "down to").items()
+            for (method, layer), its in grouped(rows, "method", "layer").items()
+            for (count,), found in grouped(its, "randomised").items()
         ]
 
     settings = {**subject.settings, **pictures.settings, "steps": counts}

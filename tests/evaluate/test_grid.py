@@ -1,0 +1,118 @@
+"""Mosaics of colours: whoever knows the colour finds its photo."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from colours import SIDE, colour_photos, load_colours, painted
+
+from ebcli.evaluate.cli import main
+from ebcli.evaluate.subject import Subject
+from ebcli.models import LoadedModel
+
+pytestmark = pytest.mark.usefixtures("colours")
+
+METHODS = ("contrastive", "marginal", "gradient-x-input", "centre", "random")
+
+
+def run(folder: Path, *arguments: str, model: str = "colours") -> Result:
+    kept = folder.with_name("kept")
+    methods = [part for method in METHODS for part in ("--method", method)]
+    common = ("--model", model, "--weights", "none", "--layer", "0", "-o", str(kept), "--mosaics", "12", *methods)
+    return CliRunner().invoke(main, ("grid", str(folder), *common, *arguments))
+
+
+def rows(result: Result) -> dict[str, dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return {row["method"]: row for row in map(json.loads, result.stdout.splitlines())}
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Photos of red, green, blue, 128 pixels each, and a white one of 16, which is all of them and a fourth class."""
+    folder = tmp_path / "photos"
+    colour_photos(folder, 9)
+    painted((SIDE, SIDE), ((255, 255, 255), (4, 4, 8, 8))).save(folder / "white.png")
+
+    def with_white(*arguments: str, **options: str) -> LoadedModel:
+        loaded = load_colours(*arguments, **options)
+        with torch.no_grad():
+            loaded.net[5].weight[3] = 16  # type: ignore[index]
+        return loaded
+
+    monkeypatch.setattr("ebcli.evaluate.subject.load_model", with_white)
+    tmp_path.joinpath("labels.csv").write_text("0.png,red\n1.png,1\n2.png,Blue\nwhite.png,3\n")
+    return folder
+
+
+def test_maps_of_colours_and_maps_of_nothing(photos: Path) -> None:
+    labels = str(photos.with_name("labels.csv"))
+    found = rows(run(photos, "--json", "--confidence", "0", "--labels", labels, model="colours4"))
+    own, in_white = 128, 16  # pixels of a colour
+    colour, white = own / (own + in_white), 3 * in_white / (3 * in_white + 3 * own)
+    for method in ("contrastive", "marginal", "gradient-x-input"):
+        assert found[method]["questions"] == 48
+        assert found[method]["score"] == pytest.approx((3 * colour + white) / 4)
+        assert found[method]["median"] == pytest.approx(colour)
+    assert found["centre"]["score"] == pytest.approx(0.25)
+    assert found["random"]["score"] == pytest.approx(0.25, abs=0.01)
+
+
+def test_labels_decide_what_is_recognised(photos: Path) -> None:
+    labels = photos.with_name("labels.csv")
+    labels.write_text("0.png,blue\n1.png,1\n2.png,2\nwhite.png,3\n")  # the first one is red
+    result = run(photos, "--labels", str(labels), "--confidence", "0", model="colours4")
+    assert result.exit_code == 2
+    assert "a mosaic takes images of 4 classes, but only of 3 is an image recognised" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("0.png", "have the line '0.png': give a path, a comma, a class"),
+        ("zero.png,1", "names 'zero.png', which is no image below"),
+        ("0.png,rad", "there is no class 'rad': did you mean 'red'"),
+        ("0.png,77", "there is no class 77: the network's classes are 0 to 3"),
+    ],
+)
+def test_labels_that_do_not_fit(photos: Path, line: str, message: str) -> None:
+    labels = photos.with_name("labels.csv")
+    labels.write_text(line)
+    result = run(photos, "--labels", str(labels), model="colours4")
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+def test_a_folder_without_images(tmp_path: Path) -> None:
+    folder = tmp_path / "empty"
+    folder.mkdir()
+    result = run(folder)
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: there are no images below '{folder}'\n"
+
+
+def test_cells_are_where_they_are_said_to_be(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each photo of a mosaic fills its own cell, in rows from the top left."""
+    seen = []
+    explain = Subject.explain
+
+    def watched(self: Subject, inputs: Any, classes: Any, seed: str, net: Any = None) -> Any:
+        seen.append((inputs[0], list(classes)))
+        return explain(self, inputs, classes, seed, net)
+
+    monkeypatch.setattr(Subject, "explain", watched)
+    labels = str(photos.with_name("labels.csv"))
+    rows(run(photos, "--json", "--confidence", "0", "--labels", labels, "--cell", "40", model="colours4"))
+    mosaics = [(image, classes) for image, classes in seen if len(classes) == 4]
+    assert len(mosaics) == 12
+    for image, classes in mosaics:
+        assert image.shape == (3, 80, 80)
+        for place, index in enumerate(classes):
+            top, left = (40 * part for part in divmod(place, 2))
+            shown = image[:, top : top + 40, left : left + 40].amax((1, 2)) > 0.5
+            assert shown.tolist() == [index in (channel, 3) for channel in range(3)]

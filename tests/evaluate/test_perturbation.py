@@ -1,0 +1,88 @@
+"""Deletion and insertion of photos of one colour, whose curves are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from colours import colour_photos
+
+from ebcli.evaluate import area_under
+from ebcli.evaluate.cli import main
+from ebcli.evaluate.perturbation import blur, mean_colour, noise
+
+METHODS = ("contrastive", "marginal", "gradient-x-input", "random")
+
+
+def run(kind: str, folder: Path, *arguments: str) -> Result:
+    methods = [part for method in METHODS for part in ("--method", method)]
+    common = ("--model", "colours", "--weights", "none", "--layer", "0", "-o", str(folder.with_name("kept")), *methods)
+    return CliRunner().invoke(main, (kind, str(folder), "--json", *common, *arguments))
+
+
+def rows(result: Result) -> dict[str, dict[str, Any]]:
+    assert result.exit_code == 0, result.output
+    return {row["method"]: row for row in map(json.loads, result.stdout.splitlines())}
+
+
+def probability(amount: np.ndarray) -> np.ndarray:
+    """Of a class, where this is the mean of its colour and there are two more without any."""
+    return np.exp(20 * amount) / (np.exp(20 * amount) + 2)
+
+
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize("kind", ["deletion", "insertion"])
+def test_curves_of_colours(tmp_path: Path, kind: str) -> None:
+    """An eighth of each photo is its colour, and the perfect maps take that first."""
+    colour_photos(tmp_path / "photos")
+    found = rows(run(kind, tmp_path / "photos", "--baseline", "mean", "--steps", "8"))
+    left = np.arange(1, 9) / 8
+    if kind == "deletion":  # the colour goes, and then black comes to the mean of an eighth
+        curve = [probability(np.array(1 / 8)), *probability(left / 8)]
+    else:  # the colour comes, and then the mean goes to black
+        curve = [probability(np.array(1 / 8)), *probability(1 / 8 + (1 - left) / 8)]
+    for method in ("contrastive", "marginal", "gradient-x-input"):
+        assert found[method]["area"] == pytest.approx(area_under(curve), abs=1e-5)
+        assert found[method]["gain"] > 0.04
+        assert found[method]["images"] == 6
+    assert abs(found["random"]["gain"]) < 0.02
+
+
+@pytest.mark.usefixtures("colours")
+def test_the_class_may_be_another_than_the_likely_one(tmp_path: Path) -> None:
+    colour_photos(tmp_path / "photos", 1)  # a red one
+    (tmp_path / "labels.csv").write_text("0.png,green\n")
+    labelled = rows(
+        run("deletion", tmp_path / "photos", "--baseline", "mean", "--labels", str(tmp_path / "labels.csv"))
+    )
+    assert labelled["marginal"]["area"] < 0.3 < rows(run("deletion", tmp_path / "photos"))["marginal"]["area"]
+
+
+@pytest.mark.usefixtures("colours")
+def test_each_baseline_has_its_rows(tmp_path: Path) -> None:
+    colour_photos(tmp_path / "photos", 1)
+    result = run("insertion", tmp_path / "photos", "--steps", "2")
+    assert [json.loads(line)["baseline"] for line in result.stdout.splitlines()] == ["blur", "mean", "noise"] * 4
+    refused = run("insertion", tmp_path / "photos", "--baseline", "black")
+    assert refused.exit_code == 2
+    assert "'black' is not one of 'blur', 'mean', 'noise'" in refused.stderr
+
+
+def test_what_is_seen_in_place_of_the_image() -> None:
+    torch.manual_seed(0)
+    image = torch.rand(3, 40, 40) * torch.tensor([1.0, 2, 3])[:, None, None]
+    assert mean_colour(image).shape == image.shape
+    torch.testing.assert_close(mean_colour(image)[:, 7, 9], image.mean((1, 2)))
+    assert torch.equal(noise(image), noise(image))
+    torch.testing.assert_close(noise(image).mean((1, 2)), image.mean((1, 2)), rtol=0.1, atol=0)
+    torch.testing.assert_close(noise(image).std((1, 2)), image.std((1, 2)), rtol=0.1, atol=0)
+    dot = torch.zeros(1, 41, 41)
+    dot[0, 20, 20] = 1
+    steps = torch.arange(-20, 21)
+    bell = torch.where(steps.abs() <= 5, (-(steps**2) / 50).exp(), 0)
+    torch.testing.assert_close(blur(dot)[0], torch.outer(bell, bell) / bell.sum() ** 2)
