@@ -22,7 +22,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
-BATCH = 4  # the command's own on a processor
+BATCH = 8  # the command's own on a processor
 
 ENGINE = f"""
 import time, torch, ebcli

@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py                  # the whole table, some minutes
     python benchmarks/speed.py --only 'vgg16*'  # some rows; may be given several times
-    python benchmarks/speed.py --peers          # also zennit and captum, where they are installed
+    python benchmarks/speed.py --peers          # also zennit, captum and grad-cam, where they are installed
     python benchmarks/speed.py --check          # two small rows: fails where a ratio is grossly too high
 
 The yardstick is one plain forward pass: ``torch.inference_mode``, the default memory format. All that is compared runs
@@ -39,6 +39,7 @@ class Row:
     contrastive: bool
     batch: int = 8
     classes: int = 1
+    side: int = 224
     most: float | None = None
 
     @property
@@ -112,7 +113,7 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
     plain = torch_net(row.model)
     loaded = ebcli.load_model(row.model, weights="DEFAULT" if row.model == "efficientnet_lite0" else "none")
     net = loaded.net.to(memory_format=torch.channels_last)  # as the command does it
-    images = torch.randn(row.batch, 3, 224, 224)
+    images = torch.randn(row.batch, 3, row.side, row.side)
     targets = torch.arange(row.classes).expand(row.batch, -1) if row.classes > 1 else 1
 
     def forward() -> object:
@@ -171,6 +172,12 @@ def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tup
             yield "captum (gradient)", lambda: Saliency(net).attribute(images.clone().requires_grad_(), target=1)
         else:
             yield "captum (Grad-CAM)", lambda: LayerGradCam(net, module).attribute(images, target=1)
+    if importlib.util.find_spec("pytorch_grad_cam") and module is not None:
+        from pytorch_grad_cam import GradCAM
+        from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+        cam, wanted = GradCAM(net, [module]), [ClassifierOutputTarget(1)] * row.batch
+        yield "grad-cam (Grad-CAM, drawn large)", lambda: cam(images, wanted)
 
 
 def seconds(work: Work) -> float:
