@@ -12,9 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from ebcli.inputs import Stamp
 from ebcli.records import FILE, SCHEMA
 from ebcli.report.thumbnails import ThumbnailNames
-from ebcli.tasks import Stamp
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,8 @@ def _outcomes(record: Mapping[str, Any], there: Collection[Path]) -> Iterator[Ou
         return
     stamp = Stamp(int(record["input_bytes"]), int(record["input_mtime_ns"]))
     names = ThumbnailNames(record["place"], stamp, record["configuration"], record["method"])
-    raws, pictures = [], []
-    for result in _results(record):
-        (raws if result.suffix == ".npz" else pictures).append(result)
+    results = list(_results(record))
+    pictures = [result for result in results if result.suffix != ".npz"]
     if len(pictures) == 1:  # a panel of all
         pictures *= len(record["classes"])
     layers: dict[str, list[Shown]] = {}
@@ -139,7 +138,8 @@ def _outcomes(record: Mapping[str, Any], there: Collection[Path]) -> Iterator[Ou
             result=picture if picture in there else None,
         )
         layers.setdefault(str(one.get("layer") or record["layer"]), []).append(shown)
-    raw = next((raw for raw in raws if raw in there), None)
+    raw = next((result for result in results if result.suffix == ".npz" and result in there), None)
+    common["seconds"] /= max(1, len(layers))  # which were computed together
     for layer, classes in layers.items():
         yield Outcome(**common, layer=layer, error=None, names=names, classes=tuple(classes), raw=raw)
 

@@ -15,11 +15,11 @@ import numpy as np
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.folder import OutputFolder
 from ebcli.images import Placement, decode
+from ebcli.inputs import Stamp
 from ebcli.look import Look
 from ebcli.output import encode_picture
 from ebcli.report.entries import Entry, Outcome
 from ebcli.report.thumbnails import THUMBNAILS, map_thumbnails, shrunk
-from ebcli.tasks import Stamp
 from ebcli.workers import Workers
 
 _AHEAD = 64  # images under way at a time

@@ -53,16 +53,25 @@ def write_report(directory: Path, look: Look = _LOOK, workers: int = 0, overwrit
         raise ConfigurationError(
             f"there is no '{directory / FILE}' to read ({error.strerror}): name the --output directory of a run"
         ) from error
+    refuse_foreign_page(directory, overwrite)
+    with closing(OutputFolder(directory, History(), overwrite=True)) as folder:
+        there = make_missing(directory, entries, folder, look, workers)
+        name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - the name it was given, not what it links to
+        folder.write({PAGE: _html(_data(name, entries, there)).encode()})
+    return directory / PAGE
+
+
+def refuse_foreign_page(directory: Path, overwrite: bool) -> None:
+    """Make sure that the page would replace nothing but a page of this program.
+
+    Raises:
+        ConfigurationError: it would, and ``overwrite`` is False.
+    """
     page = directory / PAGE
     if page.is_file() and _MARK not in page.read_bytes() and not overwrite:
         raise ConfigurationError(
             f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
         )
-    with closing(OutputFolder(directory, History(), overwrite=True)) as folder:
-        there = make_missing(directory, entries, folder, look, workers)
-        name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - the name it was given, not what it links to
-        folder.write({PAGE: _html(_data(name, entries, there)).encode()})
-    return page
 
 
 def _html(data: dict[str, Any]) -> str:

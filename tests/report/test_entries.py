@@ -48,6 +48,7 @@ def test_a_line_of_several_layers_is_an_outcome_for_each(maps: Path) -> None:
     (entry,) = read_entries(maps)
     assert [outcome.layer for outcome in entry.outcomes] == ["features.23", "features.9"]
     assert [[one.index for one in outcome.classes] for outcome in entry.outcomes] == [[282, 285]] * 2
+    assert [outcome.seconds for outcome in entry.outcomes] == [0.25, 0.5]  # half of what both took; the later line's
     results = [one.result for outcome in entry.outcomes for one in outcome.classes]
     assert results == [Path("a.png.282@features.23.png"), Path("a.png.285@features.23.png"), None, None]
 

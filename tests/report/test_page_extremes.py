@@ -65,6 +65,7 @@ def test_hostile_names_are_shown_and_do_no_harm(
     browser.press(Keys.ESCAPE, Keys.ENTER)
     links = _links(browser)
     assert len(links) == len(HOSTILE)
+    assert browser.complaints() == []  # of the names in the large view
     for link in links:
         browser.driver.get(link)
         assert browser.run("return document.images[0].naturalWidth") == 40, link

@@ -14,10 +14,10 @@ from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.images import Geometry, Placement, placement
+from ebcli.inputs import Stamp
 from ebcli.look import Look
 from ebcli.output import is_own, origin
 from ebcli.report import ThumbnailNames, thumbnails
-from ebcli.tasks import Stamp
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
 
@@ -87,6 +87,12 @@ def test_a_signed_map_shows_both_signs() -> None:
     np.testing.assert_allclose(heat[5, 4], [0, 0, 0, 1], atol=0.01)
     assert heat[5, 45, 3] == 0
     np.testing.assert_allclose(heat[5, 95], [0.75, 0.75, 0.75, 0.5**0.6], atol=0.02)
+
+
+def test_what_is_below_0_does_not_dent_a_peak_beside_it() -> None:
+    saliency = np.array([[-9.0, 1.0, -9.0], [0.5, -3.0, 0.25]])
+    photo = Image.new("RGB", (60, 40))
+    assert made(photo, saliency, whole(photo.size)) == made(photo, saliency.clip(min=0), whole(photo.size))
 
 
 def test_each_class_at_each_layer_has_its_own() -> None:
