@@ -127,6 +127,9 @@ class _Shard(click.ParamType):
     help="The pictures' format.",
 )
 @click.option("--raw", is_flag=True, help="Also write each image's signed relevance as a compressed .npz file.")
+@click.option(
+    "--report", is_flag=True, help="Also write a page of all results, report/index.html, that opens in a browser."
+)
 @click.option("--panel", is_flag=True, help="Draw one figure an image, of the photo and all its maps.")
 @click.option(
     "--style",
@@ -197,6 +200,12 @@ class _Shard(click.ParamType):
     default=RunPlan.device,
     help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.",
 )
+@click.option(
+    "--report-only",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Write the page of what earlier runs left in DIR, computing nothing, and exit.",
+)
 @click.option("--list-models", is_flag=True, help="Print the names of the models and exit.")
 @click.option("--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride.")
 @click.option("--json", "as_json", is_flag=True, help="Print what became of each image, one JSON object a line.")
@@ -215,6 +224,7 @@ def main(
     from_file: IO[bytes] | None,
     null: bool,
     shard: tuple[int, int] | None,
+    report_only: Path | None,
     list_models: bool,
     list_layers: bool,
     as_json: bool,
@@ -239,6 +249,12 @@ def main(
             if not quiet:
                 say(heading)
             click.echo("\n".join(rows))
+        elif report_only is not None:
+            if images or from_file is not None:
+                raise click.UsageError("--report-only works on the results of earlier runs: leave out the images")
+            from ebcli.run import report_only as write_page
+
+            click.echo(os.fsencode(write_page(RunPlan(**{**options, "images": (report_only,), "output": report_only}))))
         else:
             if from_file is not None:
                 images += _listed(from_file, null)

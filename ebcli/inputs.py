@@ -19,6 +19,20 @@ class Source:
     named: bool = True
 
 
+@dataclass(frozen=True)
+class Stamp:
+    """What tells one state of a file from another: its size in bytes, and when it was last changed."""
+
+    bytes: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, path: Path) -> Stamp:
+        """The state now. Raises OSError where there is no such file."""
+        status = path.stat()
+        return cls(status.st_size, status.st_mtime_ns)
+
+
 def find(
     paths: Iterable[Path], without: Path | None = None, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> list[Source]:

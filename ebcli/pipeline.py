@@ -19,6 +19,7 @@ from ebcli.inputs import Source
 from ebcli.network import Network
 from ebcli.output import mirrored, panel_place, picture_place, raw_place
 from ebcli.records import ClassRecord, Record
+from ebcli.report.thumbnails import ThumbnailNames
 from ebcli.tasks import Drawing, Seen, draw, look
 from ebcli.workers import Workers
 
@@ -37,6 +38,7 @@ class Pipeline:
         geometry, drawing: how.
         shown: the output directory as its files are named in the records.
         common: a record with the fields that are the same for all images.
+        report: also make the thumbnails of the page.
         fail_fast: stop at the first failure.
         stopping: set it, from anywhere, and what has begun is finished and nothing else begins.
     """
@@ -48,6 +50,7 @@ class Pipeline:
     drawing: Drawing
     shown: Path
     common: Record
+    report: bool
     fail_fast: bool
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -129,12 +132,15 @@ class Pipeline:
     def _finish(self, source: Source, seen: Seen, explained: Explained) -> Record:
         """Draw and write one image's results, then its record."""
         start = perf_counter()
+        place, names = mirrored(source.path), None
+        if self.report:
+            names = ThumbnailNames(str(place), seen.stamp, self.common.configuration, self.common.method)
         try:
-            drawn = self.workers.call(draw, source.path, seen.stamp, self.geometry, self.drawing, explained)
+            drawn = self.workers.call(draw, source.path, seen.stamp, self.geometry, self.drawing, explained, names)
         except Exception as error:
             return self._failed(source, error, seen.seconds + explained.seconds + perf_counter() - start)
-        results = self._results(mirrored(source.path), explained)
-        self.folder.write(dict(zip(results, drawn.files, strict=True)))
+        results = self._results(place, explained)
+        self.folder.write(dict(zip(results, drawn.files, strict=True)) | drawn.thumbnails)
         record = replace(
             self._record(source),
             status="done",

@@ -34,6 +34,7 @@ class RunPlan:
         format: the pictures' format, one of ``FORMATS``.
         raw: also write each image's relevance and what belongs to it as a ``.npz`` file.
         panel: one figure an image, of all its maps, in place of a picture a map.
+        report: also write a page of all results in the output directory.
         style: how a map is laid on its photo, one of ``STYLES``.
         cmap: a matplotlib colormap's name; None for the style's own.
         alpha: how opaque an overlay is at the scale's upper end, 0 to 1.
@@ -71,6 +72,7 @@ class RunPlan:
     format: str = "png"
     raw: bool = False
     panel: bool = False
+    report: bool = False
     style: str = "overlay"
     cmap: str | None = None
     alpha: float = 0.85

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ebcli.inputs import Stamp
 from ebcli.output import mirrored
-from ebcli.tasks import Stamp
 
 try:
     import fcntl

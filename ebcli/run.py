@@ -26,6 +26,7 @@ from ebcli.output import is_own, mirrored, origin, panel_place, picture_place, r
 from ebcli.pipeline import Pipeline
 from ebcli.plan import RunPlan
 from ebcli.records import History, Record, configuration_hash, content_hash
+from ebcli.report import PAGE, refuse_foreign_page, write_report
 from ebcli.scale import run_vmax
 from ebcli.tasks import Drawing
 from ebcli.workers import Workers
@@ -42,6 +43,7 @@ class Run:
         results: works on the files as it is read, and tells what became of each, in order.
         stopping: set it, from a signal handler for example, and ``results`` ends after what has begun.
         vmax: where the scale of all maps ends, 1 being an even spread; None if each map has its own.
+        page: the page of all results, which is there when ``results`` has come to its end; None for none.
     """
 
     model: str
@@ -53,6 +55,7 @@ class Run:
     results: Iterator[Record]
     stopping: Event = field(default_factory=Event)
     vmax: float | None = None
+    page: Path | None = None
 
 
 def run(plan: RunPlan) -> Run:
@@ -66,6 +69,8 @@ def run(plan: RunPlan) -> Run:
     """
     look = Look.of(plan)
     palette(look.cmap)
+    if plan.report:
+        refuse_foreign_page(plan.output, plan.overwrite)
     network = Network(plan)
     history = History.read(plan.output)
     everything = _sources(plan, history)
@@ -99,7 +104,19 @@ def run(plan: RunPlan) -> Run:
         results,
         stopping,
         look.vmax,
+        plan.output / PAGE if plan.report and not plan.dry_run else None,
     )
+
+
+def report_only(plan: RunPlan) -> Path:
+    """Write the page of what earlier runs left in the output directory, and compute nothing.
+
+    Raises:
+        ConfigurationError: there are no records, or the page would replace a file that this program did not write.
+        OutputError: the output directory cannot be written to.
+    """
+    workers = plan.workers if plan.workers is not None else _processors()
+    return write_report(plan.output, Look.of(plan), workers, plan.overwrite)
 
 
 def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
@@ -216,15 +233,21 @@ def _results(
             drawing=Drawing(look, plan.format, plan.panel, about, facts if plan.raw else None),
             shown=plan.output,
             common=common,
+            report=plan.report,
             fail_fast=plan.fail_fast,
             stopping=stopping,
         )
         yield from pipeline.run(sources)
+    if plan.report:
+        write_report(plan.output, look, workers=_worker_count(plan, len(sources)), overwrite=plan.overwrite)
 
 
 def _worker_count(plan: RunPlan, images: int) -> int:
     if plan.workers is not None:
         return plan.workers
     # to start one takes as long as to draw a few photos, and a single image needs none
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(processors, images // 2)
+    return min(_processors(), images // 2)
+
+
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

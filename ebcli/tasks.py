@@ -13,25 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from ebcli.errors import ImageError
 from ebcli.explained import Explained
 from ebcli.images import Geometry, decode, has_image_suffix, is_recognised, network_view, placement
-from ebcli.inputs import Source
+from ebcli.inputs import Source, Stamp
 from ebcli.look import Look
 from ebcli.output import encode_arrays, encode_picture
 from ebcli.overlay import is_blank_on, picture
 from ebcli.panel import panel
-
-
-@dataclass(frozen=True)
-class Stamp:
-    """What tells one state of a file from another: its size in bytes, and when it was last changed."""
-
-    bytes: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        """The state now. Raises OSError where there is no such file."""
-        status = path.stat()
-        return cls(status.st_size, status.st_mtime_ns)
+from ebcli.report.thumbnails import ThumbnailNames, thumbnails
 
 
 @dataclass(frozen=True)
@@ -64,10 +51,11 @@ class Drawing:
 
 @dataclass(frozen=True)
 class Drawn:
-    """The contents of one image's result files, and whether its maps, as of ``each_map``, are blank."""
+    """The contents of one image's result files; whether its maps, as of ``each_map``, are blank; and thumbnails."""
 
     files: list[bytes]
     blank: list[bool]
+    thumbnails: dict[Path, bytes]
 
 
 def look(source: Source, geometry: Geometry) -> Seen | None:
@@ -88,8 +76,17 @@ def look(source: Source, geometry: Geometry) -> Seen | None:
     return Seen(pixels, stamp, time.perf_counter() - start)
 
 
-def draw(path: Path, stamp: Stamp, geometry: Geometry, drawing: Drawing, explained: Explained) -> Drawn:
+def draw(
+    path: Path,
+    stamp: Stamp,
+    geometry: Geometry,
+    drawing: Drawing,
+    explained: Explained,
+    names: ThumbnailNames | None,
+) -> Drawn:
     """One image's result files: a picture for each of its maps or a panel of all, then its arrays.
+
+    With ``names``, its thumbnails for the page as well.
 
     The image is decoded once more, for to keep thousands of them until the network is done with them would take
     far more memory than decoding takes time.
@@ -111,7 +108,8 @@ def draw(path: Path, stamp: Stamp, geometry: Geometry, drawing: Drawing, explain
         crop = np.array([place.left, place.top, place.right, place.bottom])
         facts = {**drawing.facts, "crop": crop, "image_size": np.array(image.size)}
         files.append(encode_arrays(facts | _arrays(explained)))
-    return Drawn(files, [is_blank_on(image.size, map_, place, style.signed) for map_ in maps])
+    small = {} if names is None else thumbnails(names, image, place, explained, style)
+    return Drawn(files, [is_blank_on(image.size, map_, place, style.signed) for map_ in maps], small)
 
 
 def _arrays(explained: Explained) -> dict[str, ArrayLike]:

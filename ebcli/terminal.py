@@ -53,6 +53,8 @@ def report(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) 
                     _report_one(record, as_json, quiet, verbose)
         finally:
             _summarise(work, counts, bool(interrupted), quiet and not plan.dry_run)
+    if work.page is not None and not quiet:
+        say(f"The page of all results: {_shown(work.page)}")
     if interrupted:
         sys.exit(128 + interrupted[0])
     if counts["failed"]:

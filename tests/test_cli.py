@@ -59,6 +59,7 @@ VALUES = {
     "weights": ("none", "none"),
     "layers": ("features.23 input", ("features.23", "input")),
     "panel": ("1", True),
+    "report": ("1", True),
     "style": ("contour", "contour"),
     "signed": ("1", True),
     "scale": ("run", "run"),

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from ebcli.inputs import Stamp
 from ebcli.records import FILE, ClassRecord, History, Record, RecordFile, configuration_hash, content_hash
-from ebcli.tasks import Stamp
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:

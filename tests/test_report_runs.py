@@ -1,0 +1,97 @@
+"""Runs with ``--report``: the page and its thumbnails beside the results, and the page alone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from runs import invoke, photos, records
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+PAGE = Path("saliency/report/index.html")
+
+
+def pictures_of(page: Path) -> set[Path]:
+    """The files that the page shows, all of which have to be there."""
+    names = set(re.findall(r'"(thumbnails/[^"]+)"', page.read_text()))
+    assert names
+    found = {page.parent / name for name in names}
+    assert all(path.is_file() for path in found)
+    return found
+
+
+def test_a_run_writes_its_page() -> None:
+    photos(Path("photos"), 5)
+    result = invoke("--report", "--top-k", "2", "photos")
+    assert result.exit_code == 0, result.stderr
+    assert f"The page of all results: {PAGE}\n" in result.stderr
+    assert str(PAGE) not in result.stdout
+    assert len(pictures_of(PAGE)) == 5 * (1 + 2)
+    assert all("report" not in path for record in records(Path("saliency")) for path in record["output"])
+    for path in pictures_of(PAGE):
+        with Image.open(path) as picture:
+            picture.load()
+
+
+def test_what_is_done_already_and_what_comes_later_is_on_one_page() -> None:
+    photos(Path("photos"), 3)
+    assert invoke("photos").exit_code == 0
+    assert not PAGE.exists()
+    Image.new("RGB", (50, 40), "red").save("photos/later.png")
+    Path("photos/broken.jpg").write_bytes(b"\xff\xd8nothing")
+    assert invoke("--report", "--skip-existing", "photos").exit_code == 1
+    assert "broken.jpg" in PAGE.read_text()
+    shown = pictures_of(PAGE)
+    assert sum(".0-photo." in path.name for path in shown) == 4
+    again = invoke("--report", "--skip-existing", "photos")
+    assert pictures_of(PAGE) == shown, again.stderr
+
+
+def test_results_of_a_run_and_its_thumbnails_are_no_inputs() -> None:
+    photos(Path("photos"), 2)
+    assert invoke("--report", "photos").exit_code == 0
+    result = invoke("-o", "other", "--dry-run", "photos", "saliency")
+    assert result.stdout.splitlines() == sorted(str(path) for path in Path("photos").rglob("*.jpg"))
+
+
+def test_the_page_alone() -> None:
+    photos(Path("photos"), 2)
+    assert invoke("-o", "saliency", "photos").exit_code == 0
+    before = sorted(Path("saliency").rglob("*.png"))
+    result = invoke("--report-only", "saliency")
+    assert (result.exit_code, result.stdout) == (0, f"{PAGE}\n"), result.stderr
+    assert len(pictures_of(PAGE)) == 2 * 2
+    assert all(path.is_file() for path in before)
+    shutil.move("saliency", "elsewhere")
+    assert invoke("--report-only", "elsewhere").exit_code == 0
+
+
+def test_a_page_of_somebody_else_stops_the_run_before_it_begins() -> None:
+    photos(Path("photos"), 1)
+    PAGE.parent.mkdir(parents=True)
+    PAGE.write_text("<p>mine")
+    result = invoke("--report", "photos")
+    assert result.exit_code == 2
+    assert f"'{PAGE}' would be replaced" in result.stderr
+    assert PAGE.read_text() == "<p>mine"
+    assert not Path("saliency/records.jsonl").exists()
+    assert invoke("--report", "--overwrite", "photos").exit_code == 0
+    assert len(pictures_of(PAGE)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--report-only", "empty"), "there is no 'empty/records.jsonl' to read"),
+        (("--report-only", "empty", "a.jpg"), "leave out the images"),
+        (("--report-only", "nowhere"), "does not exist"),
+    ],
+)
+def test_a_page_of_nothing(arguments: tuple[str, ...], message: str) -> None:
+    Path("empty").mkdir()
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
