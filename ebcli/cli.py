@@ -238,6 +238,9 @@ def main(
     One picture per image and class is written, and its path printed.
     """
     with plain_errors(debug), plain_warnings(quiet):
+        given = click.get_current_context().get_parameter_source
+        if options["targets"] and given("targets") == given("top_k") == click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("--top-k chooses the classes where no --target names them: leave out one of the two")
         if list_models:
             from ebcli.models import model_names
 

@@ -124,6 +124,11 @@ def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None
     assert not worker.call_args.args[0].explain_losses
 
 
+def test_a_target_wins_over_a_number_of_classes_from_the_environment(worker: mock.Mock) -> None:
+    assert invoke("--target", "1", "a.jpg", EB_SALIENCY_TOP_K="3").exit_code == 0
+    assert worker.call_args.args[0].targets == ("1",)
+
+
 def test_the_command_line_wins_over_the_environment(worker: mock.Mock) -> None:
     invoke("--top-k", "2", "a.jpg", EB_SALIENCY_TOP_K="4")
     assert worker.call_args.args[0].top_k == 2
@@ -250,9 +255,19 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
     assert worker.call_args.args[0].shard is None
 
 
-@pytest.mark.parametrize("arguments", [[], ["--top-k", "0", "a.jpg"], ["--alpha", "2", "a.jpg"], ["--no-such-option"]])
-def test_wrong_usage(arguments: list[str], worker: mock.Mock) -> None:
-    result = invoke(*arguments)
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "--top-k 0 a.jpg",
+        "--alpha 2 a.jpg",
+        "--no-such-option",
+        "--target 1 --top-k 2 a.jpg",
+        "--report-only . a.jpg",
+    ],
+)
+def test_wrong_usage(arguments: str, worker: mock.Mock) -> None:
+    result = invoke(*arguments.split())
     assert result.exit_code == 2
     assert "Error: " in result.stderr
     assert not worker.mock_calls

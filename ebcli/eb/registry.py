@@ -101,6 +101,8 @@ def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
 def unregister(*functions: Callable[..., Any]) -> None:
     """Take back the rules of functions. Raises KeyError for one that has none."""
     for function in functions:
+        if function not in RULES:
+            raise KeyError(f"there is no rule for {getattr(function, '__name__', function)!r}")
         del RULES[function]
 
 
