@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import copy
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
 
 from ebcli.eb import graph
-from ebcli.eb.building import mark_bypass
-from ebcli.eb.functions import Excitation, PassThrough, quiet
+from ebcli.eb.capture import Capture, Cut, LayerChoice, single_tensor
+from ebcli.eb.functions import Excitation, quiet
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.targets import Targets, Where, priors
-from ebcli.errors import ConfigurationError, LayerError, closest
+from ebcli.errors import ConfigurationError, LayerError
 from ebcli.maps import saliency_map
 
 
@@ -60,17 +60,45 @@ class ExcitationResult:
         return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])
 
 
+@overload
 def excitation_backprop(
     net: nn.Module,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
-    layer: str | nn.Module | None = None,
+    layer: LayerChoice = None,
     contrastive: bool = False,
     *,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     explain_losses: bool = False,
-) -> ExcitationResult:
+) -> ExcitationResult: ...
+
+
+@overload
+def excitation_backprop(
+    net: nn.Module,
+    inputs: Tensor,
+    targets: Targets | Callable[[Tensor], Targets],
+    layer: list[Any] | tuple[LayerChoice, ...],
+    contrastive: bool = False,
+    *,
+    where: Where | None = None,
+    unsupported: Unsupported = "error",
+    explain_losses: bool = False,
+) -> tuple[ExcitationResult, ...]: ...
+
+
+def excitation_backprop(
+    net: nn.Module,
+    inputs: Tensor,
+    targets: Targets | Callable[[Tensor], Targets],
+    layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
+    contrastive: bool = False,
+    *,
+    where: Where | None = None,
+    unsupported: Unsupported = "error",
+    explain_losses: bool = False,
+) -> ExcitationResult | tuple[ExcitationResult, ...]:
     """Excitation Backprop (Zhang et al., ECCV 2016) from classes down to a layer.
 
     Marginal EB (Eq. 4, 10) hands the probability on the target down through contributions of the sign of the
@@ -85,12 +113,16 @@ def excitation_backprop(
         inputs: (B, ...), preprocessed as the network expects.
         targets: a class index for all, (B,) or (B, K) class indices, or a prior of any floating type, shaped like
             the output; or a function from logits to one of these.
-        layer: a module of `net` or its name in ``net.named_modules()``; None stands for the input.
+        layer: a module of `net` or its name in ``net.named_modules()``; None stands for the input. Several of them, in
+            a list or tuple, are served by the same passes.
         contrastive: subtract the dual's map.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels alike.
         unsupported: ``"gradient"`` uses ordinary gradients, with a warning, where an operation has no rule.
         explain_losses: find out which operations have swallowed how much, at the cost of memory and another pass.
+
+    Returns:
+        The result; for several layers a tuple of results, which share their logits, in the layers' order.
 
     Raises:
         LayerError: the layer does not exist, is not called exactly once, has no single tensor for an output, or
@@ -106,63 +138,112 @@ def excitation_backprop(
     """
     if not isinstance(inputs, Tensor):
         raise ConfigurationError(f"the inputs are a {type(inputs).__name__}, but a tensor (B, ...) is needed")
+    layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-        with _evaluation(net), ExcitationMode(net, unsupported=unsupported) as mode, _Capture(net, layer) as capture:
+        with _evaluation(net), ExcitationMode(net, unsupported=unsupported) as mode, Capture(net, layers) as capture:
             output = net(capture.enter(inputs))
-        logits = _single_tensor(output, "the network's output")
-        leaf = capture.leaf()
-        if logits.grad_fn is None:
-            raise LayerError(
-                f"nothing goes from {capture.label} to the network's output, or it is cut on the way by detach() or "
-                "torch.no_grad() in the network: choose a layer above that"
-            )
+        logits = single_tensor(output, "the network's output")
+        ways = [_Way.down_to(cut, logits) for cut in capture.cuts()]
         sites = graph.unexplained(logits)
         if sites:
             mode.refuse(sites)
         mode.settled = True
-        wanted = targets(logits.detach()) if callable(targets) else targets
-        prior, single = priors(wanted, logits.detach(), where)
-        losses = _losses(logits, prior) if explain_losses else None
-        relevance, mass = _descend(logits, leaf, prior, contrastive, capture.label)
-    relevance = relevance.transpose(0, 1)
-    return ExcitationResult(
-        relevance=relevance[:, 0] if single else relevance,
-        mass=mass[0] if single else mass.mT,
-        logits=logits.detach(),
-        contrastive=contrastive,
-        layer=capture.name,
-        input_shape=tuple(inputs.shape),
-        layer_shape=tuple(leaf.shape),
-        losses=losses and {site: lost[0] if single else lost.mT for site, lost in losses.items()},
+        values = logits.detach()
+        wanted = targets(values) if callable(targets) else targets
+        prior, single = priors(wanted, values, where)
+        losses = _losses(logits, ways, prior) if explain_losses else [None] * len(ways)
+        shares = _descend(logits, ways, prior, contrastive)
+    results = tuple(
+        ExcitationResult(
+            relevance=relevance[0] if single else relevance.transpose(0, 1),
+            mass=mass[0] if single else mass.mT,
+            logits=values,
+            contrastive=contrastive,
+            layer=way.cut.name,
+            input_shape=tuple(inputs.shape),
+            layer_shape=tuple(way.cut.value.shape),
+            losses=lost and {site: by_class[0] if single else by_class.mT for site, by_class in lost.items()},
+        )
+        for way, (relevance, mass), lost in zip(ways, shares, losses, strict=True)
     )
+    return results if isinstance(layer, (list, tuple)) else results[0]
 
 
-def _losses(logits: Tensor, prior: Tensor) -> dict[str, Tensor]:
+@dataclass(frozen=True)
+class _Way:
+    """The way down to a layer.
+
+    Attributes:
+        cut: the layer.
+        ends: the nodes at which all probability arrives that comes down to it: the layer's own, and those of the
+            batch norm and ReLU that were folded into it, for these hand down to what the layer has read.
+        above: the nodes from which probability comes down to it.
+    """
+
+    cut: Cut
+    ends: list[Any]
+    above: set[Any]
+
+    @classmethod
+    def down_to(cls, cut: Cut, logits: Tensor) -> _Way:
+        """Raises LayerError if nothing goes from the layer to the logits."""
+        nodes = list(graph.descend([logits.grad_fn]))
+        readers: dict[Any, list[Any]] = {}
+        for node in nodes:
+            for parent in graph.parents(node):
+                readers.setdefault(parent, []).append(node)
+        ends = [node for node in nodes if graph.is_folded_into(node, cut.edge.node)]
+        if not ends:
+            raise LayerError(
+                f"nothing goes from {cut.label} to the network's output, or it is cut on the way by detach() or "
+                "torch.no_grad() in the network: choose a layer above that"
+            )
+        above, waiting = set(ends), list(ends)
+        while waiting:
+            new = [node for node in readers.get(waiting.pop(), ()) if node not in above]
+            above.update(new)
+            waiting += new
+        return cls(cut, ends, above.difference(ends))
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no probability goes past the layer, down to another one."""
+        known = self.above.union(self.ends)
+        return all(parent in known for node in self.above for parent in graph.parents(node))
+
+
+def _losses(logits: Tensor, ways: Sequence[_Way], prior: Tensor) -> list[dict[str, Tensor]]:
     """By operation, (K, B): the probability that arrives, from a prior (K, B, ...), at neurons nothing explains."""
     nodes = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
-    edges = [torch.autograd.graph.GradientEdge(node, 0) for node in nodes]
+    losses: list[dict[str, Tensor]] = [{} for _ in ways]
+    if not nodes:
+        return losses
+    edges = [GradientEdge(node, 0) for node in nodes]
     arrived = torch.autograd.grad(
         logits, edges, prior, retain_graph=True, allow_unused=True, is_grads_batched=True, materialize_grads=False
     )
-    losses: dict[str, Tensor] = {}
     for node, P in zip(nodes, arrived, strict=True):
         if P is not None:  # a layer that something is folded into is not on the way down
             _, z = node.contributions.sum_up(*node.saved_tensors)
             lost = P.where(z == 0, 0).flatten(2).sum(2)
-            losses[node.site] = losses.get(node.site, 0) + lost
-    return {site: lost for site, lost in losses.items() if lost.any()}
+            for way, by_site in zip(ways, losses, strict=True):
+                if node in way.above and lost.any():
+                    by_site[node.site] = by_site.get(node.site, 0) + lost
+    return losses
 
 
-def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, label: str) -> tuple[Tensor, Tensor]:
-    """Relevance (K, B, ...) at `leaf` and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
+def _descend(logits: Tensor, ways: Sequence[_Way], prior: Tensor, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
+    """Relevance (K, B, ...) at each layer and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
     layers = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
     top = graph.weighted_below([logits.grad_fn]) if contrastive else []
-    if contrastive and not top:
-        raise LayerError(
-            f"{label} is not below the classifier, so there is nothing to contrast: choose one nearer the input"
-        )
+    for way in ways:
+        if contrastive and way.above.isdisjoint(top):
+            raise LayerError(
+                f"{way.cut.label} is not below the classifier, so there is nothing to contrast: choose one nearer the "
+                "input"
+            )
     for node in top:
         node.contributions.dual = node.contributions.of_dual()
     if contrastive or len(prior) > 1:
@@ -172,14 +253,15 @@ def _descend(logits: Tensor, leaf: Tensor, prior: Tensor, contrastive: bool, lab
                     node.contributions.prepare(*node.saved_tensors)
             for node in top:
                 node.contributions.dual.prepare(*node.saved_tensors)
-    relevance = _down(logits, leaf, prior)
+    relevances = _down(logits, ways, prior)
     if not contrastive:
-        return relevance, _mass(relevance)
-    if graph.loses_nothing(logits):
-        return relevance, _mass(prior)
+        return [(relevance, _mass(relevance)) for relevance in relevances]
+    if all(way.takes_all for way in ways) and graph.loses_nothing(logits):
+        return [(relevance, _mass(prior)) for relevance in relevances]
     for node in top:
         node.contributions.dual = None
-    return relevance, _mass(_down(logits, leaf, prior))
+    marginal = _down(logits, ways, prior)
+    return [(relevance, _mass(P)) for relevance, P in zip(relevances, marginal, strict=True)]
 
 
 def _mass(relevance: Tensor) -> Tensor:
@@ -187,24 +269,19 @@ def _mass(relevance: Tensor) -> Tensor:
     return relevance.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype)
 
 
-def _down(logits: Tensor, leaf: Tensor, priors: Tensor) -> Tensor:
-    """Hand priors (K, B, num_classes, ...) down to `leaf`, all K together."""
+def _down(logits: Tensor, ways: Sequence[_Way], priors: Tensor) -> tuple[Tensor, ...]:
+    """Hand priors (K, B, num_classes, ...) down to the layers, all K together."""
+    edges = [GradientEdge(node, 0) for way in ways for node in way.ends]
 
-    def down(prior: Tensor) -> Tensor:
-        (relevance,) = torch.autograd.grad(logits, leaf, prior, retain_graph=True, materialize_grads=True)
-        return relevance
+    def down(prior: Tensor) -> tuple[Tensor, ...]:
+        arrived = iter(torch.autograd.grad(logits, edges, prior, retain_graph=True, allow_unused=True))
+        shares = [[P for P in islice(arrived, len(way.ends)) if P is not None] for way in ways]
+        return tuple(
+            sum(parts[1:], parts[0]) if parts else torch.zeros_like(way.cut.value)
+            for way, parts in zip(ways, shares, strict=True)
+        )
 
-    return torch.vmap(down)(priors) if len(priors) > 1 else down(priors[0])[None]
-
-
-def _single_tensor(output: Any, what: str) -> Tensor:
-    """The one floating-point tensor in a module's output."""
-    if isinstance(output, Tensor):
-        return output
-    tensors = [item for _, item in _items(output) if isinstance(item, Tensor) and item.is_floating_point()]
-    if not tensors:
-        raise LayerError(f"{what} holds no tensor, but a {type(output).__name__}")
-    return tensors[0]
+    return torch.vmap(down)(priors) if len(priors) > 1 else tuple(P[None] for P in down(priors[0]))
 
 
 @contextmanager
@@ -218,88 +295,3 @@ def _evaluation(net: nn.Module) -> Iterator[None]:
     finally:
         for module in training:
             module.training = True
-
-
-class _Capture(ExitStack):
-    """Cuts the network at a layer: its output becomes the leaf that the signal starts from."""
-
-    def __init__(self, net: nn.Module, layer: str | nn.Module | None) -> None:
-        super().__init__()
-        self.name, self._module = _find(net, layer)
-        self.label = "the input" if self._module is None else f"layer {self.name!r}"
-        self._leaves: list[Tensor] = []
-        self._thread = threading.get_ident()
-        if self._module is not None:
-            handle = self._module.register_forward_hook(self._cut)
-            self.callback(handle.remove)
-
-    def enter(self, inputs: Tensor) -> Tensor:
-        """What to give the network for `inputs`."""
-        return self._start(inputs) if self._module is None else mark_bypass(inputs.detach())
-
-    def leaf(self) -> Tensor:
-        """The leaf. Raises LayerError if the layer was not called exactly once."""
-        if not self._leaves:
-            raise LayerError(f"{self.label} was not called in the forward pass")
-        return self._leaves[0]
-
-    def _start(self, value: Tensor) -> Tensor:
-        if self._leaves:
-            raise LayerError(
-                f"{self.label} is called more than once in the forward pass: choose a layer that is called once"
-            )
-        if not value.is_floating_point():
-            raise LayerError(f"{self.label} is {value.dtype}, but probability goes down to floating-point values only")
-        leaf = value.detach().requires_grad_()
-        self._leaves.append(leaf)
-        torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
-        # a copy, for what follows may work in place, which a leaf does not allow; and the rules ask what made it
-        with quiet():
-            copied: Tensor = PassThrough.apply(leaf.clone, leaf)
-            copied.grad_fn.nonnegative = not bool((value < 0).any())  # type: ignore[union-attr]
-        return copied
-
-    def _cut(self, _module: nn.Module, _args: Any, output: Any) -> Any:
-        if threading.get_ident() != self._thread:
-            return output  # another thread's forward pass
-        if isinstance(output, Tensor):
-            return self._start(output)
-        tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
-        if len(tensors) != 1:
-            raise LayerError(
-                f"{self.label} has no single tensor for an output but a {type(output).__name__} of "
-                f"{len(tensors)}: choose a layer inside or after it"
-            )
-        return _replaced(output, tensors[0], self._start(dict(_items(output))[tensors[0]]))
-
-
-def _items(output: Any) -> list[tuple[Any, Any]]:
-    if isinstance(output, dict):
-        return list(output.items())
-    return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
-
-
-def _replaced(output: Any, place: Any, value: Tensor) -> Any:
-    """The same container with another value in one place."""
-    if isinstance(output, tuple):
-        items = [value if i == place else item for i, item in enumerate(output)]
-        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
-    output = copy.copy(output)
-    output[place] = value
-    return output
-
-
-def _find(net: nn.Module, layer: str | nn.Module | None) -> tuple[str | None, nn.Module | None]:
-    """A layer's name and module, given either."""
-    if layer is None:
-        return None, None
-    modules = dict(net.named_modules(remove_duplicate=False))
-    if isinstance(layer, nn.Module):
-        for name, module in modules.items():
-            if module is layer:
-                return name, layer
-        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
-    if not layer or layer not in modules:
-        hint = closest(layer, filter(None, modules))
-        raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
-    return layer, modules[layer]

@@ -146,7 +146,10 @@ def folded(
         contributions.follow(value.detach() * sign, site)
     else:
         contributions.follow(value, site)
-    _note(value, nonnegative=rectified, gate=gate, site=site)
+    if not hasattr(node, "lineage"):
+        node.lineage = (object(),)
+    # no reference to the node itself, which would keep its response in memory
+    _note(value, nonnegative=rectified, gate=gate, site=site, lineage=(*node.lineage, object()))
     return value
 
 

@@ -66,6 +66,12 @@ def is_nonnegative(tensor: Tensor) -> bool:
     return bool(nodes) and all(certain(node) for node in nodes if is_opaque(node))
 
 
+def is_folded_into(node: Any, layer: Any) -> bool:
+    """Whether `node` is the layer's own, or that of a batch norm or ReLU that hands down in the layer's stead."""
+    lineage = getattr(layer, "lineage", None)
+    return node is layer or (lineage is not None and getattr(node, "lineage", ())[: len(lineage)] == lineage)
+
+
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
     return [node for node in descend(nodes, _has_weights) if _has_weights(node)]

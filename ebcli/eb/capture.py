@@ -1,0 +1,165 @@
+"""Where a forward pass is cut: the layers that probability is handed down to."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from ebcli.eb import graph
+from ebcli.eb.building import carries_signal, mark_bypass, tensors_in
+from ebcli.eb.functions import Excitation, PassThrough, quiet
+from ebcli.errors import LayerError, closest
+
+LayerChoice = str | nn.Module | None
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A layer in a forward pass.
+
+    Attributes:
+        name: the layer's name; None for the network's input.
+        edge: where probability arrives that comes down to it.
+        value: its output; what follows may have overwritten it, so that only its shape and type count.
+    """
+
+    name: str | None
+    edge: GradientEdge
+    value: Tensor
+
+    @property
+    def label(self) -> str:
+        """What to call it in messages."""
+        return _label(self.name)
+
+
+class Capture(ExitStack):
+    """Notes where probability arrives at each of some layers, in one forward pass.
+
+    A layer whose output does not come from another one of them starts the signal: its output becomes a leaf, and the
+    network runs plainly up to there.
+    """
+
+    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice]) -> None:
+        super().__init__()
+        found = [_find(net, layer) for layer in layers]
+        self._names = [name for name, _ in found]
+        self._cuts: dict[int, Cut] = {}
+        self._thread = threading.get_ident()
+        for i, (_, module) in enumerate(found):
+            if module is not None:
+                self.callback(module.register_forward_hook(partial(self._output, i)).remove)
+
+    def enter(self, inputs: Tensor) -> Tensor:
+        """What to give the network for `inputs`."""
+        inputs = inputs.detach()
+        for i, name in enumerate(self._names):
+            if name is None:
+                inputs = self._cut(i, inputs)
+        return inputs if None in self._names else mark_bypass(inputs)
+
+    def cuts(self) -> list[Cut]:
+        """The layers, in their order. Raises LayerError for one that was not called exactly once."""
+        for i, name in enumerate(self._names):
+            if i not in self._cuts:
+                raise LayerError(f"{_label(name)} was not called in the forward pass")
+        return [self._cuts[i] for i in range(len(self._names))]
+
+    def _cut(self, i: int, value: Tensor, is_handed_on: bool = False) -> Tensor:
+        label = _label(self._names[i])
+        if i in self._cuts:
+            raise LayerError(
+                f"{label} is called more than once in the forward pass: choose a layer that is called once"
+            )
+        if not value.is_floating_point():
+            raise LayerError(f"{label} is {value.dtype}, but probability goes down to floating-point values only")
+        with quiet():
+            if not carries_signal(value):
+                value = _start(value)
+            elif is_handed_on or value._is_view() or not graph.is_made_by(value.grad_fn, Excitation):
+                # A node of its own, to which nothing but this layer's readers hands probability. What a layer with
+                # weights has made has one, and batch norm and ReLU could not be folded into a copy.
+                value = value.clone()
+            self._cuts[i] = Cut(self._names[i], get_gradient_edge(value), value.detach())
+        return value
+
+    def _output(self, i: int, _module: nn.Module, args: Any, output: Any) -> Any:
+        if threading.get_ident() != self._thread:
+            return output  # another thread's forward pass
+
+        def cut(value: Tensor) -> Tensor:
+            return self._cut(i, value, is_handed_on=any(value is given for given in tensors_in(args)))
+
+        if isinstance(output, Tensor):
+            return cut(output)
+        tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
+        if len(tensors) != 1:
+            raise LayerError(
+                f"{_label(self._names[i])} has no single tensor for an output but a {type(output).__name__} of "
+                f"{len(tensors)}: choose a layer inside or after it"
+            )
+        return _replaced(output, tensors[0], cut(dict(_items(output))[tensors[0]]))
+
+
+def _start(value: Tensor) -> Tensor:
+    leaf = value.detach().requires_grad_()
+    torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
+    # a copy, for what follows may work in place, which a leaf does not allow; and the rules ask what made it
+    copied: Tensor = PassThrough.apply(leaf.clone, leaf)
+    copied.grad_fn.nonnegative = not bool((value < 0).any())  # type: ignore[union-attr]
+    return copied
+
+
+def _label(name: str | None) -> str:
+    return "the input" if name is None else f"layer {name!r}"
+
+
+def single_tensor(output: Any, what: str) -> Tensor:
+    """The one floating-point tensor in a module's output."""
+    if isinstance(output, Tensor):
+        return output
+    tensors = [item for _, item in _items(output) if isinstance(item, Tensor) and item.is_floating_point()]
+    if not tensors:
+        raise LayerError(f"{what} holds no tensor, but a {type(output).__name__}")
+    return tensors[0]
+
+
+def _items(output: Any) -> list[tuple[Any, Any]]:
+    if isinstance(output, dict):
+        return list(output.items())
+    return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
+
+
+def _replaced(output: Any, place: Any, value: Tensor) -> Any:
+    """The same container with another value in one place."""
+    if isinstance(output, tuple):
+        items = [value if i == place else item for i, item in enumerate(output)]
+        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
+    output = copy.copy(output)
+    output[place] = value
+    return output
+
+
+def _find(net: nn.Module, layer: LayerChoice) -> tuple[str | None, nn.Module | None]:
+    """A layer's name and module, given either."""
+    if layer is None:
+        return None, None
+    modules = dict(net.named_modules(remove_duplicate=False))
+    if isinstance(layer, nn.Module):
+        for name, module in modules.items():
+            if module is layer:
+                return name, layer
+        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+    if not layer or layer not in modules:
+        hint = closest(layer, filter(None, modules))
+        raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
+    return layer, modules[layer]

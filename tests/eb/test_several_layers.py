@@ -1,0 +1,151 @@
+"""Several layers at once: each as it is alone, by one forward pass and one way down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from nets import NETS, unsettle
+from torch import nn
+
+from ebcli import LayerError, excitation_backprop
+from ebcli.models import LoadedModel, layers, load_model
+
+
+def all_layers(net: nn.Module, x: torch.Tensor, contrastive: bool) -> dict[str | None, Any]:
+    """Each layer's result in a run of its own."""
+    found: dict[str | None, Any] = {}
+    for name in (None, *(name for name, _ in net.named_modules() if name)):
+        try:
+            found[name] = excitation_backprop(net, x, [[1, 3]], name, contrastive, explain_losses=True)
+        except LayerError:  # above the classifier, a gate's, or called twice
+            continue
+    return found
+
+
+def assert_equal(results: Any, alone: dict[str | None, Any]) -> None:
+    assert len(results) == len(alone) >= 1
+    for result, (name, expected) in zip(results, alone.items(), strict=True):
+        assert result.layer == expected.layer == name
+        for field in ("relevance", "mass", "logits"):
+            torch.testing.assert_close(getattr(result, field), getattr(expected, field), rtol=1e-9, atol=1e-12)
+        assert result.logits is results[0].logits
+        for site in result.losses.keys() | expected.losses.keys():
+            lost, known = (r.losses.get(site, torch.zeros(1, 2).double()) for r in (result, expected))
+            torch.testing.assert_close(lost, known, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
+@pytest.mark.parametrize("name", NETS)
+def test_each_layer_is_as_it_is_alone(name: str, contrastive: bool) -> None:
+    torch.manual_seed(0)
+    build, shape, _ = NETS[name]
+    net = unsettle(build().double())
+    x = torch.randn(1, *shape[1:], dtype=torch.double)
+    alone = all_layers(net, x, contrastive)
+    assert_equal(excitation_backprop(net, x, [[1, 3]], [*alone], contrastive, explain_losses=True), alone)
+
+
+@pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
+@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1", "mobilenet_v3_small"])
+def test_each_layer_of_a_real_network_is_as_it_is_alone(name: str, contrastive: bool) -> None:
+    torch.manual_seed(0)
+    net = unsettle(load_model(name, "none").net.double())
+    x = torch.randn(1, 3, 64, 64, dtype=torch.double)
+    names = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none"), 64)][:-3:5]
+    alone = {key: excitation_backprop(net, x, [[1, 3]], key, contrastive, explain_losses=True) for key in names}
+    assert_equal(excitation_backprop(net, x, [[1, 3]], names, contrastive, explain_losses=True), alone)
+
+
+class Branches(nn.Module):
+    """A layer past which probability goes, one that hands on what it gets, and two folds onto one layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.other = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 1)
+        self.norm, self.same, self.fc = nn.BatchNorm2d(6), nn.Identity(), nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        y = self.norm(x).relu() + self.same(x)
+        return self.fc((self.one(y).relu_() + self.other(y)).mean((2, 3)))
+
+
+@pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
+def test_what_goes_past_a_layer_is_not_counted_there(contrastive: bool) -> None:
+    torch.manual_seed(0)
+    net = unsettle(Branches().double())
+    x = torch.randn(2, 3, 8, 8, dtype=torch.double)
+    names = ["stem", "norm", "same", "one", "other", None]
+    alone = {name: excitation_backprop(net, x, [[1, 3], [1, 3]], name, contrastive) for name in names}
+    for result, (name, expected) in zip(
+        excitation_backprop(net, x, [[1, 3], [1, 3]], names, contrastive), alone.items(), strict=True
+    ):
+        torch.testing.assert_close(result.relevance, expected.relevance, msg=lambda m, name=name: f"{name}: {m}")
+        torch.testing.assert_close(result.mass, expected.mass)
+    masses = {name: result.mass for name, result in alone.items()}
+    assert (masses["one"] < 0.9).any()
+    torch.testing.assert_close(masses["one"] + masses["other"], torch.ones(2, 2, dtype=torch.double))
+
+
+def test_layers_side_by_side_start_the_signal_each_for_itself() -> None:
+    torch.manual_seed(0)
+    net = unsettle(Branches().double())
+    x = torch.randn(2, 3, 8, 8, dtype=torch.double)
+    for result in excitation_backprop(net, x, 1, ["other", "one"]):
+        expected = excitation_backprop(net, x, 1, result.layer)
+        torch.testing.assert_close(result.relevance, expected.relevance)
+
+
+class Counted(nn.Sequential):
+    calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return super().forward(x)
+
+
+@pytest.fixture
+def ways_down(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """For each way down from the logits, to how many places."""
+    real, found = torch.autograd.grad, []
+
+    def grad(outputs: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+        if isinstance(outputs, torch.Tensor) and outputs.shape[-1] == 5 and outputs.ndim == 2:
+            found.append(len(inputs))
+        return real(outputs, inputs, *rest, **options)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    return found
+
+
+@pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
+def test_one_forward_pass_and_one_way_down_serve_all(contrastive: bool, ways_down: list[int]) -> None:
+    torch.manual_seed(0)
+    parts = [nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    net = Counted(*parts, nn.Linear(6, 5))
+    excitation_backprop(net, torch.rand(2, 3, 8, 8), 1, None, contrastive)
+    alone = len(ways_down)
+    ways_down.clear()
+    results = excitation_backprop(net, torch.rand(2, 3, 8, 8), 1, ["1", "2", "3", None], contrastive)
+    assert net.calls == 2
+    assert len(ways_down) == alone
+    assert len(results) == 4
+
+
+def test_several_layers_come_in_the_order_asked_for_and_one_in_a_list_is_a_tuple() -> None:
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 5))
+    x = torch.rand(2, 3, 8, 8)
+    asked: list[Any] = [None, "1", net[0], "1"]
+    assert [result.layer for result in excitation_backprop(net, x, 1, asked)] == [None, "1", "0", "1"]
+    (only,) = excitation_backprop(net, x, 1, ["1"])
+    torch.testing.assert_close(only.relevance, excitation_backprop(net, x, 1, "1").relevance)
+
+
+@pytest.mark.parametrize(("layer", "message"), [("3", "layer '3' is not below the classifier"), ("9", "no layer '9'")])
+def test_one_wrong_layer_among_several_is_named(layer: str, message: str) -> None:
+    net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 5))
+    with pytest.raises(LayerError, match=message):
+        excitation_backprop(net, torch.rand(2, 3, 8, 8), 1, [None, "1", layer], contrastive=True)
