@@ -55,10 +55,10 @@ def carry_out(
     path = folder / f"{test.name}-{configuration_hash(test.settings)}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        known = _read(path)
         with path.open("ab") as file:
-            # a killed run may have left half a line, which ends here
-            _append(file.fileno(), {"settings": test.settings}, first=b"\n" if known or file.tell() else b"")
+            known = _read(path)
+            if not file.tell():
+                _append(file.fileno(), {"settings": test.settings})
             left = [unit for unit in test.units if unit not in known]
             done = len(test.units) - len(left)
             for unit in tqdm(left, test.name, len(test.units), initial=done, unit=test.unit, disable=quiet or None):
@@ -109,19 +109,16 @@ def _shown(value: object) -> str:
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _append(file: int, entry: Mapping[str, Any], first: bytes = b"") -> None:
+def _append(file: int, entry: Mapping[str, Any]) -> None:
     """Add a line in one piece."""
-    os.write(file, first + json.dumps(entry, allow_nan=False).encode() + b"\n")
+    os.write(file, json.dumps(entry, allow_nan=False).encode() + b"\n")
 
 
 def _read(path: Path) -> dict[str, list[Row]]:
-    """The rows by unit; what is no whole line is left out."""
-    known = {}
-    for line in path.read_bytes().splitlines() if path.exists() else ():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        if "unit" in entry:
-            known[entry["unit"]] = entry["rows"]
-    return known
+    """The rows by unit, in a file whose half line at the end, left by a killed run, is removed."""
+    content = path.read_bytes()
+    end = content.rfind(b"\n") + 1
+    if end < len(content):
+        os.truncate(path, end)
+    entries = map(json.loads, content[:end].splitlines())
+    return {entry["unit"]: entry["rows"] for entry in entries if "unit" in entry}

@@ -58,6 +58,8 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     measured: list[str] = []
     assert carry_out(benchmark(measured), tmp_path / "killed", refuse) == whole
     assert measured == UNITS[5:]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line.get("unit") for line in lines] == [None, *UNITS]
     measured.clear()
     assert carry_out(benchmark(measured), tmp_path / "killed", refuse) == whole
     assert measured == []
