@@ -203,7 +203,7 @@ class _Shard(click.ParamType):
 @click.option(
     "--report-only",
     metavar="DIR",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    type=click.Path(path_type=Path),
     help="Write the page of what earlier runs left in DIR, computing nothing, and exit.",
 )
 @click.option("--list-models", is_flag=True, help="Print the names of the models and exit.")

@@ -87,7 +87,7 @@ def test_a_page_of_somebody_else_stops_the_run_before_it_begins() -> None:
     [
         (("--report-only", "empty"), "there is no 'empty/records.jsonl' to read"),
         (("--report-only", "empty", "a.jpg"), "leave out the images"),
-        (("--report-only", "nowhere"), "does not exist"),
+        (("--report-only", "nowhere"), "name the --output directory of a run"),
     ],
 )
 def test_a_page_of_nothing(arguments: tuple[str, ...], message: str) -> None:
