@@ -12,7 +12,6 @@ from PIL import Image, ImageDraw, ImageOps
 
 from ebcli.images import Placement
 from ebcli.look import Look
-from ebcli.look import palette as palette  # noqa: PLC0414 - the report takes it from here
 from ebcli.styles import STYLES
 
 _AT_A_TIME = 1 << 20  # pixels that are painted at a time
