@@ -38,24 +38,6 @@ def covered(place: Placement, size: tuple[int, int]) -> Box:
     return left, top, right, bottom
 
 
-def upsample(
-    saliency: ArrayLike, place: Placement, size: tuple[int, int]
-) -> tuple[NDArray[np.float32], tuple[int, int]]:
-    """The map at the image's own pixels.
-
-    Args:
-        saliency: (h, w), at the layer's resolution; values below 0 count as 0.
-        place: the rectangle of the image that the map covers.
-        size: the image's (width, height).
-
-    Returns:
-        The bicubically up-sampled map, at least 0, for the pixels that are ``covered``, and the (left, top) pixel
-        at which it starts.
-    """
-    box = covered(place, size)
-    return np.maximum(interpolated(np.maximum(saliency, 0), place, box), 0), box[:2]
-
-
 def interpolated(saliency: ArrayLike, place: Placement, box: Box) -> NDArray[np.float32]:
     """A map at some of the image's own pixels, by bicubic interpolation.
 

@@ -14,7 +14,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.images import Geometry, Placement, decode, placement
 from ebcli.look import Look
-from ebcli.overlay import is_blank, is_blank_on, picture, upsample
+from ebcli.overlay import covered, interpolated, is_blank, is_blank_on, picture
 from ebcli.plan import STYLES
 
 PRESETS = [
@@ -75,7 +75,8 @@ def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tupl
     for cell in ((3, 5), (6, 10), (9, 4)):
         expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
         saliency = spot(cells, *cell)
-        heat, (left, top) = upsample(saliency, place, size)
+        left, top, *_ = box = covered(place, size)
+        heat = interpolated(saliency, place, box).clip(min=0)
         y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
         assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
             expected, abs=1
@@ -169,22 +170,25 @@ def test_tiny_and_narrow_images_have_a_picture_too(
 
 def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
     saliency = np.random.default_rng(0).random((5, 5)).astype(np.float32)
-    same, corner = upsample(saliency, Placement(2, 3, 7, 8), (10, 10))
-    assert corner == (2, 3)
+    place = Placement(2, 3, 7, 8)
+    assert covered(place, (10, 10)) == (2, 3, 7, 8)
+    same = interpolated(saliency, place, (2, 3, 7, 8))
     np.testing.assert_allclose(same, saliency, atol=1e-6)
     # Cubic convolution is exact for parabolas (Keys 1981), linear interpolation is not.
     parabola = np.tile(np.arange(10, dtype=np.float32) ** 2, (10, 1))
-    fine, _ = upsample(parabola, Placement(0, 0, 100, 100), (100, 100))
+    fine = interpolated(parabola, Placement(0, 0, 100, 100), (0, 0, 100, 100))
     np.testing.assert_allclose(fine[50, 30:70], ((np.arange(30, 70) + 0.5) / 10 - 0.5) ** 2, atol=1e-4)
 
 
 def test_the_map_is_clamped_not_folded() -> None:
     saliency = np.full((4, 4), -5.0)
     saliency[1, 2] = 1.0
-    heat, _ = upsample(saliency, Placement(0, 0, 40, 40), (40, 40))
-    assert heat.min() == 0
+    photo, place = Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40)
+    heat = np.asarray(picture(photo, saliency, place, Look("heatmap", "gray")))[..., 0]
+    assert (heat.min(), heat.max()) == (0, 255)
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     assert (10 <= row < 20) and (20 <= column < 30)
+    assert (heat[20:, :20] == 0).all()
 
 
 def test_the_photo_is_left_as_it_is_and_stands_beside_its_map() -> None:
