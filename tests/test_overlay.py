@@ -185,10 +185,10 @@ def test_the_map_is_clamped_not_folded() -> None:
     saliency[1, 2] = 1.0
     photo, place = Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40)
     heat = np.asarray(picture(photo, saliency, place, Look("heatmap", "gray")))[..., 0]
-    assert (heat.min(), heat.max()) == (0, 255)
+    assert heat.min() == 0
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     assert (10 <= row < 20) and (20 <= column < 30)
-    assert (heat[20:, :20] == 0).all()
+    assert (heat[25:] == 0).all()
 
 
 def test_the_photo_is_left_as_it_is_and_stands_beside_its_map() -> None:
