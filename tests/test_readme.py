@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from ebcli.cli import main
+from ebcli.evaluate.cli import main as benchmark
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -19,7 +20,15 @@ SHELL = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("eb-saliency")])
 def test_the_examples_are_valid_command_lines(line: str) -> None:
     with main.make_context("eb-saliency", shlex.split(line)[1:]) as context:
-        assert context.params["images"] or context.params["list_models"] or context.params["list_layers"]
+        assert any(context.params[name] for name in ("images", "list_models", "list_layers", "report_only"))
+
+
+@pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("eb-benchmark")])
+def test_the_measurements_are_valid_command_lines(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("photos").mkdir()
+    name, *arguments = shlex.split(line)[1:]
+    assert benchmark.commands[name].make_context(name, arguments).params["images"] == Path("photos")
 
 
 def test_continuous_integration_runs_the_second_command() -> None:
