@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
-from speed import Measured, Row, measure
+from speed import Row, measure
 
 LAYER = "features.23"
 KINDS = {"contrastive": True, "marginal": False}
@@ -40,35 +42,48 @@ CURVES: dict[str, tuple[tuple, Callable[[object, bool], Row]]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves, too")
+    parser.add_argument("--measured", type=argparse.FileType(), metavar="LINES", help="what was printed before")
     parser.add_argument("--only", choices=CURVES, action="append", help="some curves; may be given several times")
     parser.add_argument("--rounds", type=int, default=3, help="how often each is timed (3)")
     parser.add_argument("--threads", type=int, default=2, help="of the processor (2)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    found: dict[str, dict[str, list[Measured]]] = {}
-    for growing in options.only or CURVES:
+    if options.measured:
+        lines = [json.loads(line) for line in options.measured]
+    else:
+        lines = []
+        for line in measured(options.only or CURVES, options.rounds):
+            print(json.dumps(line), flush=True)
+            lines.append(line)
+    if options.plot:
+        draw(lines, options.plot)
+
+
+def measured(curves: Iterable[str], rounds: int) -> Iterator[dict[str, Any]]:
+    for growing in curves:
         values, row = CURVES[growing]
         for kind, contrastive in KINDS.items():
             for value in values:
-                (measured,) = measure(row(value, contrastive), options.rounds, peers=False)
-                found.setdefault(growing, {}).setdefault(kind, []).append(measured)
-                line = {"growing": growing, "value": value, "kind": kind, "forward passes": round(measured.median, 2)}
-                print(json.dumps(line), flush=True)
-    if options.plot:
-        draw(found, options.plot)
+                (found,) = measure(row(value, contrastive), rounds, peers=False)
+                yield {"growing": growing, "value": value, "kind": kind, **asdict(found)}
 
 
-def draw(found: dict[str, dict[str, list[Measured]]], path: Path) -> None:
+def draw(lines: list[dict[str, Any]], path: Path) -> None:
     """One picture, a panel for each curve; bars show the middle half."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 2.6 * len(found) / 2 + 1), layout="constrained")
-    panels = figure.subplots(-(-len(found) // 2), 2, squeeze=False).flat
-    for panel, (growing, kinds) in zip(panels, found.items(), strict=False):
-        values = ["pixels" if value is None else str(value) for value in CURVES[growing][0]]
-        for kind, measured in kinds.items():
-            medians = [m.median for m in measured]
-            spread = [[m.median - m.low for m in measured], [m.high - m.median for m in measured]]
+    curves = list(dict.fromkeys(line["growing"] for line in lines))
+    figure = Figure(figsize=(10, 2.8 * -(-len(curves) // 2)), layout="constrained")
+    panels = figure.subplots(-(-len(curves) // 2), 2, squeeze=False).flat
+    for panel, growing in zip(panels, curves, strict=False):
+        for kind in KINDS:
+            found = [line for line in lines if (line["growing"], line["kind"]) == (growing, kind)]
+            values = ["pixels" if line["value"] is None else str(line["value"]) for line in found]
+            medians = [line["median"] for line in found]
+            spread = [
+                [line["median"] - line["low"] for line in found],
+                [line["high"] - line["median"] for line in found],
+            ]
             panel.errorbar(values, medians, spread, marker="o", capsize=3, label=kind)
         panel.set(xlabel=growing, ylabel="forward passes", ylim=(0, None))
         panel.grid(alpha=0.3)
