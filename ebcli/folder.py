@@ -8,8 +8,10 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.output import PRIVATE, is_own, origin
@@ -66,6 +68,57 @@ def _foreign(
                 yield directory / path
 
 
+@dataclass(frozen=True)
+class ResultFiles:
+    """Writes results, from any process and any machine that sees the output directory.
+
+    Attributes:
+        directory: the output directory.
+        private: the run's own directory there.
+        overwrite: replace files of others, too.
+    """
+
+    directory: Path
+    private: Path
+    overwrite: bool
+
+    def write(self, files: Mapping[Path, bytes], known: Container[str]) -> None:
+        """Write one image's results; all are safely stored before the first is put in its place.
+
+        Args:
+            files: paths below the directory, and contents.
+            known: paths of which the records say that this program wrote them.
+
+        Raises:
+            OutputError: there is no room, or something is in the way.
+        """
+        stored: list[tuple[Path, Path]] = []
+        path = self.directory
+        try:
+            for relative, content in files.items():
+                path = self.directory / relative
+                stored.append((self.private / uuid4().hex, path))
+                with stored[-1][0].open("xb") as file:
+                    file.write(content)
+            for (temporary, path), relative in zip(stored, files, strict=True):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if not self._may_replace(path, relative, known):
+                    raise OutputError(
+                        f"'{path}' has come to be since this run began, and this program did not write it: "
+                        "move it away, or pass --overwrite"
+                    )
+                temporary.replace(path)
+        except OSError as error:
+            raise OutputError(f"cannot write '{path}': {error.strerror or error}") from error
+        finally:
+            for temporary, _ in stored:
+                with contextlib.suppress(OSError):
+                    temporary.unlink(missing_ok=True)
+
+    def _may_replace(self, path: Path, relative: Path, known: Container[str]) -> bool:
+        return self.overwrite or str(relative) in known or not os.path.lexists(path) or is_own(path)
+
+
 class OutputFolder:
     """An output directory while one run works in it.
 
@@ -78,52 +131,27 @@ class OutputFolder:
         history: what earlier runs wrote.
         overwrite: replace files of others, too.
 
+    Attributes:
+        files: writes results; can be sent to other processes.
+
     Raises:
         OutputError: it cannot be written to.
     """
 
     def __init__(self, directory: Path, history: History, overwrite: bool) -> None:
-        self._directory, self._history, self._overwrite = directory, history, overwrite
-        self._numbers = itertools.count()
+        self._directory, self._history = directory, history
         try:
             directory.mkdir(parents=True, exist_ok=True)
             _sweep(directory)
-            self._private, self._lock = _private_directory(directory)
+            private, self._lock = _private_directory(directory)
+            self.files = ResultFiles(directory, private, overwrite)
             self._records = RecordFile(directory)
         except OSError as error:
             raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
 
     def write(self, files: Mapping[Path, bytes]) -> None:
-        """Write one image's results; all are safely stored before the first is put in its place.
-
-        Args:
-            files: paths below the directory, and contents.
-
-        Raises:
-            OutputError: there is no room, or something is in the way.
-        """
-        stored: list[tuple[Path, Path]] = []
-        path = self._directory
-        try:
-            for relative, content in files.items():
-                path = self._directory / relative
-                stored.append((self._private / str(next(self._numbers)), path))
-                with stored[-1][0].open("xb") as file:
-                    file.write(content)
-            for (temporary, path), relative in zip(stored, files, strict=True):
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if not self._may_replace(path, relative):
-                    raise OutputError(
-                        f"'{path}' has come to be since this run began, and this program did not write it: "
-                        "move it away, or pass --overwrite"
-                    )
-                temporary.replace(path)
-        except OSError as error:
-            raise OutputError(f"cannot write '{path}': {error.strerror or error}") from error
-        finally:
-            for temporary, _ in stored:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
+        """Write one image's results, as ``ResultFiles.write`` does."""
+        self.files.write(files, self._history.written)
 
     def record(self, record: Record) -> None:
         """Append to the records.
@@ -139,14 +167,9 @@ class OutputFolder:
     def close(self) -> None:
         """Remove what the run kept for itself."""
         self._records.close()
-        shutil.rmtree(self._private, ignore_errors=True)
+        shutil.rmtree(self.files.private, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
-
-    def _may_replace(self, path: Path, relative: Path) -> bool:
-        if self._overwrite or str(relative) in self._history.written:
-            return True
-        return not os.path.lexists(path) or is_own(path)
 
 
 def _private_directory(directory: Path) -> tuple[Path, int | None]:

@@ -5,22 +5,17 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
-from time import perf_counter
 
-from ebcli.errors import EbcliError, OutputError
 from ebcli.explained import Explained
 from ebcli.folder import OutputFolder
-from ebcli.images import Geometry
 from ebcli.inputs import Source
 from ebcli.network import Network
-from ebcli.output import mirrored, panel_place, picture_place, raw_place
-from ebcli.records import ClassRecord, Record
-from ebcli.report.thumbnails import ThumbnailNames
-from ebcli.tasks import Drawing, Seen, draw, look
+from ebcli.records import Record
+from ebcli.steps import Steps
+from ebcli.tasks import Seen
 from ebcli.workers import Workers
 
 _BATCHES_AHEAD = 2  # looked at while the network is busy
@@ -35,10 +30,7 @@ class Pipeline:
         network: the network.
         folder: where the results go.
         workers: who decodes and draws.
-        geometry, drawing: how.
-        shown: the output directory as its files are named in the records.
-        common: a record with the fields that are the same for all images.
-        report: also make the thumbnails of the page.
+        steps: how.
         fail_fast: stop at the first failure.
         stopping: set it, from anywhere, and what has begun is finished and nothing else begins.
     """
@@ -46,11 +38,7 @@ class Pipeline:
     network: Network
     folder: OutputFolder
     workers: Workers
-    geometry: Geometry
-    drawing: Drawing
-    shown: Path
-    common: Record
-    report: bool
+    steps: Steps
     fail_fast: bool
     stopping: threading.Event = field(default_factory=threading.Event)
 
@@ -120,81 +108,13 @@ class Pipeline:
                 yield known
 
     def _look(self, source: Source) -> Seen | Record:
-        start = perf_counter()
-        try:
-            seen = self.workers.call(look, source, self.geometry)
-        except Exception as error:
-            return self._failed(source, error, perf_counter() - start)
-        if seen is None:
-            return replace(self._record(source), status="not an image")
+        seen = self.steps.look(source, self.workers.call)
+        if isinstance(seen, Record) and seen.status == "failed":
+            self.folder.record(seen)
         return seen
 
     def _finish(self, source: Source, seen: Seen, explained: Explained) -> Record:
         """Draw and write one image's results, then its record."""
-        start = perf_counter()
-        place, names = mirrored(source.path), None
-        if self.report:
-            names = ThumbnailNames(str(place), seen.stamp, self.common.configuration, self.common.method)
-        try:
-            drawn = self.workers.call(draw, source.path, seen.stamp, self.geometry, self.drawing, explained, names)
-        except Exception as error:
-            return self._failed(source, error, seen.seconds + explained.seconds + perf_counter() - start)
-        results = self._results(place, explained)
-        self.folder.write(dict(zip(results, drawn.files, strict=True)) | drawn.thumbnails)
-        record = replace(
-            self._record(source),
-            status="done",
-            output=tuple(str(self.shown / result) for result in results),
-            output_bytes=tuple(map(len, drawn.files)),
-            classes=tuple(
-                ClassRecord(
-                    explained.classes[k],
-                    explained.names[k],
-                    explained.scores[k],
-                    at.mass[k],
-                    blank,
-                    None if at.losses is None else {site: lost[k] for site, lost in at.losses.items()},
-                    at.layer,
-                    float(at.maps[k].max()) * at.maps[k].size,
-                )
-                for (k, at), blank in zip(explained.each_map(), drawn.blank, strict=True)
-            ),
-            seconds=round(seen.seconds + explained.seconds + perf_counter() - start, 4),
-            input_bytes=seen.stamp.bytes,
-            input_mtime_ns=seen.stamp.mtime_ns,
-        )
-        self.folder.record(record)
-        return record
-
-    def _results(self, place: Path, explained: Explained) -> list[Path]:
-        """Where the files go that ``draw`` makes."""
-        suffix = self.drawing.format
-        if self.drawing.panel:
-            results = [panel_place(place, suffix)]
-        else:
-            results = [
-                picture_place(
-                    place,
-                    explained.classes[k],
-                    explained.names[k],
-                    suffix,
-                    at.layer if len(explained.layers) > 1 else None,
-                )
-                for k, at in explained.each_map()
-            ]
-        return [*results, *([raw_place(place)] if self.drawing.facts is not None else [])]
-
-    def _record(self, source: Source) -> Record:
-        return replace(self.common, input=str(source.path), place=str(mirrored(source.path)))
-
-    def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
-        if isinstance(error, (OutputError, CancelledError)):
-            raise error
-        reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
-        if isinstance(error, MemoryError):
-            reason = "there is not enough memory to decode and draw it"
-        record = replace(
-            self._record(source), status="failed", error=" ".join(reason.split()), seconds=round(seconds, 4)
-        )
+        record = self.steps.finish(source, seen, explained, self.workers.call, self.folder.write)
         self.folder.record(record)
         return record

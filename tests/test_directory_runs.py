@@ -284,7 +284,7 @@ def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
 def test_every_setting_that_changes_results_makes_another_configuration(tmp_path: Path) -> None:
     from ebcli.look import Look
     from ebcli.network import Network
-    from ebcli.run import _common
+    from ebcli.prepare import _common
 
     checkpoint = tmp_path / "own.pth"
 

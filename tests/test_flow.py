@@ -15,7 +15,7 @@ from PIL import Image
 from runs import invoke, photos
 
 import ebcli.network
-import ebcli.pipeline
+import ebcli.steps
 from ebcli.cli import main
 from ebcli.plan import RunPlan
 
@@ -53,8 +53,8 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
 
         return task
 
-    monkeypatch.setattr(ebcli.pipeline, "look", counted(seen, [], ebcli.pipeline.look))
-    monkeypatch.setattr(ebcli.pipeline, "draw", counted(drawn, explained, ebcli.pipeline.draw, 0.02))
+    monkeypatch.setattr(ebcli.steps, "look", counted(seen, [], ebcli.steps.look))
+    monkeypatch.setattr(ebcli.steps, "draw", counted(drawn, explained, ebcli.steps.draw, 0.02))
     real = ebcli.network.Network.explain
 
     def explain(self: Any, images: Any) -> Any:
