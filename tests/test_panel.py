@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from ebcli.explained import Explained, LayerMaps
 from ebcli.images import Placement
@@ -129,3 +129,33 @@ def test_long_names_lose_their_middle(room: int) -> None:
     assert shown[0] == "p"
     assert "…" in shown
     assert _fitted("cat", font, 300) == "cat"
+
+
+def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    real = ImageDraw.ImageDraw.text
+
+    def text(self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: object, **options: object) -> None:
+        written.append(text)
+        real(self, xy, text, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+    layer = LayerMaps("5", [0.125, 0.75], np.ones((2, 4, 4), np.float32))
+    two = Explained([3, 8], [0.5, 0.25], ["cat", None], (layer,), 0.0)
+    panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), two, Look(), "a.jpg", "about")
+    told = [line for line in written if ", probability" in line or "mass" in line]
+    assert told == ["cat, probability 0.500", "mass 0.125", "class 8, probability 0.250", "mass 0.750"]
+
+
+def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
+    layer = LayerMaps("5", [0.5], spot(14, 3, 5), marginal=spot(14, 10, 9))
+    both = Explained([0], [0.25], ["cat"], (layer,), 0.0)
+    figure = panel(
+        Image.new("RGB", (300, 300), GREEN), Placement(0, 0, 300, 300), both, Look(cmap="cool", alpha=0.3), "a", "b"
+    )
+    photo, *others = tiles(figure)
+    plain = np.asarray(figure.crop(photo)).astype(int)
+    for box, (column, row) in zip(others, [(3, 5), (10, 9)], strict=True):
+        shown = np.asarray(figure.crop(box)).astype(int)
+        y, x = np.unravel_index((shown - shown[0, 0])[..., 2].argmax(), plain.shape[:2])
+        assert (x * 14 // 300, y * 14 // 300) == (column, row)
