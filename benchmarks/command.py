@@ -80,11 +80,13 @@ def directory(folder: Path, count: int) -> None:
     plain = ENGINE.replace("WORK", FORWARD)
     rounds = str(max(4, count // BATCH))
     _, engine_rate, _ = measured([sys.executable, "-c", engine.replace("ROUNDS", rounds)], folder)
-    start, _, _ = measured([*eb_saliency(), str(few), "-o", str(folder / "maps0")], folder)
-    whole, _, peak = measured([*eb_saliency(), str(photos), "-o", str(folder / "maps1")], folder)
+    for suffix in ("png", "jpg"):
+        options = ["--format", suffix, "-o"]
+        start, _, _ = measured([*eb_saliency(), str(few), *options, str(folder / f"few-{suffix}")], folder)
+        whole, _, peak = measured([*eb_saliency(), str(photos), *options, str(folder / f"maps-{suffix}")], folder)
+        rate = (count - 2 * BATCH) / (whole - start)
+        print(f"directory, {suffix}: {rate:.1f} images/s, {rate / engine_rate:.2f} of the engine's {engine_rate:.1f}")
     _, _, plain_peak = measured([sys.executable, "-c", plain.replace("ROUNDS", rounds)], folder)
-    rate = (count - 2 * BATCH) / (whole - start)
-    print(f"directory: {rate:.1f} images/s, {rate / engine_rate:.2f} of the engine's {engine_rate:.1f}")
     print(
         f"peak memory of the main process: {peak:.0f} MiB, {peak / plain_peak:.2f} of the plain loop's {plain_peak:.0f}"
     )
