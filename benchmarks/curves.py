@@ -35,7 +35,7 @@ CURVES: dict[str, tuple[tuple, Callable[[object, bool], Row]]] = {
         (1, 2, 5, 10, 20, 50, 100),
         lambda classes, contrastive: Row("vgg16", LAYER, contrastive, batch=1, classes=classes),
     ),
-    "layer": (DEPTHS, lambda layer, contrastive: Row("vgg16", layer, contrastive, batch=1)),
+    "layer, by its number in features": (DEPTHS, lambda layer, contrastive: Row("vgg16", layer, contrastive, batch=1)),
 }
 
 
@@ -78,7 +78,7 @@ def draw(lines: list[dict[str, Any]], path: Path) -> None:
     for panel, growing in zip(panels, curves, strict=False):
         for kind in KINDS:
             found = [line for line in lines if (line["growing"], line["kind"]) == (growing, kind)]
-            values = ["pixels" if line["value"] is None else str(line["value"]) for line in found]
+            values = ["pixels" if line["value"] is None else str(line["value"]).split(".")[-1] for line in found]
             medians = [line["median"] for line in found]
             spread = [
                 [line["median"] - line["low"] for line in found],
