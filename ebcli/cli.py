@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import click
 
-from ebcli.plan import FORMATS, SCALES, STYLES, RunPlan
+from ebcli.plan import ENGINES, FORMATS, SCALES, STYLES, RunPlan
 from ebcli.terminal import plain_errors, plain_warnings, report, say
 
 EPILOG = """
@@ -201,6 +201,30 @@ class _Shard(click.ParamType):
     help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.",
 )
 @click.option(
+    "--engine",
+    type=click.Choice(ENGINES, case_sensitive=False),
+    default=RunPlan.engine,
+    help="Work on this machine, or on a Ray cluster (needs ebcli[ray]).",
+)
+@click.option(
+    "--ray-address",
+    metavar="HOST:PORT|auto",
+    show_default="Ray is started on this machine",
+    help="With --engine ray: the cluster to work on.",
+)
+@click.option(
+    "--num-workers",
+    type=click.IntRange(min=1),
+    show_default="as the cluster has room",
+    help="With --engine ray: how many processes hold the network.",
+)
+@click.option(
+    "--gpus-per-worker",
+    type=click.FloatRange(min=0),
+    show_default="1 if there are GPUs",
+    help="With --engine ray: how many GPUs, or what part of one, each of them gets.",
+)
+@click.option(
     "--report-only",
     metavar="DIR",
     type=click.Path(path_type=Path),
@@ -241,6 +265,9 @@ def main(
         given = click.get_current_context().get_parameter_source
         if options["targets"] and given("targets") == given("top_k") == click.core.ParameterSource.COMMANDLINE:
             raise click.UsageError("--top-k chooses the classes where no --target names them: leave out one of the two")
+        for name in ("ray_address", "num_workers", "gpus_per_worker"):
+            if options["engine"] != "ray" and given(name) == click.core.ParameterSource.COMMANDLINE:
+                raise click.UsageError(f"--{name.replace('_', '-')} is for --engine ray: pass that as well")
         if list_models:
             from ebcli.models import model_names
 

@@ -54,7 +54,7 @@ class Network:
         self.loaded.net.to(memory_format=torch.channels_last)
         self.layers = _layers(plan, self.loaded)
         self._plan = plan
-        self.batch_size = plan.batch_size or (_CPU_BATCH if self.device.startswith("cpu") else _GPU_BATCH)
+        self.batch_size = plan.batch_size or default_batch_size(self.device)
         self.num_classes = self._probe()
         self.classes = _classes(plan, self.loaded, self.num_classes) if plan.targets else None
         if not plan.targets and plan.top_k > self.num_classes:
@@ -169,6 +169,11 @@ class Network:
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         return results[0].logits.shape[1]
+
+
+def default_batch_size(device: str) -> int:
+    """How many images a device gets at a time."""
+    return _CPU_BATCH if device.startswith("cpu") else _GPU_BATCH
 
 
 def _by_image(name: str, result: ExcitationResult, raw: bool, marginal: ExcitationResult | None) -> list[LayerMaps]:

@@ -11,6 +11,7 @@ from ebcli.errors import ConfigurationError
 FORMATS = ("png", "jpg", "webp")
 STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
 SCALES = ("image", "run")
+ENGINES = ("local", "ray")
 ALL, INPUT = "all", "input"  # what stands for a layer's name without being one
 
 
@@ -52,6 +53,10 @@ class RunPlan:
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         explain_losses: also find out which parts of the network have swallowed how much probability.
         device: ``"auto"`` or any name torch knows, such as ``"cpu"`` or ``"cuda:1"``.
+        engine: ``"local"``, this machine, or ``"ray"``, a Ray cluster.
+        ray_address: the cluster's, such as ``"auto"`` or ``"host:6379"``; None to start Ray on this machine.
+        num_workers: how many copies of the network Ray runs; None for as many as the cluster has room for.
+        gpus_per_worker: how much of a GPU each of them gets; None for one where there are any.
 
     Raises:
         ConfigurationError: a value is out of its range, or there is no image.
@@ -90,6 +95,10 @@ class RunPlan:
     allow_unsupported: bool = False
     explain_losses: bool = False
     device: str = "auto"
+    engine: str = "local"
+    ray_address: str | None = None
+    num_workers: int | None = None
+    gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
         if not self.images:
@@ -112,6 +121,7 @@ class RunPlan:
             raise ConfigurationError(f"the batch size is {self.batch_size}, but it must be at least 1")
         if self.workers is not None and self.workers < 0:
             raise ConfigurationError(f"workers is {self.workers}, but it cannot be less than 0")
+        self._check_engine()
 
     def _check_look(self) -> None:
         if self.style not in STYLES:
@@ -138,3 +148,15 @@ class RunPlan:
             raise ConfigurationError("the scale of a run ends at vmax if it is given: leave out one of them")
         if self.percentile != 100 and (self.vmax is not None or self.scale == "run"):
             raise ConfigurationError("a percentile is of each image's own scale: leave out vmax and the run's scale")
+
+    def _check_engine(self) -> None:
+        if self.engine not in ENGINES:
+            raise ConfigurationError(f"there is no engine {self.engine!r}: choose {' or '.join(ENGINES)}")
+        if self.num_workers is not None and self.num_workers < 1:
+            raise ConfigurationError(f"num-workers is {self.num_workers}, but it must be at least 1")
+        if self.gpus_per_worker is not None and not 0 <= self.gpus_per_worker < inf:
+            raise ConfigurationError(f"gpus-per-worker is {self.gpus_per_worker:g}, but it cannot be less than 0")
+        if self.engine == "ray" and self.workers is not None:
+            raise ConfigurationError("Ray decodes and draws on all processors of the cluster: leave out workers")
+        if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):
+            raise ConfigurationError(f"Ray deals out GPUs: in place of the device {self.device!r}, give cuda or cpu")

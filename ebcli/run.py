@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from ebcli.plan import RunPlan
 from ebcli.prepare import Prepared, prepare
 from ebcli.records import Record
 from ebcli.report import PAGE, write_report
-from ebcli.workers import Workers
+from ebcli.workers import Workers, processors
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,8 @@ class Run:
         model, weights, layer, device: what is used; several layers with commas between them.
         total: how many files are to be worked on, at most: some may turn out to be no images.
         already: the inputs that are left out because they are done.
-        results: works on the files as it is read, and tells what became of each, in order.
+        results: works on the files as it is read, and tells what became of each, in order; on a cluster, in the order
+            in which they are done.
         stopping: set it, from a signal handler for example, and ``results`` ends after what has begun.
         vmax: where the scale of all maps ends, 1 being an even spread; None if each map has its own.
         page: the page of all results, which is there when ``results`` has come to its end; None for none.
@@ -44,7 +44,7 @@ class Run:
     layer: str
     device: str
     total: int
-    already: tuple[Path, ...]
+    already: Collection[Path]
     results: Iterator[Record]
     stopping: Event = field(default_factory=Event)
     vmax: float | None = None
@@ -60,16 +60,26 @@ def run(plan: RunPlan) -> Run:
         UnsupportedOpError: the network has operations that no rule explains.
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
-    prepared = prepare(plan)
-    steps, stopping = prepared.steps, Event()
-    results = _planned(prepared.rest, steps.common) if plan.dry_run else _results(plan, prepared, stopping)
+    stopping = Event()
+    already: Collection[Path]
+    if plan.engine == "ray" and not plan.dry_run:
+        from ebcli.cluster import Cluster
+
+        cluster = Cluster(plan)
+        steps, device, total, already = cluster.steps, cluster.device, cluster.total, cluster.already
+        results = cluster.results(stopping)
+    else:
+        prepared = prepare(plan)
+        steps, device = prepared.steps, prepared.network.device
+        total, already = len(prepared.rest), prepared.already
+        results = _planned(prepared.rest, steps.common) if plan.dry_run else _results(plan, prepared, stopping)
     return Run(
         steps.common.model,
         steps.common.weights,
         steps.common.layer,
-        prepared.network.device,
-        len(prepared.rest),
-        tuple(prepared.already),
+        device,
+        total,
+        already,
         results,
         stopping,
         steps.drawing.look.vmax,
@@ -84,7 +94,7 @@ def report_only(plan: RunPlan) -> Path:
         ConfigurationError: there are no records, or the page would replace a file that this program did not write.
         OutputError: the output directory cannot be written to.
     """
-    workers = plan.workers if plan.workers is not None else _processors()
+    workers = plan.workers if plan.workers is not None else processors()
     return write_report(plan.output, Look.of(plan), workers, plan.overwrite)
 
 
@@ -129,8 +139,4 @@ def _worker_count(plan: RunPlan, images: int) -> int:
     if plan.workers is not None:
         return plan.workers
     # to start one takes as long as to draw a few photos, and a single image needs none
-    return min(_processors(), images // 2)
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(processors(), images // 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import os
 import signal
 import threading
 import warnings
@@ -155,3 +156,8 @@ def _serve(pipe: Connection) -> None:
             except Exception as error:  # not every exception survives pickling
                 answer = False, RuntimeError(f"{type(error).__name__}: {error}")
             pipe.send(answer)
+
+
+def processors() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

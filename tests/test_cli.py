@@ -43,6 +43,7 @@ from ebcli.records import Record
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
         ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
         ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
+        ("--engine ray --num-workers 2 a.jpg", {"engine": "ray", "num_workers": 2}),
         ("a.jpg photos", {"images": (Path("a.jpg"), Path("photos"))}),
         ("-- -a.jpg", {"images": (Path("-a.jpg"),)}),
     ],
@@ -85,6 +86,10 @@ VALUES = {
     "allow_unsupported": ("1", True),
     "batch_size": ("7", 7),
     "workers": ("3", 3),
+    "engine": ("ray", "ray"),
+    "ray_address": ("auto", "auto"),
+    "num_workers": ("4", 4),
+    "gpus_per_worker": ("0.5", 0.5),
 }
 
 
@@ -264,6 +269,9 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
         "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
         "--report-only . a.jpg",
+        "--num-workers 2 a.jpg",
+        "--engine ray --workers 2 a.jpg",
+        "--engine ray --device cuda:1 a.jpg",
     ],
 )
 def test_wrong_usage(arguments: str, worker: mock.Mock) -> None:

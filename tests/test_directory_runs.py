@@ -17,7 +17,6 @@ from PIL import Image
 from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.network
-import ebcli.pipeline
 from ebcli.cli import main
 from ebcli.images import Geometry, decode, placement
 from ebcli.models import load_model

@@ -1,0 +1,183 @@
+"""What runs on the machines of a cluster: the tasks and actors of ``ebcli.cluster``. Knows nothing of Ray."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import tempfile
+import warnings
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebcli.errors import ConfigurationError, EbcliError, OutputError
+from ebcli.explained import Explained
+from ebcli.folder import ResultFiles
+from ebcli.network import Network
+from ebcli.output import mirrored, origin
+from ebcli.plan import RunPlan
+from ebcli.prepare import Prepared, prepare
+from ebcli.records import Record
+from ebcli.report import write_report
+from ebcli.steps import Steps
+from ebcli.tasks import Seen
+from ebcli.workers import Workers
+
+Row = dict[str, Any]
+
+PART = 10_000  # files: of a hundred million, the driver knows ten thousand parts
+
+
+@dataclass(frozen=True)
+class There:
+    """What all tasks need to know."""
+
+    cwd: Path
+    steps: Steps
+    files: ResultFiles
+
+    @property
+    def stop(self) -> Path:
+        """Where this file is, nothing else begins."""
+        return self.files.private / "stop"
+
+
+class Desk:
+    """An actor: finds the files, and holds their list until it is dealt out."""
+
+    def __init__(self, cwd: Path) -> None:
+        self._cwd = cwd
+        self._prepared: Prepared
+
+    def prepare(self, plan: RunPlan) -> tuple[Steps, int, int, int, list[str]]:
+        """The steps, the size of batches, how many files are left and how many done, and warnings."""
+        _enter(self._cwd)
+        with warnings.catch_warnings(record=True) as caught:
+            prepared = self._prepared = prepare(plan)
+        messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+        return prepared.steps, prepared.network.batch_size, len(prepared.rest), len(prepared.already), messages
+
+    def already(self, start: int) -> list[Path]:
+        return self._prepared.already[start : start + PART]
+
+    def deal(self, directory: Path) -> list[Path]:
+        """Write the list of files in parts, each file with the results that are known as this program's."""
+        known: dict[str, set[str]] = {}
+        for result in self._prepared.history.written:
+            came = origin(Path(result))
+            if came is not None:
+                known.setdefault(str(came[0]), set()).add(result)
+        files = [(source, known.get(str(mirrored(source.path)), ())) for source in self._prepared.rest]
+        parts = []
+        for start in range(0, len(files), PART):
+            parts.append(directory / f"files-{start}")
+            parts[-1].write_bytes(pickle.dumps(files[start : start + PART]))
+        return parts
+
+
+class Explainer:
+    """An actor of Ray Data's: holds a network."""
+
+    def __init__(self, plan: RunPlan, there: There) -> None:
+        self._plan, self._there = plan, there
+
+    @cached_property
+    def _network(self) -> Network:  # here and not at once: Ray tries again and again where an actor cannot begin
+        import torch
+
+        _enter(self._there.cwd)
+        torch.manual_seed(0)  # an untrained network must be the same one everywhere
+        return Network(self._plan)
+
+    def __call__(self, batch: Row) -> Row:
+        seen = [item for item in batch["seen"] if isinstance(item, Seen)]
+        try:
+            explained: Iterator[Explained | EbcliError] = iter(
+                self._network.explain([item.pixels for item in seen]) if seen else ()
+            )
+        except EbcliError as error:
+            explained = repeat(error)
+        none = np.empty(0, np.uint8)  # what is behind the network needs no pixels
+        batch["explained"] = _objects(next(explained) if isinstance(item, Seen) else None for item in batch["seen"])
+        batch["seen"] = _objects(
+            replace(item, pixels=none) if isinstance(item, Seen) else item for item in batch["seen"]
+        )
+        return batch
+
+
+def dealt(there: There, row: Row) -> Iterator[Row]:
+    """The files of a part."""
+    if not there.stop.exists():
+        for source, known in pickle.loads(Path(row["part"]).read_bytes()):
+            yield {"source": source, "known": known}
+
+
+def looked(there: There, row: Row) -> Iterator[Row]:
+    """The same with what the network gets, or with its record if that is all there is to it."""
+    if not there.stop.exists():
+        _enter(there.cwd)
+        yield {**row, "seen": there.steps.look(row["source"], _process().call)}
+
+
+def finished(there: There, row: Row) -> Row:
+    """The record of a file, or what keeps the run from going on."""
+    seen, explained = row["seen"], row["explained"]
+    if isinstance(seen, Record):
+        return {"record": seen}
+    if isinstance(explained, EbcliError):
+        return {"record": explained}
+    _enter(there.cwd)
+    try:
+        write = partial(there.files.write, known=row["known"])
+        return {"record": there.steps.finish(row["source"], seen, explained, _process().call, write)}
+    except OutputError as error:
+        return {"record": error}
+
+
+def write_page(cwd: Path, plan: RunPlan, steps: Steps) -> None:
+    _enter(cwd)
+    write_report(plan.output, steps.drawing.look, overwrite=plan.overwrite)
+
+
+@lru_cache
+def _process() -> Workers:
+    """A process for Ray's worker process: should an image kill it, that is a failure of one image."""
+    return Workers(1)
+
+
+def _objects(values: Iterable[object]) -> NDArray[np.object_]:
+    """An array of objects, whatever they are."""
+    found = list(values)
+    array = np.empty(len(found), object)
+    array[:] = found
+    return array
+
+
+def _enter(cwd: Path) -> None:
+    """Relative paths mean what they mean to the driver."""
+    try:
+        os.chdir(cwd)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the machine {socket.gethostname()} does not see the working directory '{cwd}': "
+            "start from one that all machines of the cluster share"
+        ) from error
+
+
+def check_here(cwd: Path, files: ResultFiles) -> None:
+    _enter(cwd)
+    try:
+        with tempfile.TemporaryFile(dir=files.private):
+            pass
+    except OSError as error:
+        raise ConfigurationError(
+            f"the machine {socket.gethostname()} cannot write to the output directory '{files.directory}' "
+            f"({error.strerror}): choose one that all machines of the cluster share"
+        ) from error
