@@ -139,6 +139,8 @@ def excitation_backprop(
     if not isinstance(inputs, Tensor):
         raise ConfigurationError(f"the inputs are a {type(inputs).__name__}, but a tensor (B, ...) is needed")
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
+    if not layers:
+        raise ConfigurationError("there is no layer to hand probability down to: name at least one")
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode

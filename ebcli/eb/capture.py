@@ -160,6 +160,8 @@ def _find(net: nn.Module, layer: LayerChoice) -> tuple[str | None, nn.Module | N
                 return name, layer
         raise LayerError(f"this {type(layer).__name__} is not a module of the network")
     if not layer or layer not in modules:
+        if layer == "input":
+            raise LayerError("the network has no layer 'input': the input itself is layer=None")
         hint = closest(layer, filter(None, modules))
         raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
     return layer, modules[layer]

@@ -17,4 +17,5 @@ def needed(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise ConfigurationError(f"this takes the package of {module!r}: pip install 'ebcli[compare]'") from error
+        package = module.partition(".")[0]
+        raise ConfigurationError(f"this takes the package {package}: pip install 'ebcli[compare]'") from error

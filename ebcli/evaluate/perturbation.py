@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -70,7 +71,7 @@ def perturbation(
         likely = int(subject.probabilities(inputs).argmax())
         index = pictures.labels[key] if pictures.labels is not None else likely
         image, size = inputs[0], (inputs.shape[3], inputs.shape[2])
-        generator = np.random.default_rng(zlib.crc32(key.encode()))
+        generator = np.random.default_rng(zlib.crc32(os.fsencode(key)))
         rows = []
         for method, layer, maps in subject.explain(inputs, [index], key):
             shuffled = generator.permutation(maps[0].ravel()).reshape(maps[0].shape)

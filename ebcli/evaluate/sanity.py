@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
@@ -108,7 +109,7 @@ def forget(layer: nn.Module, seed: str) -> None:
         layer: its own parameters, not those of modules in it.
         seed: the same one shuffles in the same way.
     """
-    generator = torch.Generator().manual_seed(zlib.crc32(seed.encode()))
+    generator = torch.Generator().manual_seed(zlib.crc32(os.fsencode(seed)))
     with torch.no_grad():
         for parameter in layer.parameters(recurse=False):
             order = torch.randperm(parameter.numel(), generator=generator).to(parameter.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -123,7 +124,7 @@ class Subject:
         for method in self._methods:
             for layer in [NO_LAYER] if method in LAYERLESS else self._layers:
                 with torch.random.fork_rng(devices=[]):
-                    torch.default_generator.manual_seed(zlib.crc32(seed.encode()))
+                    torch.default_generator.manual_seed(zlib.crc32(os.fsencode(seed)))
                     maps = IMPLEMENTED[method](net or self.net, inputs, targets, None if layer == INPUT else layer)
                 yield method, layer, maps.float().cpu().numpy()
 

@@ -140,7 +140,7 @@ def _outcomes(record: Mapping[str, Any], there: Collection[Path]) -> Iterator[Ou
         layers.setdefault(str(one.get("layer") or record["layer"]), []).append(shown)
     raw = next((result for result in results if result.suffix == ".npz" and result in there), None)
     common["seconds"] /= max(1, len(layers))  # which were computed together
-    for layer, classes in layers.items():
+    for layer, classes in reversed(layers.items()):  # the page shows the last one, and that should be the first named
         yield Outcome(**common, layer=layer, error=None, names=names, classes=tuple(classes), raw=raw)
 
 

@@ -10,7 +10,7 @@ import torch
 from nets import NETS, unsettle
 from torch import nn
 
-from ebcli import LayerError, excitation_backprop
+from ebcli import ConfigurationError, LayerError, excitation_backprop
 from ebcli.models import LoadedModel, layers, load_model
 
 
@@ -149,3 +149,11 @@ def test_one_wrong_layer_among_several_is_named(layer: str, message: str) -> Non
     net = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 36, 5))
     with pytest.raises(LayerError, match=message):
         excitation_backprop(net, torch.rand(2, 3, 8, 8), 1, [None, "1", layer], contrastive=True)
+
+
+def test_no_layer_and_a_layer_of_the_command_line() -> None:
+    net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)), torch.rand(1, 3, 6, 6)
+    with pytest.raises(ConfigurationError, match="there is no layer"):
+        excitation_backprop(net, x, 1, [])
+    with pytest.raises(LayerError, match="the input itself is layer=None"):
+        excitation_backprop(net, x, 1, "input")

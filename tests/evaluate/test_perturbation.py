@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,17 @@ def test_the_class_may_be_another_than_the_likely_one(tmp_path: Path) -> None:
         run("deletion", tmp_path / "photos", "--baseline", "mean", "--labels", str(tmp_path / "labels.csv"))
     )
     assert labelled["marginal"]["area"] < 0.3 < rows(run("deletion", tmp_path / "photos"))["marginal"]["area"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
+@pytest.mark.usefixtures("colours")
+@pytest.mark.parametrize("kind", ["deletion", "sanity"])
+def test_a_name_that_is_no_text(tmp_path: Path, kind: str) -> None:
+    colour_photos(tmp_path / "photos", 1)
+    (tmp_path / "photos/0.png").rename(tmp_path / "photos" / os.fsdecode(b"caf\xe9.png"))
+    result = run(kind, tmp_path / "photos")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout.splitlines()[0])["images"] == 1
 
 
 @pytest.mark.usefixtures("colours")

@@ -102,5 +102,5 @@ def test_without_the_extra_one_sentence_tells_what_to_install() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
     assert printed.startswith(
-        "ConfigurationError this takes the package of 'captum.attr': pip install 'ebcli[compare]'"
+        "ConfigurationError this takes the package captum: pip install 'ebcli[compare]'"
     )

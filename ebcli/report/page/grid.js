@@ -121,9 +121,10 @@ function card(one, index, count, open) {
   const button = element("button", { type: "button", class: "open", title: image.name }, frame, name);
   button.addEventListener("click", open);
   const facts = element("p", { class: "facts" });
+  const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
   const tell = () => {
     facts.textContent =
-      one.map === null ? "" : `score ${number(one.map.score)} · mass ${number(one.map.mass)} · ${outcome.seconds.toFixed(2)} s`;
+      one.map === null ? "" : `${at}score ${number(one.map.score)} · mass ${number(one.map.mass)} · ${outcome.seconds.toFixed(2)} s`;
   };
   tell();
   made.append(button);
