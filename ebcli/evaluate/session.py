@@ -13,7 +13,7 @@ import click
 
 from ebcli.errors import EbcliError, ImageError
 from ebcli.evaluate.names import METHODS
-from ebcli.terminal import SOME_FAILED, plain_errors, plain_warnings, say
+from ebcli.terminal import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
 
 if TYPE_CHECKING:
     from ebcli.evaluate.benchmark import Benchmark, Row
@@ -136,7 +136,11 @@ def test_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
 
             session = Session(Subject(model, weights, layers, methods, device), output, limit, seed, quiet)
             test = prepare(session, **own)
-            rows = test.summarise(session.carry_out(test))
+            try:
+                rows = test.summarise(session.carry_out(test))
+            except KeyboardInterrupt:
+                say(f"Interrupted. What was measured is kept in '{output}': the same command goes on from there")
+                sys.exit(INTERRUPTED)
             click.echo("\n".join(map(json.dumps, rows)) if as_json else table(rows))
             if session.failed:
                 say(f"{session.failed} could not be measured")

@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -73,6 +74,17 @@ def test_a_name_that_is_no_text(tmp_path: Path, kind: str) -> None:
     result = run(kind, tmp_path / "photos")
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout.splitlines()[0])["images"] == 1
+
+
+@pytest.mark.usefixtures("colours")
+def test_an_interrupt_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    colour_photos(tmp_path / "photos", 2)
+    monkeypatch.setattr("ebcli.evaluate.perturbation.area_under", mock.Mock(side_effect=KeyboardInterrupt))
+    result = run("deletion", tmp_path / "photos")
+    assert (result.exit_code, result.stdout) == (130, "")
+    kept = tmp_path / "kept"
+    assert result.stderr.splitlines()[-1].startswith(f"Interrupted. What was measured is kept in '{kept}'")
+    assert list(kept.iterdir())
 
 
 @pytest.mark.usefixtures("colours")
