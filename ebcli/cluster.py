@@ -99,7 +99,7 @@ class Cluster:
         with closing(OutputFolder(plan.output, History(), plan.overwrite)) as folder:
             _check_machines(self._here, folder.files)
             there = There(self._here, self.steps, folder.files)
-            parts = _got(self._desk.deal.remote(folder.files.private))
+            parts = _got(self._desk.deal.remote(folder.files))
             ray.kill(self._desk)
             for row in _rows(self._stream(there, parts)):
                 record: Record | EbcliError = row["record"]
@@ -119,10 +119,10 @@ class Cluster:
         if plan.report:  # in a task, for it reads all records
             _got(ray.remote(write_page).remote(self._here, plan, self.steps))
 
-    def _stream(self, there: There, parts: list[Path]) -> ray.data.Dataset:
-        paths = ray.data.from_items([{"part": str(part)} for part in parts], override_num_blocks=max(1, len(parts)))
+    def _stream(self, there: There, parts: int) -> ray.data.Dataset:
+        listed = ray.data.from_items([{"part": part} for part in range(parts)], override_num_blocks=max(1, parts))
         return (
-            paths.flat_map(partial(dealt, there))
+            listed.flat_map(partial(dealt, there))
             .repartition(target_num_rows_per_block=self._block)
             .flat_map(partial(looked, there))
             .map_batches(

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ebcli.errors import ConfigurationError, EbcliError, OutputError
 from ebcli.explained import Explained
 from ebcli.folder import ResultFiles
+from ebcli.inputs import Source
 from ebcli.network import Network
 from ebcli.output import mirrored, origin
 from ebcli.plan import RunPlan
@@ -49,6 +50,14 @@ class There:
         return self.files.private / "stop"
 
 
+@dataclass(frozen=True)
+class File:
+    """A file to work on, and the results beside its place that are recorded as this program's."""
+
+    source: Source
+    known: set[str]
+
+
 class Desk:
     """An actor: finds the files, and holds their list until it is dealt out."""
 
@@ -67,19 +76,18 @@ class Desk:
     def already(self, start: int) -> list[Path]:
         return self._prepared.already[start : start + PART]
 
-    def deal(self, directory: Path) -> list[Path]:
-        """Write the list of files in parts, each file with the results that are known as this program's."""
+    def deal(self, files: ResultFiles) -> int:
+        """Write the list of files in parts; how many there are."""
         known: dict[str, set[str]] = {}
         for result in self._prepared.history.written:
             came = origin(Path(result))
             if came is not None:
                 known.setdefault(str(came[0]), set()).add(result)
-        files = [(source, known.get(str(mirrored(source.path)), ())) for source in self._prepared.rest]
-        parts = []
-        for start in range(0, len(files), PART):
-            parts.append(directory / f"files-{start}")
-            parts[-1].write_bytes(pickle.dumps(files[start : start + PART]))
-        return parts
+        dealt = [File(source, known.get(str(mirrored(source.path)), set())) for source in self._prepared.rest]
+        starts = range(0, len(dealt), PART)
+        for number, start in enumerate(starts):
+            _part(files, number).write_bytes(pickle.dumps(dealt[start : start + PART]))
+        return len(starts)
 
 
 class Explainer:
@@ -97,33 +105,42 @@ class Explainer:
         return Network(self._plan)
 
     def __call__(self, batch: Row) -> Row:
-        seen = [item for item in batch["seen"] if isinstance(item, Seen)]
+        if self._there.stop.exists():  # what only was looked at has not begun
+            known = [isinstance(item, Record) for item in batch["seen"]]
+            batch = {name: values[known] for name, values in batch.items()}
+        pixels = [item.pixels for item in batch["seen"] if isinstance(item, Seen)]
+        explained: Iterator[Explained | EbcliError]
         try:
-            explained: Iterator[Explained | EbcliError] = iter(
-                self._network.explain([item.pixels for item in seen]) if seen else ()
-            )
+            explained = iter(self._network.explain(pixels) if pixels else ())
         except EbcliError as error:
             explained = repeat(error)
         none = np.empty(0, np.uint8)  # what is behind the network needs no pixels
-        batch["explained"] = _objects(next(explained) if isinstance(item, Seen) else None for item in batch["seen"])
-        batch["seen"] = _objects(
-            replace(item, pixels=none) if isinstance(item, Seen) else item for item in batch["seen"]
-        )
-        return batch
+        found = [
+            (replace(item, pixels=none), next(explained)) if isinstance(item, Seen) else (item, None)
+            for item in batch["seen"]
+        ]
+        return {
+            "file": batch["file"],
+            "seen": _objects(seen for seen, _ in found),
+            "explained": _objects(said for _, said in found),
+        }
+
+
+def _part(files: ResultFiles, number: int) -> Path:
+    return files.private / f"part-{number}"
 
 
 def dealt(there: There, row: Row) -> Iterator[Row]:
     """The files of a part."""
     if not there.stop.exists():
-        for source, known in pickle.loads(Path(row["part"]).read_bytes()):
-            yield {"source": source, "known": known}
+        yield from ({"file": file} for file in pickle.loads(_part(there.files, row["part"]).read_bytes()))
 
 
 def looked(there: There, row: Row) -> Iterator[Row]:
     """The same with what the network gets, or with its record if that is all there is to it."""
     if not there.stop.exists():
         _enter(there.cwd)
-        yield {**row, "seen": there.steps.look(row["source"], _process().call)}
+        yield {**row, "seen": there.steps.look(row["file"].source, _process().call)}
 
 
 def finished(there: There, row: Row) -> Row:
@@ -135,8 +152,8 @@ def finished(there: There, row: Row) -> Row:
         return {"record": explained}
     _enter(there.cwd)
     try:
-        write = partial(there.files.write, known=row["known"])
-        return {"record": there.steps.finish(row["source"], seen, explained, _process().call, write)}
+        write = partial(there.files.write, known=row["file"].known)
+        return {"record": there.steps.finish(row["file"].source, seen, explained, _process().call, write)}
     except OutputError as error:
         return {"record": error}
 

@@ -1,0 +1,85 @@
+"""Ray clusters of several nodes on one machine, and the command run on them as a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from PIL import Image
+from ray.cluster_utils import Cluster
+from runs import photos, records
+
+CPUS = 2  # of each node; logical ones
+
+
+@contextmanager
+def cluster(nodes: int) -> Iterator[Any]:
+    """So many nodes; the first is the head."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    node = {"num_cpus": CPUS, "object_store_memory": 2**28}
+    started = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
+    try:
+        for _ in range(nodes - 1):
+            started.add_node(**node)
+        started.wait_for_nodes()
+        yield started
+    finally:
+        started.shutdown()
+
+
+def fill(directory: Path, count: int) -> None:
+    """A checkpoint of a small network, and photos; among them files that are none."""
+    torch.manual_seed(0)
+    net = torchvision.models.shufflenet_v2_x0_5(num_classes=7)
+    torch.save(net.state_dict(), directory / "net.pth")
+    photos(directory / "photos", count)
+    (directory / "photos/broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
+    (directory / "photos/notes.txt").write_text("no image")
+    Image.new("RGB", (30, 30), "red").save(os.fsencode(directory) + b"/photos/caf\xe9.png")
+
+
+class Command:
+    """``eb-saliency photos -o maps`` for that network, in a directory; on a cluster, or on this machine."""
+
+    def __init__(self, cwd: Path, on: Any = None, *more: str) -> None:
+        engine = ["--workers", "0"] if on is None else ["--engine", "ray", "--ray-address", on.address]
+        arguments = "photos -o maps --model shufflenet_v2_x0_5 --weights net.pth --batch-size 4".split()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "ebcli", *arguments, *engine, *more],
+            cwd=cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="surrogateescape",
+            env={**os.environ, "OMP_NUM_THREADS": "1"},  # as Ray's workers have it
+        )
+
+    def wait(self) -> tuple[int, list[str], str]:
+        """Its exit status, the lines of its stdout, sorted, and its stderr."""
+        out, err = self.process.communicate(timeout=300)
+        return self.process.returncode, sorted(out.splitlines()), err
+
+
+def comparable(directory: Path) -> list[dict[str, Any]]:
+    """The records, but for their order and for what never is the same."""
+    found = [{**record, "seconds": None} for record in records(directory)]
+    return sorted(found, key=lambda record: record["input"])
+
+
+def processes(title: bytes) -> list[int]:
+    """Those of this machine whose command line holds these words."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if title in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:  # it has ended
+            continue
+    return found
