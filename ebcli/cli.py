@@ -9,7 +9,7 @@ from typing import IO, Any
 
 import click
 
-from ebcli.plan import ENGINES, FORMATS, SCALES, STYLES, RunPlan
+from ebcli.plan import DTYPES, ENGINES, FORMATS, SCALES, STYLES, RunPlan
 from ebcli.terminal import plain_errors, plain_warnings, report, say
 
 EPILOG = """
@@ -199,6 +199,12 @@ class _Shard(click.ParamType):
     metavar="NAME",
     default=RunPlan.device,
     help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.",
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(DTYPES),
+    default=RunPlan.dtype,
+    help="What the network computes in; bfloat16 is quicker on recent GPUs, and coarser.",
 )
 @click.option(
     "--engine",

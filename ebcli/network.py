@@ -51,7 +51,8 @@ class Network:
         self.device = _device(plan.device)
         self.loaded = load_model(plan.model, plan.weights, self.device)
         # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
-        self.loaded.net.to(memory_format=torch.channels_last)
+        self._dtype = getattr(torch, plan.dtype)
+        self.loaded.net.to(dtype=self._dtype, memory_format=torch.channels_last)
         self.layers = _layers(plan, self.loaded)
         self._plan = plan
         self.batch_size = plan.batch_size or default_batch_size(self.device)
@@ -139,7 +140,7 @@ class Network:
         """Pixels (B, H, W, 3) as the rest of the preset makes them: (B, 3, H, W), normalised."""
         preset = self.loaded.transforms
         images = functional.convert_image_dtype(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous())
-        return functional.normalize(images, preset.mean, preset.std).to(self.device)
+        return functional.normalize(images, preset.mean, preset.std).to(self.device, self._dtype)
 
     def _backprop(
         self, inputs: Tensor, targets: Tensor | Callable[[Tensor], Tensor], contrastive: bool
@@ -157,7 +158,7 @@ class Network:
     def _probe(self) -> int:
         """Explain a grey image, for errors to come before any work; the number of classes."""
         side = self.loaded.transforms.crop_size[0]
-        grey = torch.zeros(1, 3, side, side, device=self.device)
+        grey = torch.zeros(1, 3, side, side, device=self.device, dtype=self._dtype)
 
         def first(logits: Tensor) -> Tensor:
             return torch.zeros(1, 1, dtype=torch.long, device=logits.device)

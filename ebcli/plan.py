@@ -9,6 +9,7 @@ from pathlib import Path
 from ebcli.errors import ConfigurationError
 
 FORMATS = ("png", "jpg", "webp")
+DTYPES = ("float32", "bfloat16")
 STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
 SCALES = ("image", "run")
 ENGINES = ("local", "ray")
@@ -57,6 +58,7 @@ class RunPlan:
         ray_address: the cluster's, such as ``"auto"`` or ``"host:6379"``; None to start Ray on this machine.
         num_workers: how many copies of the network Ray runs; None for as many as the cluster has room for.
         gpus_per_worker: how much of a GPU each of them gets; None for one where there are any.
+        dtype: what the network computes in, one of ``DTYPES``.
 
     Raises:
         ConfigurationError: a value is out of its range, or there is no image.
@@ -95,6 +97,7 @@ class RunPlan:
     allow_unsupported: bool = False
     explain_losses: bool = False
     device: str = "auto"
+    dtype: str = "float32"
     engine: str = "local"
     ray_address: str | None = None
     num_workers: int | None = None
@@ -112,6 +115,8 @@ class RunPlan:
             raise ConfigurationError(f"top-k is {self.top_k}, but it must be at least 1")
         if self.format not in FORMATS:
             raise ConfigurationError(f"there is no format {self.format!r}: choose {', '.join(FORMATS)}")
+        if self.dtype not in DTYPES:
+            raise ConfigurationError(f"there is no dtype {self.dtype!r}: choose {' or '.join(DTYPES)}")
         if not 0 <= self.alpha <= 1:  # also refuses NaN
             raise ConfigurationError(f"alpha is {self.alpha:g}, but it must lie between 0 and 1")
         self._check_look()

@@ -106,6 +106,7 @@ def _common(plan: RunPlan, network: Network, look: Look) -> Record:
         "layers": network.layers,
         "method": method,
         "unsupported": plan.allow_unsupported,
+        "dtype": plan.dtype,
         "classes": plan.top_k if network.classes is None else network.classes,
         "look": [*astuple(look), plan.format, plan.panel, plan.with_marginal],
         "raw": plan.raw,

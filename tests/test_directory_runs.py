@@ -296,7 +296,14 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
     assert len({configuration(**settings) for settings in same}) == 1
     other: list[dict[str, Any]] = [{}, {"layers": ("0",)}, {"contrastive": False}, {"targets": ("3",)}, {"top_k": 2}]
     other += [{"targets": ("3", "4")}, {"format": "jpg"}, {"raw": True}, {"cmap": "jet"}, {"alpha": 0.5}]
-    other += [{"style": "heatmap"}, {"signed": True}, {"vmin": 0.5}, {"vmax": 2.0}, {"percentile": 99.0}]
+    other += [
+        {"dtype": "bfloat16"},
+        {"style": "heatmap"},
+        {"signed": True},
+        {"vmin": 0.5},
+        {"vmax": 2.0},
+        {"percentile": 99.0},
+    ]
     other += [{"panel": True}, {"panel": True, "with_marginal": True}, {"layers": ("2", "0")}, {"layers": ("input",)}]
     assert len({configuration(**settings) for settings in other}) == len(other)
     assert configuration(targets=("class d",)) == configuration(targets=("3",))

@@ -64,3 +64,15 @@ def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytes
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
     with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial extent.*, such as '2'"):
         Network(RunPlan(images=(Path("a.jpg"),), layers=(flat,)))
+
+
+def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
+    exact = Network(plan(targets=("3",), explain_losses=True)).explain(IMAGES)
+    network = Network(plan(targets=("3",), dtype="bfloat16", explain_losses=True))
+    assert {parameter.dtype for parameter in network.loaded.net.parameters()} == {torch.bfloat16}
+    for coarse, fine in zip(network.explain(IMAGES), exact, strict=True):
+        (one,), (other,) = coarse.layers, fine.layers
+        assert one.maps.dtype == np.float32
+        assert 0 < np.abs(one.maps - other.maps).max() < 0.03 * np.abs(other.maps).max()
+        assert one.mass == pytest.approx(other.mass, rel=0.02)
+        assert coarse.scores == pytest.approx(fine.scores, rel=0.02)
