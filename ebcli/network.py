@@ -52,7 +52,7 @@ class Network:
         self.loaded = load_model(plan.model, plan.weights, self.device)
         # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
         self._dtype = getattr(torch, plan.dtype)
-        self.loaded.net.to(dtype=self._dtype, memory_format=torch.channels_last)
+        self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
         self.layers = _layers(plan, self.loaded)
         self._plan = plan
         self.batch_size = plan.batch_size or default_batch_size(self.device)
