@@ -55,6 +55,7 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path) 
         assert files.items() <= tree(cwd / "maps").items()
 
 
+@pytest.mark.slow
 def test_an_actor_is_killed_and_then_a_machine_lost_in_the_middle_of_a_run(cwd: Path) -> None:
     fill(cwd, 130)
     with cluster(3) as three:
