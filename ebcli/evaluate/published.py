@@ -1,6 +1,6 @@
 """What others have measured in the pointing game, for comparison.
 
-In per cent, for all questions and for the difficult ones. *Paper* is Zhang et al., ECCV 2016, Tables 1 and 2;
+In per cent, for all questions and for the difficult ones. *Paper* is Zhang et al., ECCV 2016;
 *TorchRay* is Fong et al., ICCV 2019, whose table measures both methods anew.
 """
 
