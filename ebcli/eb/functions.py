@@ -9,6 +9,7 @@ read from the tensor it made; the rules for batch norm and ReLU fold themselves 
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -64,7 +65,7 @@ class PassThrough(Function):
             return None, *[None] * ctx.others, None if P is None else P.sum_to_size(ctx.shape)
 
 
-class Contributions:
+class Contributions(ABC):
     """What explains the neurons of one layer: Z, the sum of their inputs' excitatory contributions, max(s z, 0).
 
     Attributes:
@@ -79,21 +80,21 @@ class Contributions:
     parts: list[Tensor] | None = None
     z: Tensor | None = None
 
+    @abstractmethod
     def of_dual(self) -> Contributions:
         """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def sum_up(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
         """The signals in parts, none of them ever below zero, and Z."""
-        raise NotImplementedError
 
+    @abstractmethod
     def share_out(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
         """What each signal gets of P."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unexplained(self, z: Tensor) -> Tensor:
         """Whether probability could be lost, as a boolean (): at a neuron to which nothing contributes."""
-        raise NotImplementedError
 
     @property
     def is_prepared_in_passing(self) -> bool:

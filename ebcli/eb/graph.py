@@ -29,7 +29,7 @@ def is_made_by(node: Any, function: type[Function]) -> bool:
 
 def parents(node: Any) -> list[Any]:
     """The nodes one step further down, towards the layer; what was only overwritten with the value is none."""
-    return [parent for parent, _ in node.next_functions[getattr(node, "others", 0) :] if parent is not None]
+    return [parent for parent, _ in _edges(node) if parent is not None]
 
 
 def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) -> Iterator[Any]:
@@ -60,7 +60,7 @@ def is_nonnegative(tensor: Tensor) -> bool:
         return getattr(node, "nonnegative", False)
 
     def is_opaque(node: Any) -> bool:
-        return certain(node) or _stem(node) not in _ROUTING_NODES or len(parents(node)) < len(node.next_functions)
+        return certain(node) or _stem(node) not in _ROUTING_NODES or not _is_whole(node)
 
     nodes = list(descend([tensor.grad_fn], is_opaque))
     return bool(nodes) and all(certain(node) for node in nodes if is_opaque(node))
@@ -86,12 +86,11 @@ def loses_nothing(root: Tensor) -> bool:
     for node in descend([root.grad_fn]):
         if is_made_by(node, Excitation):
             z = node.contributions.z
-            certain = z is not None and all(node.needs_input_grad[4 + node.others :])
-            certain = certain and not bool(node.contributions.unexplained(z.detach()))
+            certain = z is not None and _is_whole(node) and not bool(node.contributions.unexplained(z.detach()))
         elif is_made_by(node, PassThrough) or node.name().endswith("AccumulateGrad"):  # the latter is the layer
             certain = True
         else:
-            certain = _stem(node) in _ROUTING_NODES and len(parents(node)) == len(node.next_functions)
+            certain = _stem(node) in _ROUTING_NODES and _is_whole(node)
         if not certain:
             return False
     return True
@@ -122,6 +121,15 @@ def unexplained(root: Tensor) -> list[str]:
 _UNEXPLAINED = "no excitation rule"
 # the last hands its operands on as they are, for the sake of hooks that modules have on the backward pass
 _KNOWN = (PassThrough, Excitation, BackwardHookFunction)
+
+
+def _edges(node: Any) -> Any:
+    return node.next_functions[getattr(node, "others", 0) :]
+
+
+def _is_whole(node: Any) -> bool:
+    """Whether all of what `node` has read carries the signal."""
+    return len(parents(node)) == len(_edges(node))
 
 
 def _has_weights(node: Any) -> bool:
