@@ -31,6 +31,7 @@ from ebcli.evaluate.sanity import sanity
 from ebcli.evaluate.subject import Subject
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = Path(__file__).with_suffix(".template.md").read_text(encoding="utf-8")
 
 MODEL = "efficientnet_lite0"
 METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input")
@@ -56,135 +57,6 @@ def photos(folder: Path) -> tuple[Path, Path]:
     return shown, labels
 
 
-PAGE = """\
-# Do the maps tell the truth?
-
-`eb-benchmark` measures it: each test is a command, takes any classifier of torchvision or a checkpoint of yours, and
-puts other methods beside Excitation Backprop. `benchmarks/faithfulness.py` has written this page from runs of the
-bundled EfficientNet-Lite0 on the {photos} ImageNet photos that the package
-[foolbox](https://pypi.org/project/foolbox/) brings, with their true labels. {photos} photos of one network are few: the
-page shows what the tests say, not which method is best.
-
-```sh
-pip install 'ebcli[compare]'                       # Captum for Grad-CAM, pycocotools for COCO, SciPy and scikit-image
-eb-benchmark grid photos --layer features.5 --layer features.11 --method contrastive --method grad-cam
-eb-benchmark deletion photos --labels labels.csv --baseline blur
-eb-benchmark insertion photos --labels labels.csv
-eb-benchmark sanity photos --labels labels.csv --method contrastive --method marginal
-eb-benchmark localise photos annotations --classes LOC_synset_mapping.txt --alpha 1 --alpha 2
-eb-benchmark pointing --voc . --model vgg16 --layer features.23 --weights vgg16-voc.pth
-eb-benchmark pointing --coco val2014 --annotations instances_val2014.json --model resnet50 --weights resnet50-coco.pth
-```
-
-`--method` and `--layer` can be given several times; all methods are then read at all these layers, and the layer
-`input` means the pixels. Without `--labels`, the class of a photo is what the network thinks it is. `--json` prints the
-table's rows as JSON. What was measured is kept in `benchmark/` (`-o`), a line for each image: the same command goes
-on where an earlier one was cut off, and says the same as one that was not.
-
-| method | what it is |
-|---|---|
-| `contrastive`, `marginal` | Excitation Backprop ([Zhang et al. 2016](https://arxiv.org/abs/1608.00507)) |
-| `grad-cam` | Grad-CAM ([Selvaraju et al. 2017](https://arxiv.org/abs/1610.02391)) at the layer, computed by Captum |
-| `gradient-x-input` | the gradient times the layer's output, summed over channels |
-| `gradient` | the gradient's magnitude, summed over channels |
-| `random`, `centre` | noise, and a bright centre: what chance and photographers' habits give |
-
-## Mosaics
-
-The grid pointing game ([Böhle et al. 2021](https://arxiv.org/abs/2104.00032),
-[Rao et al. 2022](https://arxiv.org/abs/2205.10435)): photos of different classes are put together, and the network is
-asked for each of them in turn. How much of the positive part of a map lies in the right photo? 1 is perfect, 0.25
-chance. Here: {mosaics} mosaics of 2 × 2 photos that the network recognises with a probability of at least 0.5
-({sure} of the {photos}), {questions} questions. With photos of 224 × 224 pixels each, as the network was trained on:
-
-{grid224}
-
-With photos of 256 × 256 pixels each:
-
-{grid256}
-
-![Score by layer for photos of two sizes](faithfulness/grid.png)
-
-{grid_text}
-
-The median, photos of 224 × 224 pixels:
-
-{median224}
-
-And the share of maps whose maximum lies in the right photo:
-
-{hits224}
-
-## Deletion and insertion
-
-[Petsiuk et al. 2018](https://arxiv.org/abs/1806.07421): the pixels that a map puts first are taken out of the photo, or
-put into what is left of it without them; the test follows the probability of the class. What is seen in place of the
-photo is the photo out of focus (11 × 11 pixels, as in that paper), its mean colour, or noise. The area under the
-curve depends on the photo more than on the map. So each map is compared with itself, its cells shuffled: *gain* is
-the area between the two, above 0 for a map that knows something. Maps of `{layer}`, {photos} photos,
-{steps} steps.
-
-Deletion, where a small area is good:
-
-{deletion}
-
-Insertion, where a large area is good:
-
-{insertion}
-
-![Curves of deletion and insertion](faithfulness/curves.png)
-
-{curves_text}
-
-## Networks that have forgotten
-
-[Adebayo et al. 2018](https://arxiv.org/abs/1810.03292): a map that explains the network must change when the network
-forgets what it has learned. From the classifier down, the values of each parameter are shuffled, more layers at each
-stop; maps of `{layer}` are compared with those of the intact network, for {photos} photos. Shuffling is our way to
-randomise: it leaves activations in the range that the rest of the network is made for.
-
-{sanity}
-
-![Similarity by layers randomised](faithfulness/sanity.png)
-
-{sanity_text}
-
-## The pointing game and localisation
-
-The data sets of Zhang et al. are not here, so this page has no figures of ours. `eb-benchmark pointing` follows their
-section 4.1: the whole image, its shorter side 224 pixels; VGG's classifier as convolutions over it, other networks as
-they are; a hit is a maximum of the map, resized to the image, that lies within 15 pixels of an object of the class;
-the mean over classes of the share of hits. *Difficult* are questions for classes that cover less than a quarter of the
-image, beside another class. An empty map, or one with values that are not finite, is a miss. It takes a network with an
-output for each class (`--weights`), and prints what others measured beside:
-
-{published}
-
-For VOC, boxes are the objects, for COCO, masks; what VOC flags as difficult and COCO as a crowd counts like the rest,
-unless `--skip-flagged` is given. `eb-benchmark localise` follows section 4.2: a box around what exceeds `--alpha` times
-the map's mean is right if its intersection over union with one of the class's boxes is 0.5 or more.
-
-## Anybody's maps
-
-The measures are plain functions of NumPy arrays:
-
-```python
-import numpy as np
-from ebcli.evaluate import grid_score, pointing_hit, resized
-
-saliency = np.zeros((7, 7))
-saliency[1, 5] = 1.0
-mask = np.zeros((240, 320), dtype=bool)  # the object, in the photo's pixels
-mask[20:80, 200:280] = True
-print(pointing_hit(resized(saliency, (320, 240)), mask))  # 1.0
-print(grid_score(saliency, cell=1, n=2))  # 1.0
-```
-
-`ebcli.evaluate` has `pointing_hit`, `is_difficult`, `grid_score`, `grid_hit`, `bounding_box`,
-`intersection_over_union`, `perturbation_curve`, `area_under`, `rank_correlation`, `structural_similarity` and
-`resized`; their docstrings tell shapes and sources.
-"""
-
 GRID_TEXT = """\
 From stride 4 to 16, the contrastive map has {contrastive} of itself in the right photo, marginal Excitation
 Backprop {marginal}, the gradient times the layer's output {product}, and Grad-CAM {cam}: it weighs whole channels
@@ -199,16 +71,17 @@ CURVES_TEXT = """\
 Insertion tells the maps apart as the mosaics do: with what the contrastive map puts first, the class comes much
 sooner than with the same cells in random places. Deletion does not. The first quarter of the pixels takes more of
 the class away than a quarter in random places (in the mean over baselines {quarter} of the probability is left for
-the contrastive map, {quarter_shuffled} for its cells in random places), but then the rest of the photo, in one
-piece, keeps the class alive, while scattered holes destroy whatever the network could have read. So over the whole
-curve, maps in one piece gain little or nothing, and the scattered ones of the gradient most. That says as much
-about holes as about maps: a network has never seen either."""
+the contrastive map, {quarter_shuffled} for its cells in random places), but over the whole curve, maps in one piece
+gain little or nothing, and the scattered ones of the gradient most. A likely reason, which was not tested: the rest
+of the photo, in one piece, keeps the class alive, while scattered holes destroy whatever the network could have read.
+Then the test says as much about holes as about maps."""
 SANITY_TEXT = """\
 After the first stop, with {first} of {total} layers randomised, nothing is left of the order that the contrastive map
 puts the photo's places in, and as little of the gradient's and of Grad-CAM's. The marginal map keeps much of it, and
-some even when all layers are randomised (a rank correlation of {marginal}): it follows the activations, which mark much
-the same places of a photo in any network. So a marginal map says less about what the classifier has learned than the
-contrastive one. SSIM does not come down to 0 for anybody: maps that are dark in most places agree in most."""
+some even when all layers are randomised (a rank correlation of {marginal}), perhaps because it follows the activations,
+which may mark much the same places of a photo in any network. So a marginal map says less about what the classifier has
+learned than the contrastive one. SSIM does not come down to 0 for anybody: maps that are dark in most places agree in
+most."""
 
 
 class Run:
