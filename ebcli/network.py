@@ -48,7 +48,7 @@ class Network:
     """
 
     def __init__(self, plan: RunPlan) -> None:
-        self.device = _device(plan.device)
+        self.device = device_named(plan.device)
         self.loaded = load_model(plan.model, plan.weights, self.device)
         # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
         self._dtype = getattr(torch, plan.dtype)
@@ -213,7 +213,8 @@ def _layers(plan: RunPlan, loaded: LoadedModel) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _device(name: str) -> str:
+def device_named(name: str) -> str:
+    """A device's name; ``"auto"`` is a GPU if there is one, and of several the one of this process."""
     if name != "auto":
         return name
     if not torch.cuda.is_available():

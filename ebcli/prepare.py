@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ebcli import __version__
 from ebcli.folder import refuse_foreign_files
 from ebcli.images import Geometry
 from ebcli.inputs import Source, find
@@ -18,7 +17,7 @@ from ebcli.look import Look, palette
 from ebcli.network import Network
 from ebcli.output import is_own, mirrored, origin, panel_place, picture_place, raw_place
 from ebcli.plan import RunPlan
-from ebcli.records import History, Record, configuration_hash, content_hash
+from ebcli.records import History, Record, configuration_hash, network_settings
 from ebcli.report import refuse_foreign_page
 from ebcli.scale import run_vmax
 from ebcli.steps import Steps
@@ -96,11 +95,8 @@ def _common(plan: RunPlan, network: Network, look: Look) -> Record:
     """The part of the records that is the same for all images."""
     loaded = network.loaded
     method = "contrastive EB" if plan.contrastive else "marginal EB"
-    is_checkpoint = loaded.weights == plan.weights and Path(plan.weights).is_file()
     settings = {
-        "version": __version__.split(".")[:2],  # what is released as a patch computes the same
-        "model": loaded.name,
-        "weights": content_hash(Path(plan.weights)) if is_checkpoint else loaded.weights,
+        **network_settings(loaded.name, loaded.weights, plan.weights),
         "preprocessing": repr(loaded.transforms),  # of a checkpoint, these two depend on its file's name as well
         "categories": loaded.categories,
         "layers": network.layers,

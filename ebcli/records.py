@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from ebcli import __version__
 from ebcli.inputs import Stamp
 from ebcli.output import mirrored
 
@@ -102,6 +103,21 @@ def _finite(value: Any) -> Any:
 def configuration_hash(settings: Mapping[str, object]) -> str:
     """A short name for settings; equal settings have equal names, whatever their order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def network_settings(model: str, weights: str, asked_for: str) -> dict[str, object]:
+    """What results depend on of this program and of a network, for ``configuration_hash``.
+
+    Args:
+        model, weights: as the network was loaded.
+        asked_for: the weights as they were named; of a checkpoint file, the content counts.
+    """
+    is_checkpoint = weights == asked_for and Path(asked_for).is_file()
+    return {
+        "version": __version__.split(".")[:2],  # what is released as a patch computes the same
+        "model": model,
+        "weights": content_hash(Path(asked_for)) if is_checkpoint else weights,
+    }
 
 
 def content_hash(path: Path) -> str:

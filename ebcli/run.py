@@ -125,14 +125,11 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event) -> Iterator[Rec
     sources, history = prepared.rest, prepared.history
     if not sources and not history.written:  # else a killed run may have left something to clear away
         return
-    with (
-        closing(OutputFolder(plan.output, history, plan.overwrite)) as folder,
-        Workers(_worker_count(plan, len(sources))) as workers,
-    ):
+    count = _worker_count(plan, len(sources))
+    with closing(OutputFolder(plan.output, history, plan.overwrite)) as folder, Workers(count) as workers:
         yield from Pipeline(prepared.network, folder, workers, prepared.steps, plan.fail_fast, stopping).run(sources)
     if plan.report:
-        workers_of_page = _worker_count(plan, len(sources))
-        write_report(plan.output, prepared.steps.drawing.look, workers_of_page, plan.overwrite)
+        write_report(plan.output, prepared.steps.drawing.look, count, plan.overwrite)
 
 
 def _worker_count(plan: RunPlan, images: int) -> int:

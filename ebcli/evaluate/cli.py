@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from ebcli.evaluate.names import BASELINES
-from ebcli.evaluate.session import Session, test_command
+from ebcli.evaluate.session import Session, benchmark_command
 
 if TYPE_CHECKING:
     from ebcli.evaluate.benchmark import Benchmark
@@ -77,7 +77,7 @@ def main() -> None:
 @click.option("--annotations", metavar="FILE", type=_FILE, help="Theirs, such as instances_val2014.json.")
 @click.option("--skip-flagged", is_flag=True, help="Leave out the objects that VOC calls difficult, and COCO's crowds.")
 @click.option("--tolerance", type=click.IntRange(min=0), default=15, help="How far off a hit may be, in pixels.")
-@test_command
+@benchmark_command
 def pointing(
     session: Session,
     voc: Path | None,
@@ -117,7 +117,7 @@ def pointing(
 @click.option(
     "--cell", metavar="PIXELS", type=click.IntRange(min=1), show_default="the model's own", help="An image's side."
 )
-@test_command
+@benchmark_command
 def grid(
     session: Session, images: Path, labels: Path | None, n: int, mosaics: int, confidence: float, cell: int | None
 ) -> Benchmark:
@@ -151,7 +151,7 @@ def _perturbation(
 @_labels
 @_baselines
 @_steps
-@test_command
+@benchmark_command
 def deletion(session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int) -> Benchmark:
     """Deletion: what goes with what a map shows?
 
@@ -165,7 +165,7 @@ def deletion(session: Session, images: Path, labels: Path | None, baselines: tup
 @_labels
 @_baselines
 @_steps
-@test_command
+@benchmark_command
 def insertion(session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int) -> Benchmark:
     """Insertion: what comes with what a map shows?
 
@@ -178,7 +178,7 @@ def insertion(session: Session, images: Path, labels: Path | None, baselines: tu
 @_images
 @_labels
 @click.option("--steps", type=click.IntRange(min=1), default=8, help="How many times maps are compared on the way.")
-@test_command
+@benchmark_command
 def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> Benchmark:
     """Parameter randomisation: do maps notice?
 
@@ -201,7 +201,7 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
     default=(1.0,),
     help="The box is drawn around what exceeds this many times the map's mean. Can be repeated.",
 )
-@test_command
+@benchmark_command
 def localise(
     session: Session, images: Path, annotations: Path, classes: Path | None, alphas: tuple[float, ...]
 ) -> Benchmark:

@@ -4,5 +4,4 @@ from __future__ import annotations
 
 METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "centre")
 LAYERLESS = frozenset({"random", "centre"})  # these look at no layer
-INPUT = "input"  # as a layer: the pixels themselves
 BASELINES = ("blur", "mean", "noise")

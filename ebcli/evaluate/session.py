@@ -111,7 +111,7 @@ class Session:
         return found, self.drawn(found.keys)
 
 
-def test_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
+def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
     """A command's function from one that takes a ``Session`` and its own options, and returns the test."""
 
     @functools.wraps(prepare)

@@ -7,7 +7,6 @@ import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +16,15 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import functional
 
-from ebcli import __version__
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.evaluate.methods import IMPLEMENTED, class_scores
-from ebcli.evaluate.names import INPUT, LAYERLESS
+from ebcli.evaluate.names import LAYERLESS
 from ebcli.models import LoadedModel, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.checkpoint import first_line
-from ebcli.records import content_hash
+from ebcli.network import device_named
+from ebcli.plan import INPUT
+from ebcli.records import network_settings
 
 NO_LAYER = "-"
 
@@ -52,18 +52,14 @@ class Subject:
     def __init__(
         self, model: str, weights: str, layers: Sequence[str], methods: Sequence[str], device: str = "auto"
     ) -> None:
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
+        device = device_named(device)
         self.loaded = load_model(model, weights, device)
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)
         self._layers = _checked(self.loaded, layers) or [default_layer(self.loaded)]
         self._methods = list(dict.fromkeys(methods))
-        is_file = self.loaded.weights == weights and Path(weights).is_file()
         self.settings: dict[str, Any] = {
-            "version": __version__.split(".")[:2],  # what is released as a patch computes the same
-            "model": self.loaded.name,
-            "weights": content_hash(Path(weights)) if is_file else self.loaded.weights,
+            **network_settings(self.loaded.name, self.loaded.weights, weights),
             "layers": self._layers,
             "methods": self._methods,
         }
