@@ -5,7 +5,6 @@ Everything is imported on first use, so that ``import ebcli`` costs nothing and 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import (
@@ -17,6 +16,7 @@ from ebcli.errors import (
     RuleError,
     UnsupportedOpError,
 )
+from ebcli.lazy import lazily
 
 if TYPE_CHECKING:
     from ebcli.eb import (
@@ -89,18 +89,12 @@ __all__ = [
 ]
 
 
+_get, __dir__ = lazily(__name__, _HOME)
+
+
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version
 
-        value = version("ebcli")
-    elif name in _HOME:
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    else:
-        raise AttributeError(f"module 'ebcli' has no attribute {name!r}")
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+        return version("ebcli")
+    return _get(name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from click.testing import CliRunner, Result
@@ -22,3 +24,24 @@ def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
 
 def invoke(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(main, arguments, env=environment)
+
+
+def run_python(code: str) -> str:
+    """What a Python of its own prints."""
+    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def heavy_imports(package: str, arguments: list[str]) -> str:
+    """The last line that a command prints if it then tells which large packages it has imported."""
+    printed = run_python(
+        "import sys\n"
+        f"import {package}\n"
+        f"from {package}.cli import main\n"
+        "try:\n"
+        f"    main({arguments!r})\n"
+        "except SystemExit:\n"
+        "    pass\n"
+        "heavy = {'torch', 'torchvision', 'numpy', 'PIL', 'matplotlib', 'tqdm'}\n"
+        "print('imported:', sorted(heavy & set(sys.modules)))\n"
+    )
+    return printed.splitlines()[-1]

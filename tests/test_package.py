@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.metadata import version
 
 import pytest
+from commands import heavy_imports, run_python
 
 import ebcli
 
 
-def run_python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120).stdout
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--list-models"], [], ["--top-k", "x"]])
 def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
-    printed = run_python(
-        "import sys\n"
-        "import ebcli\n"
-        "from ebcli.cli import main\n"
-        "try:\n"
-        f"    main({arguments!r})\n"
-        "except SystemExit:\n"
-        "    pass\n"
-        "heavy = {'torch', 'torchvision', 'numpy', 'PIL', 'matplotlib', 'tqdm'}\n"
-        "print('imported:', sorted(heavy & set(sys.modules)))\n"
-    )
-    assert printed.splitlines()[-1] == "imported: []"
+    assert heavy_imports("ebcli", arguments) == "imported: []"
 
 
 def test_help_imports_nothing_beyond_click_and_itself() -> None:

@@ -10,8 +10,9 @@ Everything is imported on first use.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ebcli.lazy import lazily
 
 if TYPE_CHECKING:
     from ebcli.evaluate.curves import perturbation_curve
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     )
 
 _HOME = {
-    "area_under": "metrics",
-    "bounding_box": "metrics",
-    "grid_hit": "metrics",
-    "grid_score": "metrics",
-    "intersection_over_union": "metrics",
-    "is_difficult": "metrics",
-    "perturbation_curve": "curves",
-    "pointing_hit": "metrics",
-    "rank_correlation": "metrics",
-    "resized": "metrics",
-    "structural_similarity": "metrics",
+    "area_under": "ebcli.evaluate.metrics",
+    "bounding_box": "ebcli.evaluate.metrics",
+    "grid_hit": "ebcli.evaluate.metrics",
+    "grid_score": "ebcli.evaluate.metrics",
+    "intersection_over_union": "ebcli.evaluate.metrics",
+    "is_difficult": "ebcli.evaluate.metrics",
+    "perturbation_curve": "ebcli.evaluate.curves",
+    "pointing_hit": "ebcli.evaluate.metrics",
+    "rank_correlation": "ebcli.evaluate.metrics",
+    "resized": "ebcli.evaluate.metrics",
+    "structural_similarity": "ebcli.evaluate.metrics",
 }
 
 __all__ = [
@@ -57,13 +58,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOME)

@@ -5,8 +5,9 @@ Everything is imported on first use: listing the names and resolving a class nee
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ebcli.lazy import lazily
 
 if TYPE_CHECKING:
     from ebcli.models.classes import resolve_class
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
     from ebcli.models.names import model_names
 
 _HOME = {
-    "Layer": "layer_listing",
-    "LoadedModel": "loading",
-    "default_layer": "layer_listing",
-    "layers": "layer_listing",
-    "load_model": "loading",
-    "model_names": "names",
-    "resolve_class": "classes",
-    "resolve_layer": "layer_listing",
-    "sweep": "layer_listing",
+    "Layer": "ebcli.models.layer_listing",
+    "LoadedModel": "ebcli.models.loading",
+    "default_layer": "ebcli.models.layer_listing",
+    "layers": "ebcli.models.layer_listing",
+    "load_model": "ebcli.models.loading",
+    "model_names": "ebcli.models.names",
+    "resolve_class": "ebcli.models.classes",
+    "resolve_layer": "ebcli.models.layer_listing",
+    "sweep": "ebcli.models.layer_listing",
 }
 
 __all__ = [
@@ -39,13 +40,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazily(__name__, _HOME)

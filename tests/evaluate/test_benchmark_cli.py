@@ -5,14 +5,13 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 from colours import colour_photos, load_colours
+from commands import heavy_imports, run_python
 from runs import until
 
 from ebcli.evaluate import __all__ as exported
@@ -21,24 +20,9 @@ from ebcli.evaluate.cli import main
 TESTS = ("pointing", "grid", "deletion", "insertion", "sanity", "localise")
 
 
-def run_python(code: str) -> str:
-    return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120).stdout
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["grid", "--help"], ["grid", "nowhere"]])
 def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
-    printed = run_python(
-        "import sys\n"
-        "import ebcli.evaluate\n"
-        "from ebcli.evaluate.cli import main\n"
-        "try:\n"
-        f"    main({arguments!r})\n"
-        "except SystemExit:\n"
-        "    pass\n"
-        "heavy = {'torch', 'torchvision', 'numpy', 'PIL', 'matplotlib', 'tqdm'}\n"
-        "print('imported:', sorted(heavy & set(sys.modules)))\n"
-    )
-    assert printed.splitlines()[-1] == "imported: []"
+    assert heavy_imports("ebcli.evaluate", arguments) == "imported: []"
 
 
 def test_metrics_need_no_torch() -> None:
