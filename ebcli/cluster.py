@@ -27,7 +27,7 @@ from ebcli.folder import OutputFolder, ResultFiles
 from ebcli.network import default_batch_size
 from ebcli.plan import RunPlan
 from ebcli.records import History, Record
-from ebcli.remote import PART, Desk, Explainer, Row, There, check_here, dealt, finished, looked, write_page
+from ebcli.remote import PAGE, Desk, Explainer, Row, There, check_here, finished, looked, write_page
 from ebcli.workers import processors
 
 try:
@@ -37,7 +37,13 @@ try:
 except ImportError as missing:
     raise ConfigurationError("the engine ray needs Ray: install it with pip install 'ebcli[ray]'") from missing
 
-_BLOCK = 4  # batches: enough for Ray's own work not to count, few enough to be done again where a machine is lost
+# A part of the list goes through as a whole. So many batches are enough for Ray's own work not to count, and few enough
+# to be done again where a machine is lost.
+_BATCHES = 4
+_MOST_PARTS = 4096  # the driver knows them all; beyond, they get larger
+# As many tasks decode as draw, or the first would take all processors; where either have nothing to do, the others may
+# use all that is left by the networks.
+_SHARE = 0.5
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports to its makers
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -63,7 +69,7 @@ class Cluster:
 
     def __init__(self, plan: RunPlan) -> None:
         _connect(plan.ray_address)
-        count, gpus = _room(plan)
+        count, gpus, self._tasks = _room(plan)
         device = "cuda" if gpus else "cpu"
         batch_size = plan.batch_size or default_batch_size(device)
         self._here = Path.cwd()
@@ -80,9 +86,9 @@ class Cluster:
         self._plan = replace(plan, images=(Path(),), device=device, batch_size=batch_size)
         self._actors = ray.data.ActorPoolStrategy(size=count)
         self._gpus = gpus
-        # at least four blocks for each network, for all to come to their end at about the same time
-        batches = self.total // (4 * count * batch_size)
-        self._block = batch_size * max(1, min(_BLOCK, batches))
+        # at least four for each network, for all to come to their end at about the same time
+        batches = max(1, min(_BATCHES, self.total // (4 * count * batch_size)))
+        self._part = batch_size * max(batches, math.ceil(self.total / (_MOST_PARTS * batch_size)))
 
     def results(self, stopping: Event) -> Iterator[Record]:
         """What becomes of each file, in the order in which it does.
@@ -99,7 +105,7 @@ class Cluster:
         with closing(OutputFolder(plan.output, History(), plan.overwrite)) as folder:
             _check_machines(self._here, folder.files)
             there = There(self._here, self.steps, folder.files)
-            parts = _got(self._desk.deal.remote(folder.files))
+            parts = _got(self._desk.deal.remote(folder.files, self._part))
             ray.kill(self._desk)
             for row in _rows(self._stream(there, parts)):
                 record: Record | EbcliError = row["record"]
@@ -122,9 +128,7 @@ class Cluster:
     def _stream(self, there: There, parts: int) -> ray.data.Dataset:
         listed = ray.data.from_items([{"part": part} for part in range(parts)], override_num_blocks=max(1, parts))
         return (
-            listed.flat_map(partial(dealt, there))
-            .repartition(target_num_rows_per_block=self._block)
-            .flat_map(partial(looked, there))
+            listed.flat_map(partial(looked, there), num_cpus=_SHARE, concurrency=self._tasks)
             .map_batches(
                 Explainer,
                 fn_constructor_args=(self._plan, there),
@@ -133,7 +137,7 @@ class Cluster:
                 num_cpus=1,
                 num_gpus=self._gpus,
             )
-            .map(partial(finished, there))
+            .map(partial(finished, there), num_cpus=_SHARE, concurrency=self._tasks)
         )
 
 
@@ -147,7 +151,7 @@ class _Already(Collection[Path]):
         return self._count
 
     def __iter__(self) -> Iterator[Path]:
-        for start in range(0, self._count, PART):
+        for start in range(0, self._count, PAGE):
             yield from _got(self._desk.already.remote(start))
 
     def __contains__(self, path: object) -> bool:
@@ -189,8 +193,8 @@ def _connect(address: str | None) -> None:
     ray.data.DataContext.get_current().enable_progress_bars = False
 
 
-def _room(plan: RunPlan) -> tuple[int, float]:
-    """How many networks there shall be, and how much of a GPU for each.
+def _room(plan: RunPlan) -> tuple[int, float, int]:
+    """How many networks there shall be, how much of a GPU for each, and how many tasks before and behind them.
 
     Raises:
         ConfigurationError: the cluster has no room for them.
@@ -210,7 +214,7 @@ def _room(plan: RunPlan) -> tuple[int, float]:
             f"the cluster has {cpus} processors and {all_gpus:g} GPUs, too few for {max(1, count)} workers with "
             f"{gpus:g} GPUs each and at least one processor besides: lower num-workers or gpus-per-worker"
         )
-    return count, gpus
+    return count, gpus, cpus - count
 
 
 def _got(reference: Any) -> Any:

@@ -33,7 +33,7 @@ from ebcli.workers import Workers
 
 Row = dict[str, Any]
 
-PART = 10_000  # files: of a hundred million, the driver knows ten thousand parts
+PAGE = 10_000  # how many names go from one process to another at a time
 
 
 @dataclass(frozen=True)
@@ -74,19 +74,19 @@ class Desk:
         return prepared.steps, prepared.network.batch_size, len(prepared.rest), len(prepared.already), messages
 
     def already(self, start: int) -> list[Path]:
-        return self._prepared.already[start : start + PART]
+        return self._prepared.already[start : start + PAGE]
 
-    def deal(self, files: ResultFiles) -> int:
-        """Write the list of files in parts; how many there are."""
+    def deal(self, files: ResultFiles, size: int) -> int:
+        """Write the list of files in parts of a size; how many there are."""
         known: dict[str, set[str]] = {}
         for result in self._prepared.history.written:
             came = origin(Path(result))
             if came is not None:
                 known.setdefault(str(came[0]), set()).add(result)
         dealt = [File(source, known.get(str(mirrored(source.path)), set())) for source in self._prepared.rest]
-        starts = range(0, len(dealt), PART)
+        starts = range(0, len(dealt), size)
         for number, start in enumerate(starts):
-            _part(files, number).write_bytes(pickle.dumps(dealt[start : start + PART]))
+            _part(files, number).write_bytes(pickle.dumps(dealt[start : start + size]))
         return len(starts)
 
 
@@ -130,17 +130,15 @@ def _part(files: ResultFiles, number: int) -> Path:
     return files.private / f"part-{number}"
 
 
-def dealt(there: There, row: Row) -> Iterator[Row]:
-    """The files of a part."""
-    if not there.stop.exists():
-        yield from ({"file": file} for file in pickle.loads(_part(there.files, row["part"]).read_bytes()))
-
-
 def looked(there: There, row: Row) -> Iterator[Row]:
-    """The same with what the network gets, or with its record if that is all there is to it."""
-    if not there.stop.exists():
-        _enter(there.cwd)
-        yield {**row, "seen": there.steps.look(row["file"].source, _process().call)}
+    """The files of a part, each with what the network gets, or with its record if that is all there is to it."""
+    if there.stop.exists():  # or it may be gone, with the run
+        return
+    _enter(there.cwd)
+    for file in pickle.loads(_part(there.files, row["part"]).read_bytes()):
+        if there.stop.exists():
+            return
+        yield {"file": file, "seen": there.steps.look(file.source, _process().call)}
 
 
 def finished(there: There, row: Row) -> Row:
