@@ -263,7 +263,7 @@ def main(
     debug: bool,
     **options: Any,
 ) -> None:
-    """Draw where a network sees a class in each of IMAGES (files, or directories and all below them).
+    """Draw where a network sees a class in each of IMAGES: files, directories and all below them, tar files, URLs.
 
     One picture per image and class is written, and its path printed.
     """

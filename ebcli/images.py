@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
@@ -61,12 +61,12 @@ def has_image_suffix(path: Path) -> bool:
     return Image.registered_extensions().get(path.suffix.lower()) in _formats()
 
 
-def is_recognised(path: Path) -> bool:
+def is_recognised(file: Path | IO[bytes]) -> bool:
     """Whether the first bytes are those of a format that Pillow reads, whatever the name says."""
-    if not path.is_file():  # a pipe must not be opened, and has no first bytes
+    if isinstance(file, Path) and not file.is_file():  # a pipe must not be opened, and has no first bytes
         return False
     try:
-        with Image.open(path, formats=_formats()):
+        with Image.open(file, formats=_formats()):
             return True
     except UnidentifiedImageError:
         return False
@@ -74,7 +74,7 @@ def is_recognised(path: Path) -> bool:
         return True
 
 
-def decode(path: Path) -> Image.Image:
+def decode(file: Path | IO[bytes]) -> Image.Image:
     """The image upright (EXIF orientation applied) and in RGB, the first frame where there are several.
 
     Transparent pixels are laid on white, 16-bit values scaled to 8 bits.
@@ -84,8 +84,9 @@ def decode(path: Path) -> Image.Image:
             ``Image.MAX_IMAGE_PIXELS`` allows.
     """
     try:
-        _check_regular(path)
-        with Image.open(path, formats=_formats()) as image:
+        if isinstance(file, Path):
+            _check_regular(file)
+        with Image.open(file, formats=_formats()) as image:
             ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
             return to_rgb(image)
     except ImageError:

@@ -3,40 +3,70 @@
 from __future__ import annotations
 
 import os
+import tarfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 
+from ebcli.errors import EbcliError, ImageError
 from ebcli.output import PRIVATE, canonical
+from ebcli.storage import Span, Stamp, members, read, url_of, walk
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file to work on; ``named`` if the user named it, False if it was found in a directory."""
+    """One file to work on.
+
+    Attributes:
+        path: its path; of a remote file and of one inside a tar file as ``ebcli.storage`` has it.
+        named: the user named it; False if it was found in a directory or a tar file.
+        span: where its bytes are, if it is inside a tar file.
+        problem: why it cannot be read, if that is known.
+    """
 
     path: Path
     named: bool = True
+    span: Span | None = None
+    problem: str | None = None
 
+    @property
+    def name(self) -> str:
+        """What the user knows it by: its path, or its URL."""
+        return url_of(self.path) or str(self.path)
 
-@dataclass(frozen=True)
-class Stamp:
-    """What tells one state of a file from another: its size in bytes, and when it was last changed."""
+    def stamp(self) -> Stamp:
+        """Its state now; of a file inside a tar file, that of the tar file. Raises OSError where it is not there."""
+        return Stamp.of(self.path if self.span is None else self.span.tar)
 
-    bytes: int
-    mtime_ns: int
+    def opened(self) -> tuple[Stamp, Path | BytesIO]:
+        """Its state now, and its path if it is a local file, or else its bytes.
 
-    @classmethod
-    def of(cls, path: Path) -> Stamp:
-        """The state now. Raises OSError where there is no such file."""
-        status = path.stat()
-        return cls(status.st_size, status.st_mtime_ns)
+        Raises:
+            ImageError: it is not there, or cannot be read.
+        """
+        if self.problem is not None:
+            raise ImageError(self.problem)
+        try:
+            stamp = self.stamp()
+            if self.span is not None:
+                return stamp, BytesIO(self.span.read())
+            return stamp, self.path if url_of(self.path) is None else BytesIO(read(self.path))
+        except EbcliError:
+            raise
+        except OSError as error:
+            raise ImageError(error.strerror or str(error)) from error
+        except Exception as error:  # each kind of server has errors of its own
+            raise ImageError(f"it cannot be read: {error or type(error).__name__}") from error
 
 
 def find(
     paths: Iterable[Path], without: Path | None = None, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> list[Source]:
     """Every file of ``paths`` once: files and directories as they come, a directory's files sorted by path.
+
+    URLs are files or directories as well, and tar files are directories.
 
     Links to directories are followed, and each directory is read once, under its own name rather than a link's
     where the walk meets both; so circles end. What is neither file nor directory, or cannot be listed, comes
@@ -50,14 +80,33 @@ def find(
             ``*.jpg``, ``holiday``, ``2024/*.png``.
         exclude: files that one of these patterns fits are left out.
     """
-    walk = _Walk(without, exclude)
+    folders = _Walk(without, exclude)
     found: dict[str, Source] = {}
     for path in paths:
-        for source, relative in walk.files(path) if os.path.isdir(path) else [(Source(path), path)]:  # noqa: PTH112 - raises nothing
+        files = [(Source(path), path)]
+        if url_of(path) is not None:
+            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path))]
+        elif os.path.isdir(path):  # noqa: PTH112 - raises nothing
+            files = list(folders.files(path))
+        for source, relative in _unpacked(files):
             if (include and not _fits(relative, include)) or _fits(relative, exclude):
                 continue
             found.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
     return list(found.values())
+
+
+def _unpacked(files: Iterable[tuple[Source, Path]]) -> Iterator[tuple[Source, Path]]:
+    """The same files, those inside of tar files in place of these."""
+    for source, relative in files:
+        if source.path.suffix.lower() != ".tar":
+            yield source, relative
+            continue
+        try:
+            for path, span in members(source.path):
+                yield Source(path, False, span), relative / path.relative_to(source.path)
+        except (tarfile.TarError, OSError) as error:  # what is behind the damage is lost
+            problem = f"it cannot be read to its end as an uncompressed tar file ({error})"
+            yield Source(source.path, problem=problem), relative
 
 
 def _fits(path: Path, patterns: Sequence[str]) -> bool:

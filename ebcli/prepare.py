@@ -68,7 +68,7 @@ def prepare(plan: RunPlan) -> Prepared:
     common = _common(plan, network, look)
     already, rest = [], sources
     if plan.skip_existing:
-        done = [history.is_finished(plan.output, source.path, common.configuration) for source in sources]
+        done = [history.is_finished(plan.output, source, common.configuration) for source in sources]
         already = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         rest = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
     if not plan.overwrite:

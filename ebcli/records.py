@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ebcli import __version__
-from ebcli.inputs import Stamp
+from ebcli.inputs import Source
 from ebcli.output import mirrored
+from ebcli.storage import Stamp
 
 try:
     import fcntl
@@ -152,11 +153,11 @@ class History:
                     history._add(json.loads(line))
         return history
 
-    def is_finished(self, directory: Path, source: Path, configuration: str) -> bool:
+    def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:
         """Whether a file's results are all there, made from the file as it is now with an equal configuration."""
-        stamp, results = self.finished.get((str(mirrored(source)), configuration), (None, ()))
+        stamp, results = self.finished.get((str(mirrored(source.path)), configuration), (None, ()))
         try:
-            return stamp == Stamp.of(source) and all(
+            return stamp == source.stamp() and all(
                 self.written[result] == (configuration, (directory / result).stat().st_size) for result in results
             )
         except OSError:

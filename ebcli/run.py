@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Event
 
 from ebcli.folder import OutputFolder
-from ebcli.images import has_image_suffix, is_recognised
 from ebcli.inputs import Source
 from ebcli.look import Look
 from ebcli.models import layers as model_layers
@@ -21,6 +20,7 @@ from ebcli.plan import RunPlan
 from ebcli.prepare import Prepared, prepare
 from ebcli.records import Record
 from ebcli.report import PAGE, write_report
+from ebcli.tasks import is_image
 from ebcli.workers import Workers, processors
 
 
@@ -115,10 +115,8 @@ def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
 
 def _planned(sources: Sequence[Source], common: Record) -> Iterator[Record]:
     for source in sources:
-        path = source.path
-        is_image = source.named or has_image_suffix(path) or is_recognised(path)
-        record = replace(common, input=str(path), place=str(mirrored(path)))
-        yield record if is_image else replace(record, status="not an image")
+        record = replace(common, input=source.name, place=str(mirrored(source.path)))
+        yield record if is_image(source) else replace(record, status="not an image")
 
 
 def _results(plan: RunPlan, prepared: Prepared, stopping: Event) -> Iterator[Record]:

@@ -78,7 +78,7 @@ class Steps:
         if self.report:
             names = ThumbnailNames(str(place), seen.stamp, self.common.configuration, self.common.method)
         try:
-            drawn = call(draw, source.path, seen.stamp, self.geometry, self.drawing, explained, names)
+            drawn = call(draw, source, seen.stamp, self.geometry, self.drawing, explained, names)
         except Exception as error:
             return self._failed(source, error, seen.seconds + explained.seconds + perf_counter() - start)
         results = self._results(place, explained)
@@ -125,7 +125,7 @@ class Steps:
         return [*results, *([raw_place(place)] if self.drawing.facts is not None else [])]
 
     def _record(self, source: Source) -> Record:
-        return replace(self.common, input=str(source.path), place=str(mirrored(source.path)))
+        return replace(self.common, input=source.name, place=str(mirrored(source.path)))
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):

@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from ebcli.errors import ImageError
 from ebcli.explained import Explained
 from ebcli.images import Geometry, decode, has_image_suffix, is_recognised, network_view, placement
-from ebcli.inputs import Source, Stamp
+from ebcli.inputs import Source
 from ebcli.look import Look
 from ebcli.output import encode_arrays, encode_picture
 from ebcli.overlay import is_blank_on, picture
 from ebcli.panel import panel
 from ebcli.report.thumbnails import ThumbnailNames, thumbnails
+from ebcli.storage import Stamp, url_of
 
 
 @dataclass(frozen=True)
@@ -62,22 +63,26 @@ def look(source: Source, geometry: Geometry) -> Seen | None:
     """Decode an image and cut out what the network sees; None for a file in a directory that is no image.
 
     Raises:
-        ImageError: it cannot be decoded.
+        ImageError: it is not there, or cannot be decoded.
     """
     start = time.perf_counter()
-    path = source.path
-    if not (source.named or has_image_suffix(path) or is_recognised(path)):
+    if not is_image(source):
         return None
-    try:
-        stamp = Stamp.of(path)
-    except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
-    pixels = np.asarray(network_view(decode(path), geometry))
+    stamp, file = source.opened()
+    pixels = np.asarray(network_view(decode(file), geometry))
     return Seen(pixels, stamp, time.perf_counter() - start)
 
 
+def is_image(source: Source) -> bool:
+    """Whether to work on a file: it was named, or looks like an image."""
+    if source.named or has_image_suffix(source.path):
+        return True
+    # to look at the first bytes of each label and description behind a URL would take longer than the images
+    return source.span is None and url_of(source.path) is None and is_recognised(source.path)
+
+
 def draw(
-    path: Path,
+    source: Source,
     stamp: Stamp,
     geometry: Geometry,
     drawing: Drawing,
@@ -94,13 +99,14 @@ def draw(
     Raises:
         ImageError: it is not what it was when the network saw it, or the format cannot hold the picture.
     """
-    image = decode(path)
-    if Stamp.of(path) != stamp:
+    now, file = source.opened()
+    image = decode(file)
+    if now != stamp:
         raise ImageError("it was changed while it was being worked on")
     place, style = placement(image.size, geometry), drawing.look
     maps = [at.maps[k] for k, at in explained.each_map()]
     if drawing.panel:
-        pictures = iter([panel(image, place, explained, style, str(path), drawing.about)])
+        pictures = iter([panel(image, place, explained, style, source.name, drawing.about)])
     else:
         pictures = (picture(image, map_, place, style) for map_ in maps)
     files = [encode_picture(shown, drawing.format) for shown in pictures]

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from ebcli.inputs import Stamp
+from ebcli.inputs import Source
 from ebcli.records import FILE, ClassRecord, History, Record, RecordFile, configuration_hash, content_hash
+from ebcli.storage import Stamp
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:
@@ -80,7 +81,7 @@ def test_finished_takes_the_record_and_the_file_and_the_configuration_and_the_sa
     append(done("a.jpg", "A", OUT), done("d/b.jpg", "A", OUT))
 
     def finished(name: str, configuration: str = "A") -> bool:
-        return History.read(OUT).is_finished(OUT, Path(name), configuration)
+        return History.read(OUT).is_finished(OUT, Source(Path(name)), configuration)
 
     assert finished("a.jpg")
     assert finished("d/b.jpg")
@@ -101,21 +102,21 @@ def test_a_failure_undoes_what_was_finished() -> None:
     first = done("a.jpg", "A", OUT)
     append(first, dataclasses.replace(first, status="failed", output=(), output_bytes=()))
     history = History.read(OUT)
-    assert not history.is_finished(OUT, Path("a.jpg"), "A")
+    assert not history.is_finished(OUT, Source(Path("a.jpg")), "A")
     assert "a.jpg.1-cat.png" in history.written  # the file is still ours
 
 
 def test_a_file_belongs_to_the_configuration_that_wrote_it_last() -> None:
     append(done("a.jpg", "A", OUT), done("a.jpg", "B", OUT), done("a.jpg", "C", OUT, suffix="1-cat.jpg"))
     history = History.read(OUT)
-    assert [history.is_finished(OUT, Path("a.jpg"), name) for name in "ABC"] == [False, True, True]
+    assert [history.is_finished(OUT, Source(Path("a.jpg")), name) for name in "ABC"] == [False, True, True]
 
 
 def test_an_output_directory_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     append(done("a.jpg", "A", OUT))
     (tmp_path / "far").mkdir()
     OUT.rename("far/moved")
-    assert History.read(Path("far/moved")).is_finished(Path("far/moved"), Path("a.jpg"), "A")
+    assert History.read(Path("far/moved")).is_finished(Path("far/moved"), Source(Path("a.jpg")), "A")
 
 
 def test_half_a_line_of_a_killed_run_costs_no_other_line() -> None:
@@ -127,14 +128,15 @@ def test_half_a_line_of_a_killed_run_costs_no_other_line() -> None:
     assert torn == b'{"schema": 1, "input": "b.j'
     assert [json.loads(line)["input"] for line in (first, third)] == ["a.jpg", "c.jpg"]
     history = History.read(OUT)
-    assert [history.is_finished(OUT, Path(name), "A") for name in ("a.jpg", "b.jpg", "c.jpg")] == [True, False, True]
+    finished = [history.is_finished(OUT, Source(Path(name)), "A") for name in ("a.jpg", "b.jpg", "c.jpg")]
+    assert finished == [True, False, True]
 
 
 @pytest.mark.parametrize("line", ["[]", "1", "null", "{}", '{"schema": 99}', '{"schema": 1, "place": 3}', "\0\xff"])
 def test_lines_that_mean_nothing_are_no_obstacle(line: str) -> None:
     (OUT / FILE).write_bytes(line.encode("latin-1") + b"\n")
     append(done("a.jpg", "A", OUT))
-    assert History.read(OUT).is_finished(OUT, Path("a.jpg"), "A")
+    assert History.read(OUT).is_finished(OUT, Source(Path("a.jpg")), "A")
 
 
 def write_many(output: Path, number: int) -> None:

@@ -35,7 +35,7 @@ class Pictures:
         self.folder = folder
         if not folder.is_dir():
             raise ConfigurationError(f"there is no directory '{folder}'")
-        found = [source.path for source in find([folder]) if has_image_suffix(source.path)]
+        found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
         self.keys = [path.relative_to(folder).as_posix() for path in found]
         self.labels: dict[str, int] | None = None
         if labels is not None:

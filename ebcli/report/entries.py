@@ -12,9 +12,9 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from ebcli.inputs import Stamp
 from ebcli.records import FILE, SCHEMA
 from ebcli.report.thumbnails import ThumbnailNames
+from ebcli.storage import Stamp
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.folder import OutputFolder
 from ebcli.images import Placement, decode
-from ebcli.inputs import Stamp
+from ebcli.inputs import Source
 from ebcli.look import Look
 from ebcli.output import encode_picture
 from ebcli.report.entries import Entry, Outcome
@@ -91,8 +91,8 @@ def _made(directory: Path, source: Path, outcome: Outcome, wanted: Collection[Pa
     paths = {one.index: names.map(outcome.layer, one.index) for one in outcome.classes}
     paths = {index: path for index, path in paths.items() if path in wanted}
     with suppress(ImageError, OSError, ValueError):  # it is gone, or its name cannot be one here
-        if names.photo in wanted and Stamp.of(source) == names.stamp:
-            files[names.photo] = encode_picture(shrunk(decode(source)), "jpg")
+        if names.photo in wanted and Source(source).stamp() == names.stamp:
+            files[names.photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
     if outcome.raw is not None:
         with suppress(OSError, ValueError, KeyError), np.load(directory / outcome.raw) as arrays:
             size = int(arrays["image_size"][0]), int(arrays["image_size"][1])

@@ -14,10 +14,10 @@ from PIL import Image
 
 from ebcli.explained import Explained
 from ebcli.images import Placement
-from ebcli.inputs import Stamp
 from ebcli.look import LEVELS, Look, palette
 from ebcli.output import encode_picture, picture_place
 from ebcli.overlay import covered, interpolated, is_blank_on
+from ebcli.storage import Stamp
 
 REPORT = Path("report")
 THUMBNAILS = REPORT / "thumbnails"

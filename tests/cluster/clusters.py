@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,7 +36,7 @@ def cluster(nodes: int) -> Iterator[Any]:
 
 
 def fill(directory: Path, count: int) -> None:
-    """A checkpoint of a small network, and photos; among them files that are none."""
+    """A checkpoint of a small network, and photos, some in a tar file; among them files that are none."""
     torch.manual_seed(0)
     net = torchvision.models.shufflenet_v2_x0_5(num_classes=7)
     torch.save(net.state_dict(), directory / "net.pth")
@@ -43,6 +44,9 @@ def fill(directory: Path, count: int) -> None:
     (directory / "photos/broken.jpg").write_bytes(b"\xff\xd8\xff\xe0 and no more")
     (directory / "photos/notes.txt").write_text("no image")
     Image.new("RGB", (30, 30), "red").save(os.fsencode(directory) + b"/photos/caf\xe9.png")
+    photos(directory / "more", 2)
+    with tarfile.open(directory / "photos/more.tar", "w") as tar:
+        tar.add(directory / "more", "more")
 
 
 class Command:

@@ -12,11 +12,11 @@ from PIL import Image
 
 from ebcli.explained import Explained, LayerMaps
 from ebcli.images import Placement
-from ebcli.inputs import Stamp
 from ebcli.look import Look
 from ebcli.output import encode_arrays, encode_picture, mirrored, picture_place, raw_place
 from ebcli.records import ClassRecord, Record, RecordFile
 from ebcli.report import ThumbnailNames, thumbnails
+from ebcli.storage import Stamp
 
 CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")

@@ -14,10 +14,10 @@ from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.images import Geometry, Placement, placement
-from ebcli.inputs import Stamp
 from ebcli.look import Look
 from ebcli.output import is_own, origin
 from ebcli.report import ThumbnailNames, thumbnails
+from ebcli.storage import Stamp
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
 

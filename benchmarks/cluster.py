@@ -1,0 +1,90 @@
+"""What ``--engine ray`` costs on one machine against the engine that needs no cluster, and what a second worker brings.
+
+    python benchmarks/cluster.py                 # a quarter of an hour
+    python benchmarks/cluster.py --images 240    # fewer images
+
+Each time is that of a whole command on many photos less that on few, so that starting does not count. All networks
+compute with one thread, as Ray has it; the machine should have two processors or more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from PIL import Image
+from ray.cluster_utils import Cluster
+
+ROOT = Path(__file__).resolve().parents[1]
+PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
+FEW = 64
+NETWORKS = {"EfficientNet-Lite0": [], "VGG-16": ["--model", "vgg16", "--weights", "none"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, default=480, help="EfficientNet-Lite0's; VGG-16 gets a quarter (480)")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    # a processor more than there are, for drawing beside two networks
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
+    try:
+        ray = ["--engine", "ray", "--ray-address", cluster.address, "--num-workers"]
+        engines = {"local": ["--workers", "1"], "1 worker": [*ray, "1"], "2 workers": [*ray, "2"]}
+        for network, model in NETWORKS.items():
+            count = options.images if not model else options.images // 4
+            measure(network, model, engines, count, options.rounds)
+    finally:
+        cluster.shutdown()
+
+
+def measure(network: str, model: list[str], engines: dict[str, list[str]], count: int, rounds: int) -> None:
+    seconds: dict[str, list[float]] = {engine: [] for engine in engines}
+    for _ in range(rounds):
+        for engine, options in engines.items():
+            few, many = run(FEW, [*model, *options]), run(FEW + count, [*model, *options])
+            seconds[engine].append((many - few) / count)
+    local, one, two = (statistics.median(seconds[engine]) for engine in ("local", "1 worker", "2 workers"))
+    ranges = "; ".join(f"{engine} {min(s) * 1e3:.0f} to {max(s) * 1e3:.0f}" for engine, s in seconds.items())
+    print(
+        f"{network}: one worker {one / local:.2f} of the local engine's time, two workers {one / two:.2f} times as fast"
+    )
+    print(f"    milliseconds an image: {ranges}", flush=True)
+
+
+def run(count: int, options: list[str]) -> float:
+    """Seconds that a run over so many photos takes."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "photos").mkdir()
+        for i in range(count):
+            (folder / f"photos/{i:05}.jpg").symlink_to(small(i))
+        start = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", "ebcli", "-q", "photos", "-o", "maps", *options],
+            cwd=folder,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        return time.perf_counter() - start
+
+
+def small(i: int) -> Path:
+    """A photo of about the size of ImageNet's."""
+    path = Path(tempfile.gettempdir(), f"benchmark-{PHOTOS[i % len(PHOTOS)].name}")
+    if not path.exists():
+        with Image.open(PHOTOS[i % len(PHOTOS)]) as photo:
+            photo.thumbnail((500, 500))
+            photo.save(path, quality=90)
+    return path
+
+
+if __name__ == "__main__":
+    main()
