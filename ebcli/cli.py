@@ -210,7 +210,7 @@ class _Shard(click.ParamType):
     "--engine",
     type=click.Choice(ENGINES, case_sensitive=False),
     default=RunPlan.engine,
-    help="Work on this machine, or, an experiment yet, on a Ray cluster (needs ebcli[ray]).",
+    help="Work on this machine, or on a Ray cluster (needs ebcli[ray]).",
 )
 @click.option(
     "--ray-address",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -35,6 +36,13 @@ def cluster(nodes: int) -> Iterator[Any]:
         started.shutdown()
 
 
+def nodes(started: Any) -> list[str]:
+    """The nodes that are alive, as the cluster's own command has them."""
+    command = [str(Path(sys.executable).with_name("ray")), "status", "--address", started.address]
+    status = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return re.findall(r"^ 1 node_\w+$", status, re.MULTILINE)
+
+
 def fill(directory: Path, count: int) -> None:
     """A checkpoint of a small network, and photos, some in a tar file; among them files that are none."""
     torch.manual_seed(0)
@@ -50,10 +58,11 @@ def fill(directory: Path, count: int) -> None:
 
 
 class Command:
-    """``eb-saliency photos -o maps`` for that network, in a directory; on a cluster, or on this machine."""
+    """``eb-saliency photos -o maps`` for that network; on the cluster at an address, or on this machine."""
 
-    def __init__(self, cwd: Path, on: Any = None, *more: str) -> None:
-        engine = ["--workers", "0"] if on is None else ["--engine", "ray", "--ray-address", on.address]
+    def __init__(self, cwd: Path, address: str | None = None, *more: str) -> None:
+        local = ["--workers", "0"]
+        engine = local if address is None else ["--engine", "ray", "--ray-address", address]
         arguments = "photos -o maps --model shufflenet_v2_x0_5 --weights net.pth --batch-size 4".split()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ebcli", *arguments, *engine, *more],

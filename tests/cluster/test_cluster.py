@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
-from clusters import Command, cluster, comparable, fill, processes
+from clusters import Command, cluster, comparable, fill, nodes, processes
 from PIL import Image
 from runs import count, records, tree, until
 
 ALL = ("--raw", "--top-k", "2")
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Any]:
+    with cluster(2) as started:
+        yield started
 
 
 def local(cwd: Path, *more: str) -> tuple[Path, tuple[int, list[str], str]]:
@@ -30,36 +41,76 @@ def cwd(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path) -> None:
+def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, two: Any) -> None:
     fill(cwd, 30)
-    with cluster(2) as two:
-        ended = Command(cwd, two, *ALL, "--report", "--num-workers", "2").wait()
-        assert ended[0] == 1, ended
-        other, expected = local(cwd, *ALL, "--report")
-        assert ended[:2] == expected[:2]
-        assert sorted(ended[2].splitlines()) == sorted(expected[2].splitlines())
-        assert len(records(cwd / "maps")) == 34
-        assert comparable(cwd / "maps") == comparable(other / "maps")
-        files, others = tree(cwd / "maps"), tree(other / "maps")
-        assert files.pop("report/index.html").count(b"caf") == others.pop("report/index.html").count(b"caf") > 0
-        assert files == others
+    ended = Command(cwd, two.address, *ALL, "--report", "--num-workers", "2").wait()
+    assert ended[0] == 1, ended
+    other, expected = local(cwd, *ALL, "--report")
+    assert ended[:2] == expected[:2]
+    assert sorted(ended[2].splitlines()) == sorted(expected[2].splitlines())
+    assert len(records(cwd / "maps")) == 34
+    assert comparable(cwd / "maps") == comparable(other / "maps")
+    files, others = tree(cwd / "maps"), tree(other / "maps")
+    assert files.pop("report/index.html").count(b"caf") == others.pop("report/index.html").count(b"caf") > 0
+    assert files == others
 
-        # what is done is left out, what failed is tried again, and what is recorded as ours is replaced
-        (spoilt,) = (cwd / "maps/photos").glob("caf*.png.npz")
-        spoilt.write_bytes(b"mine")
-        again = Command(cwd, two, *ALL, "--report", "--skip-existing").wait()
-        assert again[0] == 1
-        assert len(again[1]) == 3
-        assert "Of 34 images: 1 done, 32 already done, 1 failed; 1 other file is no image" in again[2]
-        assert len(records(cwd / "maps")) == 36
-        assert files.items() <= tree(cwd / "maps").items()
+    # what is done is left out, what failed is tried again, and what is recorded as ours is replaced
+    (spoilt,) = (cwd / "maps/photos").glob("caf*.png.npz")
+    spoilt.write_bytes(b"mine")
+    again = Command(cwd, two.address, *ALL, "--report", "--skip-existing").wait()
+    assert again[0] == 1
+    assert len(again[1]) == 3
+    assert "Of 34 images: 1 done, 32 already done, 1 failed; 1 other file is no image" in again[2]
+    assert len(records(cwd / "maps")) == 36
+    assert files.items() <= tree(cwd / "maps").items()
+
+
+def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> None:
+    fill(cwd, 1)
+    status, out, err = Command(cwd, two.address, "--num-workers", "4").wait()
+    assert (status, out) == (2, [])
+    assert err == (
+        "Error: the cluster has 4 processors and 0 GPUs, too few for 4 workers with 0 GPUs each and at least one "
+        "processor besides: lower num-workers or gpus-per-worker\n"
+    )
+    assert not (cwd / "maps").exists()
+
+
+def test_a_cluster_that_is_not_there(cwd: Path) -> None:
+    fill(cwd, 1)
+    status, out, err = Command(cwd, "127.0.0.1:9").wait()
+    assert (status, out) == (2, [])
+    assert err.startswith("Error: no Ray cluster answers at '127.0.0.1:9': ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
+def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
+    fill(cwd, 1)
+    with cluster(1) as one:
+        hide = f"mount -t tmpfs none {cwd} && exec ray start --address={one.address} --num-cpus=2 --block"
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        with subprocess.Popen(["unshare", "-m", "sh", "-c", hide], env={**os.environ, "PATH": path}) as node:
+            try:
+                until(lambda: len(nodes(one)) == 2)
+                status, out, err = Command(cwd, one.address).wait()
+            finally:
+                node.terminate()
+    assert (status, out) == (2, [])
+    assert re.fullmatch(
+        r"Error: the machine \S+ cannot write to the output directory '.*/maps' \(No such file or directory\): choose "
+        r"one that all machines of the cluster share\n",
+        err,
+    )
+    assert not records(cwd / "maps")
 
 
 @pytest.mark.slow
 def test_an_actor_is_killed_and_then_a_machine_lost_in_the_middle_of_a_run(cwd: Path) -> None:
-    fill(cwd, 130)
+    fill(cwd, 300)
     with cluster(3) as three:
-        run = Command(cwd, three, *ALL, "--num-workers", "2")
+        run = Command(cwd, three.address, *ALL, "--num-workers", "2")
         until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
         actors = processes(b"ray::MapWorker(MapBatches(Explainer))")
         assert len(actors) == 2
@@ -82,7 +133,7 @@ def resident(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_an_image_that_kills_is_one_failure(cwd: Path) -> None:
+def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
     fill(cwd, 8)
     Image.new("RGB", (12_000, 12_000)).save(cwd / "photos/huge.png")
     over = Event()
@@ -96,8 +147,7 @@ def test_an_image_that_kills_is_one_failure(cwd: Path) -> None:
     killer = Thread(target=kill)
     killer.start()
     try:
-        with cluster(2) as two:
-            status, out, err = Command(cwd, two).wait()
+        status, out, err = Command(cwd, two.address).wait()
     finally:
         over.set()
         killer.join()
@@ -108,21 +158,20 @@ def test_an_image_that_kills_is_one_failure(cwd: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_goes_on(cwd: Path) -> None:
-    fill(cwd, 150)
-    with cluster(2) as two:
-        run = Command(cwd, two)
-        until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
-        run.process.send_signal(signal.SIGINT)
-        status, out, err = run.wait()
-        assert status == 130
-        assert "Interrupted. Of 152 images: " in err
-        done = [record for record in records(cwd / "maps") if record["status"] == "done"]
-        assert len(out) == len(done) < 153
-        assert {path for record in done for path in record["output"]} == set(out)
-        assert len([name for name in tree(cwd / "maps") if name.endswith(".png")]) == len(done)
-        assert Command(cwd, two, "--skip-existing").wait()[0] == 1
+def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
+    fill(cwd, 300)
+    run = Command(cwd, two.address)
+    until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
+    run.process.send_signal(signal.SIGINT)
+    status, out, err = run.wait()
+    assert status == 130
+    assert "Interrupted. Of 304 images: " in err
+    done = [record for record in records(cwd / "maps") if record["status"] == "done"]
+    assert len(out) == len(done) < 303
+    assert {path for record in done for path in record["output"]} == set(out)
+    assert len([name for name in tree(cwd / "maps") if name.endswith(".png")]) == len(done)
+    assert Command(cwd, two.address, "--skip-existing").wait()[0] == 1
     other, _ = local(cwd)
     assert tree(cwd / "maps") == tree(other / "maps")
     done = [record["input"] for record in records(cwd / "maps") if record["status"] == "done"]
-    assert len(done) == len(set(done)) == 153
+    assert len(done) == len(set(done)) == 303
