@@ -12,6 +12,7 @@ import contextlib
 import logging
 import math
 import os
+import socket
 import sys
 import warnings
 from collections.abc import Collection, Iterator
@@ -44,6 +45,7 @@ _MOST_PARTS = 4096  # the driver knows them all; beyond, they get larger
 # As many tasks decode as draw, or the first would take all processors; where either have nothing to do, the others may
 # use all that is left by the networks.
 _SHARE = 0.5
+_PATIENCE = 30  # seconds
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports to its makers
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -179,6 +181,12 @@ def _connect(address: str | None) -> None:
         raise ConfigurationError(
             f"'{address}' is an address of Ray Client: give the cluster's own, such as host:6379, or submit a job"
         )
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():  # Ray itself would try for ten minutes
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     # decoding and drawing must go on while a network works

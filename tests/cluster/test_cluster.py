@@ -80,8 +80,7 @@ def test_a_cluster_that_is_not_there(cwd: Path) -> None:
     fill(cwd, 1)
     status, out, err = Command(cwd, "127.0.0.1:9").wait()
     assert (status, out) == (2, [])
-    assert err.startswith("Error: no Ray cluster answers at '127.0.0.1:9': ")
-    assert err.count("\n") == 1
+    assert err == "Error: no Ray cluster answers at '127.0.0.1:9': [Errno 111] Connection refused\n"
 
 
 @pytest.mark.slow
