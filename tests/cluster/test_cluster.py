@@ -88,7 +88,8 @@ def test_a_cluster_that_is_not_there(cwd: Path) -> None:
 def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
     fill(cwd, 1)
     with cluster(1) as one:
-        hide = f"mount -t tmpfs none {cwd} && exec ray start --address={one.address} --num-cpus=2 --block"
+        (cwd / "maps").mkdir()
+        hide = f"mount -t tmpfs none {cwd}/maps && exec ray start --address={one.address} --num-cpus=2 --block"
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         with subprocess.Popen(["unshare", "-m", "sh", "-c", hide], env={**os.environ, "PATH": path}) as node:
             try:
@@ -98,8 +99,8 @@ def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
                 node.terminate()
     assert (status, out) == (2, [])
     assert re.fullmatch(
-        r"Error: the machine \S+ cannot write to the output directory '.*/maps' \(No such file or directory\): choose "
-        r"one that all machines of the cluster share\n",
+        r"Of 6 images: 6 left\nError: the machine \S+ cannot write to the output directory 'maps' \(No such file or "
+        r"directory\): choose one that all machines of the cluster share\n",
         err,
     )
     assert not records(cwd / "maps")
