@@ -10,7 +10,7 @@ from typing import IO, Any
 import click
 
 from ebcli.plan import DTYPES, ENGINES, FORMATS, SCALES, STYLES, RunPlan
-from ebcli.terminal import plain_errors, plain_warnings, report, say
+from ebcli.terminal import plain_errors, plain_warnings, report, report_findings, say
 
 EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 with its ImageNet weights is used; nothing is downloaded.
@@ -238,6 +238,7 @@ class _Shard(click.ParamType):
 )
 @click.option("--list-models", is_flag=True, help="Print the names of the models and exit.")
 @click.option("--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride.")
+@click.option("--doctor", is_flag=True, help="Check the installation, with a small run on --device, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print what became of each image, one JSON object a line.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress bar and no warnings.")
 @click.option(
@@ -257,6 +258,7 @@ def main(
     report_only: Path | None,
     list_models: bool,
     list_layers: bool,
+    doctor: bool,
     as_json: bool,
     quiet: bool,
     verbose: bool,
@@ -285,6 +287,10 @@ def main(
             if not quiet:
                 say(heading)
             click.echo("\n".join(rows))
+        elif doctor:
+            from ebcli.doctor import examine
+
+            report_findings(examine(options["device"], options["output"]), as_json)
         elif report_only is not None:
             if images or from_file is not None:
                 raise click.UsageError("--report-only works on the results of earlier runs: leave out the images")

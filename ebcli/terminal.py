@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import sys
 import threading
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +21,7 @@ import click
 from ebcli.errors import EbcliError
 
 if TYPE_CHECKING:
+    from ebcli.doctor import Finding
     from ebcli.plan import RunPlan
     from ebcli.records import ClassRecord, Record
     from ebcli.run import Run
@@ -61,6 +64,17 @@ def report(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) 
         sys.exit(SOME_FAILED)
     if not (counts["done"] or counts["planned"] or work.already or plan.shard):
         raise EbcliError("there is no image among the files")
+
+
+def report_findings(findings: Iterable[Finding], as_json: bool) -> None:
+    """Print the lines of the self-check as they come; exit with a status unless all is well."""
+    failed = False
+    for finding in findings:
+        failed = failed or not finding.ok
+        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {_shown(finding.found)}"
+        click.echo(json.dumps(asdict(finding)) if as_json else line)
+    if failed:
+        sys.exit(SOME_FAILED)
 
 
 def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> None:
@@ -136,7 +150,7 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _shown(path: Path) -> str:
+def _shown(path: Path | str) -> str:
     name = click.format_filename(path)
     return name if name.isprintable() else repr(name)  # line breaks and escape sequences are shown, not obeyed
 
@@ -157,7 +171,7 @@ def plain_errors(debug: bool) -> Iterator[None]:
         if debug:
             import traceback
 
-            traceback.print_exc()
+            say(traceback.format_exc().rstrip())
         elif isinstance(error, EbcliError):
             say(f"Error: {error}")
         else:

