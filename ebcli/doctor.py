@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, metadata, version
 from math import isclose
@@ -79,8 +79,7 @@ def _packages() -> Iterator[Finding]:
     yield Finding("ebcli", True, own["Version"])
     extras = [extra for extra in own.get_all("Provides-Extra", []) if extra != DEVELOPERS]
     for requirement in map(Requirement, own.get_all("Requires-Dist", [])):
-        needed = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-        wanted = needed or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
+        needed, wanted = _applies(requirement, [""]), _applies(requirement, ["", *extras])
         try:
             installed = version(requirement.name)
         except PackageNotFoundError:
@@ -92,6 +91,10 @@ def _packages() -> Iterator[Finding]:
             yield Finding(requirement.name, False, unfit)
         elif wanted:
             yield Finding(requirement.name, True, installed)
+
+
+def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
+    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
 
 
 def _install(requirement: Requirement) -> str:
