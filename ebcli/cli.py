@@ -9,6 +9,7 @@ from typing import IO, Any
 
 import click
 
+from ebcli import completion
 from ebcli.plan import DTYPES, ENGINES, FORMATS, SCALES, STYLES, RunPlan
 from ebcli.terminal import plain_errors, plain_warnings, report, report_findings, say
 
@@ -76,11 +77,18 @@ class _Shard(click.ParamType):
     show_default="what RANK and WORLD_SIZE say, else all",
     help="Only the I-th of N parts of the images, counted from 1.",
 )
-@click.option("--model", metavar="NAME", default=RunPlan.model, help="A torchvision classification model.")
+@click.option(
+    "--model",
+    metavar="NAME",
+    default=RunPlan.model,
+    shell_complete=completion.models,
+    help="A torchvision classification model.",
+)
 @click.option(
     "--weights",
     metavar="NAME|FILE|none",
     default=RunPlan.weights,
+    shell_complete=completion.weights,
     help="DEFAULT, the name of other weights of this model, a checkpoint file, or none for an untrained net.",
 )
 @click.option(
@@ -140,6 +148,7 @@ class _Shard(click.ParamType):
 @click.option(
     "--cmap",
     metavar="NAME",
+    shell_complete=completion.colormaps,
     show_default="inferno; jet for --style paper, RdBu_r for --signed",
     help="A matplotlib colormap.",
 )
@@ -233,7 +242,7 @@ class _Shard(click.ParamType):
 @click.option(
     "--report-only",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=click.Path(file_okay=False, path_type=Path),
     help="Write the page of what earlier runs left in DIR, computing nothing, and exit.",
 )
 @click.option("--list-models", is_flag=True, help="Print the names of the models and exit.")

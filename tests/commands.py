@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from ebcli.cli import main
@@ -24,6 +27,15 @@ def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
 
 def invoke(*arguments: str, **environment: str) -> Result:
     return CliRunner().invoke(main, arguments, env=environment)
+
+
+def program(name: str) -> str:
+    """A program of the system; without it a test is skipped, but not in continuous integration."""
+    found = shutil.which(name)
+    if found is None and "CI" not in os.environ:
+        pytest.skip(f"{name} is not installed")
+    assert found is not None, f"{name} is not installed"
+    return found
 
 
 def run_python(code: str) -> str:

@@ -20,7 +20,7 @@ SHELL = [line for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL) for
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("eb-saliency")])
 def test_the_examples_are_valid_command_lines(line: str) -> None:
     with main.make_context("eb-saliency", shlex.split(line)[1:]) as context:
-        assert any(context.params[name] for name in ("images", "list_models", "list_layers", "report_only"))
+        assert any(context.params[name] for name in ("images", "list_models", "list_layers", "report_only", "doctor"))
 
 
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("eb-benchmark")])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ebcli import completion
 from ebcli.errors import EbcliError, ImageError
 from ebcli.evaluate.names import METHODS
 from ebcli.terminal import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
@@ -21,11 +22,18 @@ if TYPE_CHECKING:
     from ebcli.evaluate.subject import Subject
 
 _OPTIONS = (
-    click.option("--model", metavar="NAME", default="efficientnet_lite0", help="A torchvision classification model."),
+    click.option(
+        "--model",
+        metavar="NAME",
+        default="efficientnet_lite0",
+        shell_complete=completion.models,
+        help="A torchvision classification model.",
+    ),
     click.option(
         "--weights",
         metavar="NAME|FILE|none",
         default="DEFAULT",
+        shell_complete=completion.weights,
         help="DEFAULT, the name of other weights of this model, a checkpoint file, or none for an untrained net.",
     ),
     click.option(
