@@ -1,0 +1,88 @@
+"""The manual pages, made of what ``--help`` says when a wheel is built, and installed into share/man/man1."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+WIDTH = 72
+
+
+class ManualPages(BuildHookInterface):
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
+        sys.path.insert(0, self.root)
+        from ebcli.cli import main
+        from ebcli.evaluate.cli import main as benchmark
+
+        folder = Path(self.root, "build/man")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, command, other in (("eb-saliency", main, "eb-benchmark"), ("eb-benchmark", benchmark, "eb-saliency")):
+            page = folder / f"{name}.1"
+            page.write_text(manual_page(name, command, self.metadata.version, other), encoding="utf-8")
+            build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
+
+
+def manual_page(name: str, command: click.Command, version: str, see_also: str) -> str:
+    """A command's page in the macros of man(7).
+
+    click-man makes such pages, too, but without the defaults and without what the help says below the options.
+    """
+    # the day of the build, unless who builds says otherwise, as reproducible builds do
+    date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
+    context = click.Context(command, info_name=name, **command.context_settings)
+    sentence = re.split(r" \(|[:.]", command.help or "")[0]
+    lines = [
+        f'.TH {name.upper()} 1 "{date}" "{name} {version}" "User Commands"',
+        ".SH NAME",
+        f"{_escaped(name)} \\- {_escaped(sentence)}",
+        ".SH SYNOPSIS",
+        *_synopsis(context),
+        ".SH DESCRIPTION",
+        *_paragraphs(command.help),
+        ".SH OPTIONS",
+        *_options(context),
+    ]
+    for subname, subcommand in sorted(getattr(command, "commands", {}).items()):
+        inner = click.Context(subcommand, info_name=subname, parent=context, **subcommand.context_settings)
+        title = _escaped(f"{name} {subname}")
+        lines += [f".SH {title.upper()}", *_synopsis(inner), ".PP", *_paragraphs(subcommand.help), *_options(inner)]
+    lines += [".SH NOTES", *_paragraphs(command.epilog), ".SH SEE ALSO", f".BR {_escaped(see_also)} (1)"]
+    return "\n".join(lines) + "\n"
+
+
+def _synopsis(context: click.Context) -> list[str]:
+    return [f".B {_escaped(context.command_path)}", *_text(" ".join(context.command.collect_usage_pieces(context)))]
+
+
+def _options(context: click.Context) -> Iterator[str]:
+    for parameter in context.command.get_params(context):
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record is not None:
+            names = re.sub(r"(?<!\S)(-[\w-]+)", r"\\fB\1\\fR", record[0].replace("\\", "\\e"))
+            yield from (".TP", names.replace("-", "\\-"), *_text(record[1]))
+
+
+def _paragraphs(text: str | None) -> list[str]:
+    paragraphs = [_text(paragraph) for paragraph in re.split(r"\n\s*\n", (text or "").strip())]
+    return [line for paragraph in paragraphs for line in (".PP", *paragraph)][1:]
+
+
+def _text(text: str) -> list[str]:
+    """Words in lines, none of which is taken for a command of the page's language."""
+    lines = textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
+    return [re.sub(r"^(?=[.'])", r"\\&", _escaped(line)) for line in lines]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\e").replace("-", "\\-")

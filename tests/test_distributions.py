@@ -1,0 +1,135 @@
+"""The wheel and the source distribution: what is in them, and that the wheel works by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import venv
+import zipfile
+from email.parser import HeaderParser
+from pathlib import Path
+
+import click
+import pytest
+from commands import program
+
+import ebcli
+from ebcli.cli import main
+from ebcli.evaluate.cli import main as benchmark
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.xdist_group("distributions")
+
+
+def printed(*command: str | Path, cwd: Path | None = None) -> str:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where both are, the wheel built from the source distribution; with the packages here, lest any be downloaded."""
+    folder = tmp_path_factory.mktemp("distributions")
+    printed(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (found,) = built.glob("*.whl")
+    return found
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel in it.
+
+    What it needs is lent to it by a path to the packages here, for to install them takes minutes. A copy of this
+    package that is installed here in editable mode does not come along: Python reads the .pth file that leads to its
+    source only in an environment's own directory.
+    """
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, symlinks=True)
+    printed(sys.executable, "-m", "pip", "--python", folder, "install", "--no-deps", "--no-index", wheel)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
+
+
+def test_both_pass_the_checks_of_the_package_index(built: Path) -> None:
+    shown = printed(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *sorted(built.iterdir()))
+    assert shown.count("PASSED") == 2
+
+
+def test_the_source_distribution_is_what_git_knows(built: Path) -> None:
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no clone")
+    known = printed(program("git"), "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split(
+        "\0"
+    )
+    (source,) = built.glob("*.tar.gz")
+    with tarfile.open(source) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert inside == {name for name in known if (ROOT / name).is_file()} | {"PKG-INFO"}
+
+
+def test_the_wheel_is_the_package_and_two_manual_pages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {name for name in archive.namelist() if ".dist-info/" not in name}
+    data = f"ebcli-{ebcli.__version__}.data/data/share/man/man1"
+    source = {path for path in (ROOT / "ebcli").rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    pages = {f"{data}/eb-saliency.1", f"{data}/eb-benchmark.1"}
+    assert inside == {path.relative_to(ROOT).as_posix() for path in source} | pages
+    assert {"ebcli/py.typed", "ebcli/report/page/index.html"} <= inside
+
+
+def test_the_metadata(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
+        fields = HeaderParser().parsestr(archive.read(name).decode())
+    assert fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
+    assert fields["Requires-Python"] == ">=3.10"
+    assert fields.get_payload().startswith("# eb-saliency")  # type: ignore[union-attr]
+
+
+def test_the_wheel_works_by_itself(environment: Path, tmp_path: Path) -> None:
+    place = printed(environment / "bin/python", "-c", "import ebcli; print(ebcli.__file__)", cwd=tmp_path)
+    assert Path(place.strip()).is_relative_to(environment)
+    command = environment / "bin/eb-saliency"
+    assert printed(command, "--version") == f"eb-saliency {ebcli.__version__}\n"
+    checks = map(json.loads, printed(command, "--doctor", "--json", cwd=tmp_path).splitlines())
+    assert all(check["ok"] for check in checks)
+
+    shutil.copy(ROOT / "sample_images/chelsea.jpg", tmp_path)
+    (picture,) = printed(command, "chelsea.jpg", "--report", cwd=tmp_path).splitlines()
+    assert re.fullmatch(r"saliency/chelsea\.jpg\.\d+-[\w-]+\.png", picture)
+    assert (tmp_path / picture).stat().st_size > 1000
+    assert "<html" in (tmp_path / "saliency/report/index.html").read_text()
+    assert "grid" in printed(environment / "bin/eb-benchmark", "--help")
+
+
+@pytest.mark.parametrize(("name", "command"), [("eb-saliency", main), ("eb-benchmark", benchmark)])
+def test_the_manual_pages(name: str, command: click.Command, environment: Path) -> None:
+    """They are clean, and say what ``--help`` says, of each command and option."""
+    page = environment / "share/man/man1" / f"{name}.1"
+    assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
+    shown = " ".join(printed(program("mandoc"), "-T", "utf8", "-O", "width=1000", page).split())
+    shown = re.sub(r".\x08", "", shown).replace("’", "'")  # bold and underlined, as typewriters did it
+    inner = getattr(command, "commands", {})
+    for part in (command, *inner.values()):
+        assert " ".join((part.help or "").split()) in shown
+        for option in part.params:
+            if isinstance(option, click.Option):
+                assert option.opts[-1] in shown
+                assert option.help in shown
+    assert all(f"{name} {subname} [OPTIONS]" in shown for subname in inner)
+    assert " ".join((command.epilog or "").split()) in shown
