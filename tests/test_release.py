@@ -1,0 +1,96 @@
+"""What accompanies the package says what is so."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+
+import ebcli
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+
+
+def test_the_dockerfile_is_clean() -> None:
+    hadolint = Path(sysconfig.get_path("scripts"), "hadolint")
+    done = subprocess.run(
+        [hadolint, "--no-color", ROOT / "Dockerfile"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_the_dockerfile_installs_torch_as_the_package_wants_it() -> None:
+    installed = {str(Requirement(text)) for text in re.findall(r'"(torch[^"]*)"', DOCKERFILE)}
+    assert installed == {text for text in PROJECT["dependencies"] if text.startswith("torch")}
+
+
+def test_what_docker_gets_to_see_is_enough_to_build_the_package(tmp_path: Path) -> None:
+    seen = re.findall("^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
+    assert sorted(" ".join(copied).split()) == sorted(seen)
+    for name in seen:
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, tmp_path / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (wheel,) = tmp_path.glob("dist/*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert {"ebcli/cli.py", "ebcli/report/page/index.html"} <= set(archive.namelist())
+
+
+def test_the_citation_names_this_version_and_the_paper() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert citation["version"] == PROJECT["version"] == ebcli.__version__
+    assert citation["license"] == PROJECT["license"]
+    (paper,) = citation["references"]
+    assert [author["family-names"] for author in paper["authors"]] == ["Zhang", "Lin", "Brandt", "Shen", "Sclaroff"]
+    assert paper["url"].removeprefix("https://") in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_there_is_one_command_for_all_checks() -> None:
+    (shown,) = re.findall(r"```sh\n(.*?)\n```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert shown == ".ci/check"
+    assert f"&& {shown}\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+
+
+def test_what_git_runs_before_a_commit_are_parts_of_that_command() -> None:
+    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
+    parts = re.findall(r"^(\w+)\(\) {$", (ROOT / ".ci/check").read_text(encoding="utf-8"), re.MULTILINE)
+    assert parts == ["style", "types", "tests"]
+    assert [hook["entry"] for hook in local["hooks"]] == [".ci/check style", ".ci/check types"]
+
+
+def test_the_checks_refuse_a_part_that_is_not_there() -> None:
+    done = subprocess.run([ROOT / ".ci/check", "taste"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no part taste" in done.stderr
+
+
+def test_supported_versions_of_python_are_the_same_everywhere() -> None:
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert PROJECT["requires-python"] == f">={named[0]}"
+    page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
+    assert f"Python {named[0]} to {named[-1]}, " in page
+    tried = {row.rpartition(".")[0] for row in re.findall(r"^\| (3\.\d+\.\d+) \|", page, re.MULTILINE)}
+    assert {named[0], named[-1]} <= tried <= set(named)
+
+
+def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+    headings = re.findall(r"^##+ (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+    assert all(re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d", text) for text in headings[1:] if text not in kinds)
