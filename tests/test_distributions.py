@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -133,3 +134,14 @@ def test_the_manual_pages(name: str, command: click.Command, environment: Path) 
                 assert option.help in shown
     assert all(f"{name} {subname} [OPTIONS]" in shown for subname in inner)
     assert " ".join((command.epilog or "").split()) in shown
+
+
+def test_words_that_mean_something_to_man_are_shown_as_they_are(tmp_path: Path) -> None:
+    manual_page = runpy.run_path(str(ROOT / "hatch_build.py"))["manual_page"]
+    awkward = [".TH is no heading", "'quoted' from the first letter", "C:\\folder\\name and --long-option"]
+    options = [click.Option([f"--{letter}"], help=text) for letter, text in zip("abc", awkward, strict=True)]
+    page = tmp_path / "page.1"
+    page.write_text(manual_page("name", click.Command("name", help="Do it.", params=options, epilog="."), "1", "other"))
+    assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
+    shown = printed(program("mandoc"), "-T", "utf8", page).replace("’", "'")
+    assert all(text in shown for text in awkward)
