@@ -18,7 +18,7 @@ from ebcli.errors import EbcliError
 from ebcli.plan import INPUT, RunPlan
 
 HEAD = "features.17"  # the bundled network's layer below the pooling and the classifier
-TOLERANCE = 1e-3  # also GPUs that round products to 10 bits come nearer to 1
+TOLERANCE = 0.01  # above what rounding does, to the 10 bits of some GPUs' products, too, and below what is wrong
 DEVELOPERS = {"test", "release"}  # the extras whose packages concern nobody else
 
 GB = 1e9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import runpy
@@ -107,8 +106,6 @@ def test_the_wheel_works_by_itself(environment: Path, tmp_path: Path) -> None:
     assert Path(place.strip()).is_relative_to(environment)
     command = environment / "bin/eb-saliency"
     assert printed(command, "--version") == f"eb-saliency {ebcli.__version__}\n"
-    checks = map(json.loads, printed(command, "--doctor", "--json", cwd=tmp_path).splitlines())
-    assert all(check["ok"] for check in checks)
 
     shutil.copy(ROOT / "sample_images/chelsea.jpg", tmp_path)
     (picture,) = printed(command, "chelsea.jpg", "--report", cwd=tmp_path).splitlines()
