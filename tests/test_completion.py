@@ -15,6 +15,14 @@ from matplotlib import colormaps
 from ebcli.models import model_names
 
 SCRIPTS = sysconfig.get_path("scripts")
+ROOT = Path(__file__).parents[1]
+
+# What the README has users put into their shells' start-up files
+LOAD = {
+    "bash": 'eval "$(_EB_SALIENCY_COMPLETE=bash_source eb-saliency)"',
+    "zsh": 'eval "$(_EB_SALIENCY_COMPLETE=zsh_source eb-saliency)"',
+    "fish": "_EB_SALIENCY_COMPLETE=fish_source eb-saliency | source",
+}
 
 pytestmark = pytest.mark.skipif(
     not Path(SCRIPTS, "eb-saliency").exists(), reason="eb-saliency is not installed as a command"
@@ -45,7 +53,7 @@ def in_bash(*words: str) -> list[str]:
         "--norc",
         "-c",
         # Tab calls the function that `complete` names; compopt works only there, so it is told here
-        'eval "$(_EB_SALIENCY_COMPLETE=bash_source eb-saliency)"; compopt() { echo "$@"; }; '
+        f'{LOAD["bash"]}; compopt() {{ echo "$@"; }}; '
         f"COMP_WORDS=(eb-saliency {shlex.join(words)}); COMP_CWORD={len(words)}; "
         'called=$(complete -p eb-saliency); called=${called#* -F }; ${called% *} eb-saliency; echo "${COMPREPLY[*]}"',
     )
@@ -53,8 +61,9 @@ def in_bash(*words: str) -> list[str]:
 
 def in_fish(*words: str) -> list[str]:
     line = shlex.join(("eb-saliency", *words)).removesuffix("''")
-    load = "_EB_SALIENCY_COMPLETE=fish_source eb-saliency | source"
-    return [offer.partition("\t")[0] for offer in shell("fish", "-c", f"{load}; complete -C {shlex.quote(line)}")]
+    return [
+        offer.partition("\t")[0] for offer in shell("fish", "-c", f"{LOAD['fish']}; complete -C {shlex.quote(line)}")
+    ]
 
 
 # A terminal with zsh in it, where somebody types Tab, then Ctrl-A, echo, Ctrl-E and Enter
@@ -62,9 +71,9 @@ ZSH = r"""
 zmodload zsh/zpty
 zpty terminal zsh -f -i
 zpty -w terminal 'PS1=; unset zle_bracketed_paste; autoload -Uz compinit; compinit -u -D'
-zpty -w terminal 'eval "$(_EB_SALIENCY_COMPLETE=zsh_source eb-saliency)"; echo re""ady'
+zpty -w terminal "$1"'; echo re""ady'
 zpty -r terminal seen '*ready*'
-zpty -n -w terminal "$1"$'\t\C-aecho offered: \C-e\n'
+zpty -n -w terminal "$2"$'\t\C-aecho offered: \C-e\n'
 zpty -r terminal seen $'*\noffered: *\n'
 print -r -- "$seen"
 """
@@ -72,9 +81,15 @@ print -r -- "$seen"
 
 def in_zsh(*words: str) -> str:
     """What stands in the line after Tab, where only one thing can."""
-    shown = shell("zsh", "-f", "-c", ZSH, "-", shlex.join(("eb-saliency", *words)))
+    shown = shell("zsh", "-f", "-c", ZSH, "-", LOAD["zsh"], shlex.join(("eb-saliency", *words)))
     (offered,) = [line for line in shown if line.startswith("offered: eb-saliency ")]
     return offered.removeprefix("offered: eb-saliency ").rstrip()
+
+
+@pytest.mark.parametrize("name", LOAD)
+def test_the_lines_that_are_tried_here_are_those_of_the_documentation(name: str) -> None:
+    assert f"\n{LOAD[name]}\n" in (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"`{LOAD[name]}`" in (ROOT / "docs/install.md").read_text(encoding="utf-8").replace("\\|", "|")
 
 
 def test_models() -> None:
