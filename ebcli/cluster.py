@@ -36,7 +36,9 @@ try:
     import ray.data
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as missing:
-    raise ConfigurationError("the engine ray needs Ray: install it with pip install 'ebcli[ray]'") from missing
+    raise ConfigurationError(
+        f"the engine ray needs Ray ({missing}): install it with pip install 'ebcli[ray]'"
+    ) from missing
 
 # A part of the list goes through as a whole. So many batches are enough for Ray's own work not to count, and few enough
 # to be done again where a machine is lost.
