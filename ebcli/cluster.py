@@ -79,8 +79,8 @@ class Cluster:
         self._here = Path.cwd()
         # here if that can be, so that what the user sees is there
         beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        desk: Any = ray.remote(num_cpus=0, scheduling_strategy=beside)(Desk)  # which has no type once it is an actor
-        self._desk = desk.remote(self._here)
+        desk: Any = ray.remote(Desk)  # which has no type once it is an actor
+        self._desk = desk.options(num_cpus=0, scheduling_strategy=beside).remote(self._here)
         # where it is, there may be no GPU
         prepared = self._desk.prepare.remote(replace(plan, device="cpu", batch_size=batch_size))
         self.steps, batch_size, self.total, already, messages = _got(prepared)
