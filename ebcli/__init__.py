@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         unregister,
         weighted_sum,
     )
-    from ebcli.models import LoadedModel, default_layer, layers, load_model, model_names
+    from ebcli.models import LoadedModel, Preprocessing, Source, default_layer, layers, load_model, model_names
 
     __version__: str
 
@@ -43,6 +43,8 @@ _HOME = {
     "ExcitationResult": "ebcli.eb",
     "LinearMap": "ebcli.eb",
     "LoadedModel": "ebcli.models",
+    "Preprocessing": "ebcli.models",
+    "Source": "ebcli.models",
     "check_rule": "ebcli.eb",
     "default_layer": "ebcli.models",
     "disable": "ebcli.eb",
@@ -69,7 +71,9 @@ __all__ = [
     "LinearMap",
     "LoadedModel",
     "OutputError",
+    "Preprocessing",
     "RuleError",
+    "Source",
     "UnsupportedOpError",
     "__version__",
     "check_rule",

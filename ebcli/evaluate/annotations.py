@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError, closest
-from ebcli.evaluate.extra import needed
+from ebcli.extra import needed
 from ebcli.evaluate.metrics import Box
 
 VOC_CLASSES = tuple(

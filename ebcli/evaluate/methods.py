@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
 from ebcli.errors import LayerError
-from ebcli.evaluate.extra import needed
+from ebcli.extra import needed
 from ebcli.evaluate.names import METHODS
 from ebcli.maps import saliency_map
 

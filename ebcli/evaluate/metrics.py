@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ebcli.evaluate.extra import needed
+from ebcli.extra import needed
 from ebcli.overlay import is_blank
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom; (0, 0) is the image's top left corner

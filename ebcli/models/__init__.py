@@ -10,18 +10,23 @@ from typing import TYPE_CHECKING
 from ebcli.lazy import lazily
 
 if TYPE_CHECKING:
-    from ebcli.models.classes import resolve_class
+    from ebcli.models.classes import read_class_names, resolve_class
     from ebcli.models.layer_listing import Layer, default_layer, layers, resolve_layer, sweep
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
+    from ebcli.models.preprocessing import Preprocessing
+    from ebcli.models.sources.base import Source
 
 _HOME = {
     "Layer": "ebcli.models.layer_listing",
     "LoadedModel": "ebcli.models.loading",
+    "Preprocessing": "ebcli.models.preprocessing",
+    "Source": "ebcli.models.sources.base",
     "default_layer": "ebcli.models.layer_listing",
     "layers": "ebcli.models.layer_listing",
     "load_model": "ebcli.models.loading",
     "model_names": "ebcli.models.names",
+    "read_class_names": "ebcli.models.classes",
     "resolve_class": "ebcli.models.classes",
     "resolve_layer": "ebcli.models.layer_listing",
     "sweep": "ebcli.models.layer_listing",
@@ -30,10 +35,13 @@ _HOME = {
 __all__ = [
     "Layer",
     "LoadedModel",
+    "Preprocessing",
+    "Source",
     "default_layer",
     "layers",
     "load_model",
     "model_names",
+    "read_class_names",
     "resolve_class",
     "resolve_layer",
     "sweep",

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 import pickle
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
+from ebcli.extra import needed
 
 # Where training scripts keep the weights among optimizer states and the like
 WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -27,7 +27,7 @@ UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyErr
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The state dict in a file of ``torch.save`` or of safetensors, freed of wrappers and prefixes.
+    """The state dict in a file of ``torch.save`` or of safetensors, freed of what training scripts wrap it in.
 
     Only tensors and plain containers are read (``weights_only=True``): a hostile file cannot run code.
 
@@ -44,19 +44,34 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     return _unwrap(content, path)
 
 
-def load_checkpoint(net: nn.Module, state: dict[str, Any], source: str) -> None:
+def without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
+    """A state dict without what wrappers put before every name, as far as that makes the names the network's own.
+
+    Args:
+        state: names to tensors.
+        own: the network's names; that of a network whose only module is called ``model`` rightly begin with it.
+    """
+    best, candidate = dict(state), dict(state)
+    while prefix := next((p for p in PREFIXES if all(str(key).startswith(p) for key in candidate)), None):
+        candidate = {key[len(prefix) :]: value for key, value in candidate.items()}
+        if len(candidate.keys() & own) > len(best.keys() & own):
+            best = candidate
+    return best
+
+
+def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> None:
     """Fill a network with a state dict, completely.
 
     Args:
         net: the network, changed in place.
-        state: names to tensors; the names of older torchvision versions are brought up to date in place.
+        state: names to tensors; prefixes and the names of older torchvision versions are understood.
         source: what to call the state dict in an error.
 
     Raises:
         ConfigurationError: keys are missing or unexpected, or a tensor has another shape; all are named.
     """
-    _modernise(state)
     own = net.state_dict()
+    state = _modernised(without_prefixes(state, own))
     # A plain dict says nothing about its layout's version; MNASNet insists on one
     if getattr(state, "_metadata", None) is None:
         state = _with_metadata(state, own)
@@ -68,13 +83,27 @@ def load_checkpoint(net: nn.Module, state: dict[str, Any], source: str) -> None:
             for key, tensor in own.items()
             if isinstance(state.get(key), Tensor) and state[key].shape != tensor.shape
         ]
-        reason = _counted(shapes, "tensor of another shape", "tensors of another shape") or first_line(error)
-        raise ConfigurationError(f"{source} does not fit the network: {reason}") from error
+        refuse_misfits(source, shapes or [first_line(error)])
+        raise
     # Counters of batches steer training alone, and old files have none
     missing = [key for key in result.missing_keys if not key.endswith(".num_batches_tracked")]
+    refuse_misfits(source, [], missing, result.unexpected_keys)
+
+
+def refuse_misfits(
+    source: str, misshapen: Sequence[str], missing: Sequence[str] = (), unexpected: Sequence[str] = ()
+) -> None:
+    """Raise ConfigurationError if anything of a state dict does not fit its network.
+
+    Args:
+        source: what to call the state dict.
+        misshapen: tensors of another shape, in words.
+        missing, unexpected: names that only the network has, and that only the state dict has.
+    """
     problems = [
+        _counted(misshapen, "tensor of another shape", "tensors of another shape"),
         _counted(missing, "missing key", "missing keys"),
-        _counted(result.unexpected_keys, "unexpected key", "unexpected keys"),
+        _counted(unexpected, "unexpected key", "unexpected keys"),
     ]
     if any(problems):
         raise ConfigurationError(f"{source} does not fit the network: {' and '.join(filter(None, problems))}")
@@ -88,7 +117,9 @@ def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
         net: a network of the same architecture, with any number of classes.
     """
     weighted = [name for name, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
-    weight = state.get(f"{weighted[-1]}.weight")
+    if not weighted:
+        return None
+    weight = without_prefixes(state, net.state_dict()).get(f"{weighted[-1]}.weight")
     return weight.shape[0] if isinstance(weight, Tensor) else None
 
 
@@ -105,13 +136,10 @@ def _read_pickle(path: Path) -> Any:
 
 
 def _read_safetensors(path: Path) -> Any:
+    library = needed("safetensors", "safetensors")
     try:
-        safetensors = importlib.import_module("safetensors.torch")
-    except ImportError as error:
-        raise ConfigurationError(f"{path} takes another package: pip install safetensors") from error
-    try:
-        return safetensors.load_file(path)
-    except importlib.import_module("safetensors").SafetensorError as error:
+        return needed("safetensors.torch", "safetensors").load_file(path)
+    except library.SafetensorError as error:
         raise ValueError(first_line(error)) from error
 
 
@@ -127,18 +155,16 @@ def _unwrap(content: Any, path: Path) -> dict[str, Any]:
             f"checkpoint {path} holds no state dict but a {type(content).__name__}{keys}: "
             "save the network's state_dict() alone"
         )
-    while prefix := next((p for p in PREFIXES if all(str(key).startswith(p) for key in content)), None):
-        content = {key[len(prefix) :]: value for key, value in content.items()}
     return content
 
 
-def _modernise(state: dict[str, Any]) -> None:
-    for key in list(state):
-        # torchvision's published DenseNets still say norm.1 for what is norm1 today
-        today = re.sub(r"(denselayer\d+)\.(norm|conv)\.(\d)\.", r"\1.\2\3.", key)
-        value = state.pop(key)
-        if not key.startswith(AUXILIARY):
-            state[today] = value
+def _modernised(state: Mapping[str, Any]) -> dict[str, Any]:
+    # torchvision's published DenseNets still say norm.1 for what is norm1 today
+    return {
+        re.sub(r"(denselayer\d+)\.(norm|conv)\.(\d)\.", r"\1.\2\3.", key): value
+        for key, value in state.items()
+        if not key.startswith(AUXILIARY)
+    }
 
 
 def _with_metadata(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -147,9 +173,8 @@ def _with_metadata(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]
     return dressed
 
 
-def _counted(names: Iterable[str], one: str, many: str) -> str:
-    listed = list(names)
-    if not listed:
+def _counted(names: Sequence[str], one: str, many: str) -> str:
+    if not names:
         return ""
-    shown = ", ".join(listed[:3]) + (", ..." if len(listed) > 3 else "")
-    return f"{len(listed)} {one if len(listed) == 1 else many} ({shown})"
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return f"{len(names)} {one if len(names) == 1 else many} ({shown})"

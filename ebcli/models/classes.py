@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 from ebcli.errors import ConfigurationError, closest
 
@@ -61,3 +64,38 @@ def _index_of_name(categories: Sequence[str] | None, name: str, count: int | Non
             )
     hint = closest(name, categories) or f"give one of its {len(categories)} class names or an index"
     raise ConfigurationError(f"there is no class {name!r}: {hint}")
+
+
+def read_class_names(path: Path) -> list[str]:
+    """The class names in a file, in the order of the logits.
+
+    The file has a name a line, or is JSON: a list of names, or an object of indices and names, such as
+    ``{"0": "tench", "1": "goldfish"}`` or ImageNet's ``{"0": ["n01440764", "tench"], ...}``.
+
+    Raises:
+        ConfigurationError: it cannot be read, holds something else, or lacks a name.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        content = json.loads(text) if path.suffix.lower() == ".json" else text.splitlines()
+    except (OSError, ValueError) as error:  # also what is no UTF-8
+        raise ConfigurationError(f"the class names '{path}' cannot be read: {error}") from error
+    if isinstance(content, dict):
+        expected = [str(index) for index in range(len(content))]
+        if set(content) != set(expected):
+            raise ConfigurationError(f"the class names '{path}' must have the keys \"0\" to \"{len(content) - 1}\"")
+        content = [content[index] for index in expected]
+    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in _lines(content)]
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
+        raise ConfigurationError(
+            f"the class names '{path}' must be a name a line, or in JSON a list of names or an object of index and name"
+        )
+    return [name.strip() for name in names]
+
+
+def _lines(content: Any) -> list[Any]:
+    """A list without the empty lines at its end."""
+    found = content if isinstance(content, list) else []
+    while found and found[-1] == "":
+        found = found[:-1]
+    return found

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import http.client
 import os
-import re
-import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlparse
 
 import torch
-import torchvision.models
 from torch import nn
-from torchvision.models import WeightsEnum
 from torchvision.transforms._presets import ImageClassification
 
-import ebcli.models.efficientnet_lite  # noqa: F401, registers the bundled network with torchvision
+from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import UNREADABLE, classes_in, first_line, load_checkpoint, read_checkpoint
-from ebcli.models.names import BUNDLED, model_names
+from ebcli.models.checkpoint import first_line, read_checkpoint
+from ebcli.models.classes import read_class_names
+from ebcli.models.names import BUNDLED
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.sources import source_of
+from ebcli.models.sources.base import DEFAULT, Source
 
 UNTRAINED = "none"
-IMAGENET_CLASSES = 1000
 
 
 @dataclass(frozen=True)
@@ -39,6 +34,7 @@ class LoadedModel:
             ``resize_size``, ``crop_size``, ``mean``, ``std``, ``interpolation`` and ``antialias``.
         categories: the class names in the order of the logits, or None where they are unknown.
         weights: the name of the weights, the checkpoint's path, or ``"none"``.
+        files: what it was made of, as far as that can change under the same name: a checkpoint, a factory's file.
     """
 
     name: str
@@ -46,73 +42,106 @@ class LoadedModel:
     transforms: ImageClassification
     categories: tuple[str, ...] | None
     weights: str
+    files: tuple[Path, ...] = ()
 
 
 def load_model(
     name: str = BUNDLED,
-    weights: str | os.PathLike[str] | None = "DEFAULT",
+    weights: str | os.PathLike[str] | None = DEFAULT,
     device: str | torch.device = "cpu",
+    *,
+    classes: str | os.PathLike[str] | Sequence[str] | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> LoadedModel:
-    """Build a torchvision classifier, fill it with weights and put it on a device.
+    """Build a classifier, fill it with weights and put it on a device.
 
         load_model()                                       # EfficientNet-Lite0, needs no download
         load_model("vgg16")                                # torchvision's best weights
         load_model("resnet50", weights="IMAGENET1K_V1")
         load_model("resnet50", weights="finetuned.pth")    # any number of classes
         load_model("resnet50", weights="none")             # untrained
+        load_model("timm/convnext_tiny")                   # of timm
+        load_model("hf/microsoft/resnet-50")               # of Hugging Face; or a directory, hf/my_model
+        load_model("nets.py:small", classes="labels.txt")  # what small() in nets.py returns; runs that file
 
-    A checkpoint file sets the number of classes; with 1000 they are taken to be ImageNet's. It gets the
-    preprocessing of torchvision's default weights, or of those weights whose file name it bears. GoogLeNet
-    and Inception v3 rescale their input as torchvision's weights expect. Untrained networks are the same in
-    each call, and the caller's random numbers are left alone.
+    A checkpoint file sets the number of classes; a network of torchvision or timm with 1000 is taken to know
+    ImageNet's. Untrained networks are the same in each call, and the caller's random numbers are left alone.
 
     Args:
-        name: one of ``model_names()``.
+        name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file (``torch.save`` or
-            safetensors; state dicts, with or without the usual wrappers), or ``"none"``.
+            safetensors; state dicts, with or without the usual wrappers), or ``"none"``. For a factory, both
+            ``"DEFAULT"`` and ``"none"`` are what it returns.
         device: any device torch knows.
+        classes: the class names in the order of the logits, or a file of them; see ``read_class_names``.
+        preprocessing: what to do otherwise than the weights' own preprocessing does.
 
     Raises:
-        ConfigurationError: no such model, weights or device, a checkpoint that does not fit, or a
-            failed download.
+        ConfigurationError: no such model, weights or device, a checkpoint, class names or a preprocessing that do
+            not fit, or a failed download.
     """
-    name, where = _checked_name(name), _checked_device(device)
-    enum = torchvision.models.get_model_weights(name)
-    label = str(weights)
-    state: dict[str, Any] | None
-    if label.lower() == UNTRAINED:
-        label, preset, state = UNTRAINED, enum["DEFAULT"], None
-    elif (member := label.removeprefix(f"{enum.__name__}.")) in enum.__members__:
-        preset = enum[member]
-        label, state = preset.name, _published_state(name, preset)
-    elif Path(label).is_file():
-        preset = next((m for m in enum if _file_name(m) == Path(label).name), enum["DEFAULT"])
-        state = read_checkpoint(Path(label))
+    where = _checked_device(device)
+    own = _names(classes)
+    changes = preprocessing or Preprocessing()
+    name, source = source_of(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        net, label, files = _filled(source, str(weights), name)
+    net = net.eval().to(where)
+    preset = changes.applied_to(source.transforms(net, label))
+    count = source.num_classes(net)
+    if count is None or changes.crop is not None:
+        count = _tried_out(net, preset.crop_size[0], name)
+    if own is not None and len(own) != count:
+        raise ConfigurationError(f"there are {len(own)} class names, but {name} tells {count} classes apart")
+    names = source.categories(net, label) if own is None else own
+    fitting = tuple(names) if names is not None and len(names) == count else None
+    return LoadedModel(name, net, preset, fitting, label, files)
+
+
+def _filled(source: Source, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
+    """The network, the name of its weights, and the files that it is made of."""
+    file = Path(weights)
+    if weights.lower() == UNTRAINED:
+        net, label, files = source.build(), UNTRAINED, source.files(UNTRAINED)
+    elif (found := source.published(weights)) is not None:
+        net, label, files = source.pretrained(found), found, source.files(found)
+    elif file.is_file():
+        net, label = source.restored(read_checkpoint(file), f"{weights} for {name}"), weights
+        files = [*source.files(weights), file]
     else:
-        valid = [*enum.__members__, UNTRAINED]
+        valid = [*source.weights(), UNTRAINED]
         raise ConfigurationError(
-            f"{label!r} is neither a file nor weights of {name}, which has {', '.join(valid)}"
-            + (f": {hint}" if (hint := closest(label, valid)) else "")
+            f"{weights!r} is neither a file nor weights of {name}, which has {', '.join(valid)}"
+            + (f": {hint}" if (hint := closest(weights, valid)) else "")
         )
-    net = _build(name, preset, IMAGENET_CLASSES)
-    count: int | None = IMAGENET_CLASSES
-    if state is not None:
-        count = classes_in(state, net)
-        if count not in (None, IMAGENET_CLASSES):
-            net = _build(name, preset, count)
-        load_checkpoint(net, state, source=f"{label} for {name}")
-    # Some weights (VGG-16's IMAGENET1K_FEATURES) name no classes, for their classifier is not trained
-    categories = preset.meta["categories"] if count == IMAGENET_CLASSES else None
-    names = tuple(categories) if categories else None
-    return LoadedModel(name, net.eval().to(where), preset.transforms(), names, label)
+    return net, label, tuple(files)
 
 
-def _checked_name(name: str) -> str:
-    valid, lower = model_names(), name.lower()  # torchvision's own lookup ignores case
-    if lower not in valid:
-        hint = closest(name, valid) or f"give one of torchvision's classifiers, such as vgg16, or {BUNDLED}"
-        raise ConfigurationError(f"there is no model {name!r}: {hint}")
-    return lower
+def _names(classes: str | os.PathLike[str] | Sequence[str] | None) -> Sequence[str] | None:
+    return read_class_names(Path(classes)) if isinstance(classes, (str, os.PathLike)) else classes
+
+
+def _tried_out(net: nn.Module, side: int, name: str) -> int:
+    """How many classes a network tells apart, by what it makes of a black image.
+
+    Raises:
+        ConfigurationError: it takes no such image, or returns something else than logits (B, num_classes).
+    """
+    parameter = next(net.parameters(), torch.empty(0))
+    black = torch.zeros(1, 3, side, side, device=parameter.device, dtype=parameter.dtype)
+    try:
+        with torch.no_grad():
+            output = net(black)
+    except Exception as error:  # a network of the user's own can raise anything
+        raise ConfigurationError(
+            f"{name} takes no input of {side} x {side} pixels ({type(error).__name__}: {first_line(error)})"
+        ) from error
+    logits = single_tensor(output, f"what {name} returns")
+    if logits.ndim != 2 or len(logits) != 1:
+        shape = "(B, " + ", ".join(map(str, logits.shape[1:])) + ")"
+        raise ConfigurationError(f"{name} returns {shape} for images (B, 3, {side}, {side}), not (B, num_classes)")
+    return logits.shape[1]
 
 
 def _checked_device(device: str | torch.device) -> torch.device:
@@ -124,59 +153,3 @@ def _checked_device(device: str | torch.device) -> torch.device:
             f"device {str(device)!r} cannot be used here ({first_line(error)}): 'cpu' always can"
         ) from error
     return found
-
-
-def _build(name: str, preset: WeightsEnum, num_classes: int) -> nn.Module:
-    """The network with random weights, made as torchvision makes it for the weights ``preset``."""
-    options: dict[str, Any] = {"num_classes": num_classes}
-    if name in ("googlenet", "inception_v3"):
-        options |= {"transform_input": True, "aux_logits": False, "init_weights": False}
-    if name.startswith("vit_"):  # has one position embedding a token
-        options["image_size"] = preset.transforms().crop_size[0]
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(0)
-        return torchvision.models.get_model(name, weights=None, **options)
-
-
-def _published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
-    """The state dict of torchvision's weights, from the cache of torch.hub or else downloaded into it."""
-    cached = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
-
-    def fetch(weights_only: bool) -> dict[str, Any]:
-        # torch.hub announces downloads on stdout, which belongs to results; to a script they are no news at all
-        seen = sys.stderr.isatty()
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(sys.stderr if seen else nowhere):
-            return preset.get_state_dict(progress=seen, check_hash=True, map_location="cpu", weights_only=weights_only)
-
-    try:
-        return fetch(weights_only=True)
-    except (OSError, http.client.HTTPException, *UNREADABLE) as error:
-        if not cached.is_file():  # a download with a wrong hash leaves no file either
-            raise ConfigurationError(
-                f"weights {preset.name} of {name} could not be downloaded from {preset.url} "
-                f"({_reason(error)}): put that file into {cached.parent}, or pass --weights FILE, or "
-                "--weights none for an untrained network, or leave out --model for the bundled network, "
-                "which needs no download"
-            ) from error
-        if not _has_published_hash(cached):
-            raise ConfigurationError(
-                f"the downloaded weights {cached} are damaged ({first_line(error)}): "
-                "delete that file, and it is downloaded again"
-            ) from error
-    # Some of torchvision's oldest files are in a format that weights_only=True refuses. This one is whole and
-    # torchvision's own, so it is as much to be trusted as torchvision's code.
-    return fetch(weights_only=False)
-
-
-def _reason(error: BaseException) -> str:
-    return first_line(error).removeprefix("<urlopen error ").removesuffix(">")
-
-
-def _file_name(preset: WeightsEnum) -> str:
-    return Path(urlparse(preset.url).path).name
-
-
-def _has_published_hash(file: Path) -> bool:
-    """Whether a file's SHA-256 begins with the digits in its name, such as ``vgg16-397923af.pth``."""
-    digits = re.search(r"-([0-9a-f]{8,})\.", file.name)
-    return digits is not None and hashlib.sha256(file.read_bytes()).hexdigest().startswith(digits[1])

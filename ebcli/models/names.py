@@ -5,13 +5,25 @@ from __future__ import annotations
 import ast
 import importlib.util
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
+
+from ebcli.models.sources import plugin_names
 
 BUNDLED = "efficientnet_lite0"
 
 
 def model_names() -> list[str]:
-    """The names ``load_model`` takes, sorted: torchvision's classifiers and the bundled network.
+    """The names of networks that can be told, sorted: those of torchvision and the bundled one, then plug-ins' own.
+
+    Those of timm and of the hub of Hugging Face are too many.
+    """
+    return [*torchvision_names(), *plugin_names()]
+
+
+@lru_cache
+def torchvision_names() -> list[str]:
+    """The names of torchvision's classifiers and of the bundled network, sorted.
 
     They are read from torchvision's source, for importing it takes seconds, too long for ``--help``, for
     completing a name or for refusing a wrong one. Where that source is not to be had (a frozen

@@ -96,7 +96,7 @@ def test_an_image_of_the_wrong_size_for_the_network() -> None:
 def test_without_the_extra_one_sentence_tells_what_to_install() -> None:
     code = (
         "import sys; sys.modules['captum'] = None\n"
-        "from ebcli.evaluate.extra import needed\n"
+        "from ebcli.extra import needed\n"
         "try:\n    needed('captum.attr')\n"
         "except Exception as error:\n    print(type(error).__name__, error)"
     )

@@ -1,4 +1,4 @@
-"""Packages that only some tests need."""
+"""Packages that only some things need, in this package's extras."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from ebcli.errors import ConfigurationError
 
 
-def needed(module: str) -> Any:
-    """A module of a package in the extra ``compare``.
+def needed(module: str, extra: str = "compare") -> Any:
+    """A module of a package in an extra.
 
     Raises:
         ConfigurationError: it is not installed.
@@ -18,4 +18,4 @@ def needed(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise ConfigurationError(f"this takes the package {package}: pip install 'ebcli[compare]'") from error
+        raise ConfigurationError(f"this takes the package {package}: pip install 'ebcli[{extra}]'") from error

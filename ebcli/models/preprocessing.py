@@ -1,0 +1,77 @@
+"""What is to be done to images before the network sees them, other than its weights say. Imports no torch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import TYPE_CHECKING
+
+from ebcli.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from torchvision.transforms._presets import ImageClassification
+
+Channels = float | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Settings that replace a preset's own; None leaves the preset's.
+
+        Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.25, 0.25))
+
+    Attributes:
+        resize: the shorter side's new length, in pixels.
+        crop: the side of the square that is then cut out of the centre, which is the network's input.
+        mean, std: what is subtracted from pixels of 0 to 1, and what the rest is divided by; one number, or three
+            for red, green and blue.
+
+    Raises:
+        ConfigurationError: a value is out of its range.
+    """
+
+    resize: int | None = None
+    crop: int | None = None
+    mean: Channels | None = None
+    std: Channels | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("resize", "crop"):
+            side = getattr(self, name)
+            if side is not None and side < 1:
+                raise ConfigurationError(f"{name} is {side} pixels, but it must be at least 1")
+        for name, low in (("mean", -inf), ("std", 0.0)):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            values = (float(value),) * 3 if isinstance(value, (int, float)) else tuple(map(float, value))
+            values *= 3 if len(values) == 1 else 1
+            if len(values) != 3 or not all(low < one < inf for one in values):
+                what = "numbers above 0" if name == "std" else "numbers"
+                raise ConfigurationError(f"{name} is {value}, but it must be one or three {what}")
+            object.__setattr__(self, name, values)  # equal settings are equal however they were given
+
+    def applied_to(self, preset: ImageClassification) -> ImageClassification:
+        """The preset with these settings in place of its own.
+
+        Raises:
+            ConfigurationError: the crop is larger than what images are resized to.
+        """
+        changed = copy.copy(preset)
+        if self.resize is not None:
+            changed.resize_size = [self.resize]
+        if self.crop is not None:
+            changed.crop_size = [self.crop]
+        if self.mean is not None:
+            changed.mean = list(self.mean)  # type: ignore[arg-type]  # a tuple since __post_init__
+        if self.std is not None:
+            changed.std = list(self.std)  # type: ignore[arg-type]
+        resize, crop = changed.resize_size[0], changed.crop_size[0]
+        if (self.resize or self.crop) and crop > resize:
+            raise ConfigurationError(
+                f"the crop of {crop} pixels is larger than what images are resized to, {resize}: "
+                "give both --resize and --crop"
+            )
+        return changed

@@ -1,0 +1,164 @@
+"""Image classifiers of Hugging Face: ``hf/microsoft/resnet-50`` of the hub, ``hf/my_model`` of a local directory.
+
+Nothing that comes with a model is executed: weights are read as safetensors only, and code is not fetched at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms._presets import ImageClassification
+
+from ebcli.errors import ConfigurationError
+from ebcli.extra import needed
+from ebcli.models.checkpoint import classes_in, refuse_misfits, without_prefixes
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.sources.base import DEFAULT, Source, fetching, square
+
+_ADVICE = (
+    "give a model of the hub as in microsoft/resnet-50, with a network or after it was fetched once, "
+    "or a directory that save_pretrained() has written"
+)
+_RAMP = 1000  # pixels
+# what Pillow's numbers for its filters are called in torchvision
+_FILTERS = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}
+
+
+class HuggingFace(Source):
+    """A model by its name on the hub, or by its directory."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._library = needed("transformers", "hf")
+        with fetching(f"the configuration of hf/{name}", _ADVICE):
+            self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
+        if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+            raise ConfigurationError(
+                f"hf/{name} is a {self._config.model_type}, of which transformers has no classifier of images"
+            )
+        # where it does not say which of several heads it has, it gets the first
+        self._config.architectures = self._config.architectures or []
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        config = copy.deepcopy(self._config)
+        if num_classes is not None:
+            config.num_labels = num_classes
+        with self._silent():
+            return _plain(self._library.AutoModelForImageClassification.from_config(config, dtype=torch.float32))
+
+    def pretrained(self, weights: str) -> nn.Module:
+        advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
+        with fetching(f"the weights of hf/{self.name}", advice), self._silent():
+            net, found = self._library.AutoModelForImageClassification.from_pretrained(
+                self.name,
+                config=self._config,
+                dtype=torch.float32,
+                use_safetensors=True,
+                trust_remote_code=False,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        return _complete(net, found, f"the model hf/{self.name}")
+
+    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+        net = self.build()
+        state = without_prefixes(state, net.state_dict())
+        count = classes_in(state, net)
+        config = copy.deepcopy(self._config)
+        if count is not None and count != config.num_labels:
+            config.num_labels = count
+        with self._silent():  # names change from release to release, which transformers knows to undo
+            net, found = type(net).from_pretrained(
+                None,
+                config=config,
+                state_dict=state,
+                dtype=torch.float32,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,
+            )
+        return _complete(net, found, title)
+
+    def transforms(self, net: Any, weights: str) -> ImageClassification:
+        auto = importlib.import_module("transformers.models.auto.image_processing_auto")
+        with fetching(f"the preprocessing of hf/{self.name}", _ADVICE), self._silent():
+            if auto.get_image_processor_config(self.name):
+                return _preset_of(auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False))
+            preset = _preset_of(auto.IMAGE_PROCESSOR_MAPPING[type(self._config)]["torchvision"]())
+        side = getattr(self._config, "image_size", None)
+        return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
+
+    def categories(self, net: Any, weights: str) -> Sequence[str] | None:
+        names = [name for _, name in sorted(net.config.id2label.items())]
+        return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+    def num_classes(self, net: Any) -> int | None:
+        return net.config.num_labels
+
+    def files(self, weights: str) -> Sequence[Path]:
+        patterns = ["*.json", *(["*.safetensors"] if weights == DEFAULT else [])]
+        return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
+
+    @contextlib.contextmanager
+    def _silent(self) -> Iterator[None]:
+        """Without the reports and progress bars of transformers."""
+        log = self._library.utils.logging
+        level, shown = log.get_verbosity(), log.is_progress_bar_enabled()
+        log.set_verbosity_error()
+        log.disable_progress_bar()
+        try:
+            yield
+        finally:
+            log.set_verbosity(level)
+            if shown:
+                log.enable_progress_bar()
+
+
+def _plain(net: nn.Module) -> nn.Module:
+    """The model, which from now on returns logits alone; its modules keep their names."""
+    net.register_forward_hook(_logits_of)
+    return net
+
+
+def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+    return output.logits
+
+
+def _complete(net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
+    """The model, if all of it was filled."""
+    misshapen = [f"{key} is {tuple(one)} in place of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
+    refuse_misfits(title, misshapen, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]))
+    return _plain(net)
+
+
+def _preset_of(processor: Any) -> ImageClassification:
+    """The preset that does what an image processor does, told from what it makes of three squares.
+
+    What is black and what is white afterwards tell mean and standard deviation, whatever steps they come of; the
+    slope of a ramp from black to white tells how far a square was resized before its centre was cut out.
+    """
+    if getattr(processor, "do_flip_channel_order", False):
+        raise ConfigurationError("it wants blue, green and red in this order, which no preprocessing here gives")
+    ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP)
+    squares = [torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp.contiguous()]
+    made = processor(images=squares, return_tensors="pt")["pixel_values"]  # (3, 3, H, W)
+    crop = square(*made.shape[2:], "it")
+    black, white, graded = made.double()[:, :, crop // 2]  # (3, W) each, of which the quarters are far from padding
+    low, high = crop // 4, crop - 1 - crop // 4
+    scale = white[:, low] - black[:, low]
+    slope = ((graded[:, high] - graded[:, low]) / (high - low) / scale).mean().item()
+    return ImageClassification(
+        crop_size=crop,
+        resize_size=round(_RAMP / (_RAMP - 1) / slope),
+        mean=tuple((-black[:, low] / scale).tolist()),
+        std=tuple((1 / scale).tolist()),
+        interpolation=InterpolationMode[_FILTERS[int(processor.resample)]],
+    )

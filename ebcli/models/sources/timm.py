@@ -1,0 +1,81 @@
+"""The networks of timm, PyTorch Image Models: ``timm/resnet18``, ``timm/resnet18.tv_in1k``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch import nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms._presets import ImageClassification
+
+from ebcli.errors import ConfigurationError, closest
+from ebcli.extra import needed
+from ebcli.models.sources.base import DEFAULT, Source, fetching, square
+from ebcli.models.sources.torchvision import IMAGENET
+
+
+class Timm(Source):
+    """A network by its name in ``timm.list_models()``, with or without the tag of its weights.
+
+    They are not listed here: there are more than a thousand.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._timm = needed("timm", "timm")
+        self._architecture, _, self._tag = name.partition(".")
+        if not self._timm.is_model(self._architecture):
+            hint = closest(self._architecture, self._timm.list_models()) or "timm.list_models() in Python lists all"
+            raise ConfigurationError(f"timm has no model {self._architecture!r}: {hint}")
+        if self._tag and self._tag not in self.weights():
+            raise ConfigurationError(f"timm's {self._architecture} has no weights {self._tag!r}: {self._advice()}")
+
+    def weights(self) -> Sequence[str]:
+        full = self._timm.models.get_arch_pretrained_cfgs(self._architecture)
+        return [DEFAULT, *(name.partition(".")[2] for name in full if "." in name)]
+
+    def published(self, weights: str) -> str | None:
+        found = super().published(weights)
+        if found == DEFAULT:
+            config = self._timm.get_pretrained_cfg(self.name)
+            return config.tag or DEFAULT if config else DEFAULT
+        return found
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
+
+    def pretrained(self, weights: str) -> nn.Module:
+        full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
+        with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):
+            return self._timm.create_model(full, pretrained=True)
+
+    def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
+        config = self._timm.data.resolve_data_config(model=net)
+        _, height, width = config["input_size"]
+        crop = square(height, width, f"timm/{self.name}")
+        return ImageClassification(
+            crop_size=crop,
+            resize_size=math.floor(crop / config["crop_pct"]),  # as timm.data.create_transform rounds it
+            mean=config["mean"],
+            std=config["std"],
+            interpolation=InterpolationMode(config["interpolation"]),
+        )
+
+    def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
+        subset = self._timm.data.infer_imagenet_subset(net)
+        if subset is None:
+            return None
+        if subset == "imagenet-1k":
+            return IMAGENET  # shorter than timm's, and the same for all sources
+        descriptions: Sequence[str] = self._timm.data.ImageNetInfo(subset).label_descriptions()
+        return descriptions
+
+    def num_classes(self, net: Any) -> int | None:
+        return net.num_classes
+
+    def _advice(self) -> str:
+        tags = self.weights()[1:]
+        there_are = f"its weights are {', '.join(tags)}; " if tags else ""
+        return f"{there_are}or pass --weights FILE, or --weights none for an untrained network"
