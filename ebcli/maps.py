@@ -8,6 +8,8 @@ from torch import Tensor
 
 from ebcli.errors import LayerError
 
+MOST_SPECIAL = 9  # a class token and eight registers
+
 
 def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None) -> Tensor:
     """Sum a layer's relevance over its channels, unclamped.
@@ -19,11 +21,12 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
     (B, C, H, W)          (B, c, h, w)               (B, h, w)
     (B, C, H, W)          (B, h, w, c), as in Swin   (B, h, w)
     (B, C, H, W)          (B, h w, c), tokens        (B, h, w)
-    (B, C, H, W)          (B, 1 + h w, c), as in ViT (B, h, w)
+    (B, C, H, W)          (B, n + h w, c), as in ViT (B, h, w)
     (B, C, T, H, W)       the same with t before h   (B, t, h, w)
     ====================  =========================  ===============
 
-    Where channels are is told by the input's proportions, which a grid shares. A class token is dropped.
+    Where channels are is told by the input's proportions, which a grid shares. Of tokens, n special
+    ones in front (a class token, a distillation token, registers) are dropped.
 
     Args:
         relevance: a layer's relevance.
@@ -40,16 +43,32 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
         if math.prod(first) > 1:
             return relevance.sum(-1 if _fits(last, extent) and not _fits(first, extent) else 1)
     elif grid == 1 and len(extent) > 1:
-        tokens = relevance.shape[1]
-        for special in (0, 1):  # with one special token, it is the class token, in front
-            shape = _grid(tokens - special, extent)
-            if shape is not None:
-                return relevance[:, special:].sum(2).unflatten(1, shape)
+        special, shape = token_grid(relevance.shape[1], extent)
+        if shape is not None:
+            return relevance[:, special:].sum(2).unflatten(1, shape)
     what = "the input" if layer is None else f"layer {layer!r}"
     raise LayerError(
         f"{what} has no spatial extent, its output has shape {tuple(relevance.shape[1:])}: "
         "choose a layer whose output has height and width"
     )
+
+
+def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:
+    """How many special tokens stand in front of those of the image, and the grid of these; None for no such grid.
+
+    It is taken to be the one with the fewest special tokens: 197 are 1 + 14 x 14, and 261, with 4 registers, are
+    5 + 16 x 16.
+
+    Args:
+        tokens: how many there are.
+        extent: the input's (H, W) or (T, H, W).
+    """
+    for special in range(MOST_SPECIAL + 1):
+        shape = _grid(tokens - special, extent)
+        # a few tokens more than a tiny grid are most likely something else
+        if shape is not None and (special < 2 or math.prod(shape) >= 4 * special):
+            return special, shape
+    return 0, None
 
 
 def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:

@@ -1,17 +1,19 @@
 """Excitation Backprop for PyTorch networks. Knows nothing of files, the command line or torchvision."""
 
-from ebcli.eb.backprop import ExcitationResult, excitation_backprop
+from ebcli.eb.backprop import ExcitationResult, carriers, excitation_backprop
 from ebcli.eb.building import pass_through, shared, weighted_sum
 from ebcli.eb.check import check_rule
 from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
 from ebcli.eb.registry import Call, rule, unregister
 from ebcli.eb.weighted import LinearMap
+from ebcli.plugins import load_rules
 
 __all__ = [
     "Call",
     "ExcitationMode",
     "ExcitationResult",
     "LinearMap",
+    "carriers",
     "check_rule",
     "disable",
     "enable",
@@ -23,3 +25,5 @@ __all__ = [
     "unregister",
     "weighted_sum",
 ]
+
+load_rules()  # at the end, for plug-ins import what is above

@@ -173,6 +173,28 @@ def excitation_backprop(
     return results if isinstance(layer, (list, tuple)) else results[0]
 
 
+def carriers(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
+    """Those of some layers from which anything goes to the output; the rest only makes gates, queries and keys.
+
+    Args:
+        net: the network, which runs once, in evaluation mode.
+        inputs: (B, ...), which may be on the meta device, as the network then is.
+        layers: names of modules, each called once and with one tensor for an output.
+    """
+    with torch.inference_mode(False), torch.no_grad():
+        with _evaluation(net), ExcitationMode(net, unsupported="gradient") as mode:
+            mode.settled = True  # nothing comes down, so nothing is to be reported
+            with Capture(net, [None, *layers]) as capture:
+                output = net(capture.enter(inputs))
+        _, *cuts = capture.cuts()
+        nodes = list(graph.descend([single_tensor(output, "the network's output").grad_fn]))
+    return [
+        layer
+        for layer, cut in zip(layers, cuts, strict=True)
+        if any(graph.is_folded_into(node, cut.edge.node) for node in nodes)
+    ]
+
+
 @dataclass(frozen=True)
 class _Way:
     """The way down to a layer.

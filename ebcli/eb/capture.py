@@ -115,7 +115,7 @@ def _start(value: Tensor) -> Tensor:
     torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
     # a copy, for what follows may work in place, which a leaf does not allow; and the rules ask what made it
     copied: Tensor = PassThrough.apply(leaf.clone, leaf)
-    copied.grad_fn.nonnegative = not bool((value < 0).any())  # type: ignore[union-attr]
+    copied.grad_fn.nonnegative = not (value.is_meta or bool((value < 0).any()))  # type: ignore[union-attr]
     return copied
 
 

@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.ops import SqueezeExcitation
 
+from ebcli.eb import carriers
 from ebcli.errors import LayerError, closest
+from ebcli.maps import token_grid
 from ebcli.models.checkpoint import first_line
 from ebcli.models.loading import LoadedModel
 
@@ -47,8 +48,8 @@ def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None)
     """The layers of a network in the order in which their outputs come to be.
 
     A block stands after the modules inside it. Only modules that are called exactly once, on something of the
-    image, and return a single tensor are listed: no others have one map. The inside of a squeeze-excitation is
-    left out: it makes a gate, and a gate gets no probability.
+    image, and return a single tensor are listed: no others have one map. What makes gates, or queries and keys, such
+    as the inside of a squeeze-excitation, is left out: it gets no probability.
 
     Args:
         loaded: the network.
@@ -74,21 +75,26 @@ def default_layer(loaded: LoadedModel) -> str:
 
     Among the layers below the classifier it takes those of the largest stride up to ``MAX_STRIDE``, of these
     the outermost modules (``features.5`` rather than ``features.6.0.block.0``, which is only a part of the
-    next stage), and of these the last.
+    next stage), and of these the last. Of a vision transformer, whose tokens keep one resolution, it takes the last
+    block but one.
 
     Raises:
         LayerError: no layer below the classifier has a spatial layout.
     """
     for pattern, choose in _SETTLED:
-        if pattern.match(loaded.name):
+        if pattern.fullmatch(loaded.name):
             return choose(loaded.net)
     below = _with_stride(loaded)
     if not below:
         raise LayerError(f"{loaded.name} has no layer with a spatial layout below its classifier")
-    strides = [stride for _, stride in below]
+    blocks = _transformer_blocks(loaded.net, below)
+    if len(blocks) > 1:
+        # after the last one only the class token counts; one before, attention still spreads it
+        return blocks[-2]
+    strides = [stride for _, stride, _ in below]
     # Where every layer is coarser, the finest will have to do
     chosen = max((stride for stride in strides if stride <= MAX_STRIDE), default=min(strides))
-    return _last_outermost([name for name, stride in below if stride == chosen])
+    return _last_outermost([name for name, stride, _ in below if stride == chosen])
 
 
 def sweep(loaded: LoadedModel) -> list[str]:
@@ -102,7 +108,7 @@ def sweep(loaded: LoadedModel) -> list[str]:
     """
     default = default_layer(loaded)
     stages: dict[int, list[str]] = {}
-    for name, stride in _with_stride(loaded):
+    for name, stride, _ in _with_stride(loaded):
         stages.setdefault(round(math.log2(stride)), []).append(name)
     return [
         default if default in stage else _last_outermost(stage) for _, stage in sorted(stages.items(), reverse=True)
@@ -138,11 +144,10 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
     parameter = next(net.parameters())
     images = torch.zeros(BATCH, 3, height, width, device=parameter.device, dtype=parameter.dtype)
     training = [(module, module.training) for module in net.modules()]
-    gates = tuple(f"{name}." for name, module in net.named_modules() if isinstance(module, SqueezeExcitation))
     handles = [
         module.register_forward_hook(partial(record, name))
         for name, module in net.named_modules()
-        if name and not name.startswith(gates)
+        if name
     ]
     try:
         net.eval()  # or batch normalisation would take the blank images into its statistics
@@ -155,24 +160,22 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
             handle.remove()
         for module, flag in training:
             module.training = flag
-    return [
+    found = [
         (name, module, output)
         for name, module, output in outputs
         if calls[name] == 1 and output is not None and output.ndim > 1 and len(output) % BATCH == 0
     ]
+    carrying = set(carriers(net, images, [name for name, _, _ in found]))
+    return [(name, module, output) for name, module, output in found if name in carrying]
 
 
 def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
-    """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without a class token."""
+    """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without special tokens."""
     if len(shape) == 3:
         grids = [shape[1:], shape[:2]]
     elif len(shape) == 2:
-        # The grid of N tokens has the input's proportions; a class token would make one more
-        grids = []
-        for tokens in (shape[0], shape[0] - 1):
-            rows = round((tokens * height / width) ** 0.5)
-            if rows and tokens % rows == 0:
-                grids.append((rows, tokens // rows))
+        _, grid = token_grid(shape[0], (height, width))
+        grids = [] if grid is None else [grid]
     else:
         return None
     for rows, columns in grids:
@@ -184,13 +187,29 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
     return None
 
 
-def _with_stride(loaded: LoadedModel) -> list[tuple[str, float]]:
-    """Names and strides of the layers below the classifier that have a spatial layout."""
+def _with_stride(loaded: LoadedModel) -> list[tuple[str, float, tuple[int, ...]]]:
+    """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
     modules = dict(loaded.net.named_modules())
     listed = layers(loaded)
     weighted = [i for i, layer in enumerate(listed) if _is_weighted(modules[layer.name])]
     below = listed[: weighted[-1]] if weighted else listed
-    return [(layer.name, layer.stride) for layer in below if layer.stride is not None]
+    return [(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]
+
+
+def _transformer_blocks(net: nn.Module, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> list[str]:
+    """The blocks of a vision transformer, in order: what is listed one after the other in its outermost container.
+
+    None for other networks, those whose tokens become fewer among them, such as Swin.
+    """
+    tokens = [(name, stride) for name, stride, shape in below if len(shape) == 2]
+    if len({stride for _, stride in tokens}) != 1:
+        return []
+    containers: dict[str, list[str]] = {}
+    for name, _ in tokens:
+        parent = name.rpartition(".")[0]
+        if isinstance(net.get_submodule(parent), (nn.Sequential, nn.ModuleList)):
+            containers.setdefault(parent, []).append(name)
+    return min(containers.values(), key=lambda blocks: blocks[0].count("."), default=[])
 
 
 def _last_outermost(names: Sequence[str]) -> str:
@@ -206,15 +225,8 @@ def _fourth_max_pool(net: nn.Module) -> str:
     return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
 
 
-def _last_encoder_layer_but_one(net: nn.Module) -> str:
-    """After the last encoder layer only the class token counts; one before, attention still spreads it."""
-    names = [name for name, _ in net.named_modules()]
-    return [name for name in names if re.fullmatch(r"encoder\.layers\.encoder_layer_\d+", name)][-2]
-
-
 # VGG-16's pool4 (features.23) and ResNet's layer3 are where Excitation Backprop is usually drawn
 _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
-    (re.compile(r"vgg\d+"), _fourth_max_pool),
-    (re.compile(r"(wide_)?resne(t|xt)\d+"), lambda _net: "layer3"),
-    (re.compile(r"vit_"), _last_encoder_layer_but_one),
+    (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
+    (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
 )

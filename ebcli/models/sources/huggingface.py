@@ -39,7 +39,7 @@ class HuggingFace(Source):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._library = needed("transformers", "hf")
-        with fetching(f"the configuration of hf/{name}", _ADVICE):
+        with fetching(f"the configuration of hf/{name}", _ADVICE), self._silent():
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
         if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
             raise ConfigurationError(
@@ -158,7 +158,12 @@ def _preset_of(processor: Any) -> ImageClassification:
     return ImageClassification(
         crop_size=crop,
         resize_size=round(_RAMP / (_RAMP - 1) / slope),
-        mean=tuple((-black[:, low] / scale).tolist()),
-        std=tuple((1 / scale).tolist()),
+        mean=_rounded(-black[:, low] / scale),
+        std=_rounded(1 / scale),
         interpolation=InterpolationMode[_FILTERS[int(processor.resample)]],
     )
+
+
+def _rounded(values: Tensor) -> tuple[float, ...]:
+    """Numbers as they were before they went through float32."""
+    return tuple(round(value, 6) for value in values.tolist())
