@@ -10,6 +10,7 @@ from typing import IO, Any
 import click
 
 from ebcli import completion
+from ebcli.options import model_options
 from ebcli.plan import DTYPES, ENGINES, FORMATS, SCALES, STYLES, RunPlan
 from ebcli.terminal import plain_errors, plain_warnings, report, report_findings, say
 
@@ -77,20 +78,7 @@ class _Shard(click.ParamType):
     show_default="what RANK and WORLD_SIZE say, else all",
     help="Only the I-th of N parts of the images, counted from 1.",
 )
-@click.option(
-    "--model",
-    metavar="NAME",
-    default=RunPlan.model,
-    shell_complete=completion.models,
-    help="A torchvision classification model.",
-)
-@click.option(
-    "--weights",
-    metavar="NAME|FILE|none",
-    default=RunPlan.weights,
-    shell_complete=completion.weights,
-    help="DEFAULT, the name of other weights of this model, a checkpoint file, or none for an untrained net.",
-)
+@model_options
 @click.option(
     "--layer",
     "layers",
@@ -245,7 +233,7 @@ class _Shard(click.ParamType):
     type=click.Path(file_okay=False, path_type=Path),
     help="Write the page of what earlier runs left in DIR, computing nothing, and exit.",
 )
-@click.option("--list-models", is_flag=True, help="Print the names of the models and exit.")
+@click.option("--list-models", is_flag=True, help="Print the names of torchvision's and plug-ins' models and exit.")
 @click.option("--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride.")
 @click.option("--doctor", is_flag=True, help="Check the installation, with a small run on --device, and exit.")
 @click.option("--json", "as_json", is_flag=True, help="Print what became of each image, one JSON object a line.")
@@ -289,10 +277,12 @@ def main(
             from ebcli.models import model_names
 
             click.echo("\n".join(model_names()))
+            if not quiet:
+                say("Besides: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
         elif list_layers:
             from ebcli.run import layer_table
 
-            heading, *rows = _aligned(layer_table(options["model"], options["weights"]))
+            heading, *rows = _aligned(layer_table(options["model"], options["weights"], options["crop"]))
             if not quiet:
                 say(heading)
             click.echo("\n".join(rows))

@@ -17,7 +17,15 @@ from torchvision.transforms import functional
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.explained import Explained, LayerMaps
-from ebcli.models import LoadedModel, default_layer, load_model, resolve_class, resolve_layer, sweep
+from ebcli.models import (
+    LoadedModel,
+    Preprocessing,
+    default_layer,
+    load_model,
+    resolve_class,
+    resolve_layer,
+    sweep,
+)
 from ebcli.output import slug
 from ebcli.plan import ALL, INPUT, RunPlan
 
@@ -49,7 +57,13 @@ class Network:
 
     def __init__(self, plan: RunPlan) -> None:
         self.device = device_named(plan.device)
-        self.loaded = load_model(plan.model, plan.weights, self.device)
+        self.loaded = load_model(
+            plan.model,
+            plan.weights,
+            self.device,
+            classes=plan.classes,
+            preprocessing=Preprocessing(plan.resize, plan.crop, plan.mean, plan.std),
+        )
         # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
         self._dtype = getattr(torch, plan.dtype)
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)

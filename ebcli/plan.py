@@ -24,8 +24,9 @@ class RunPlan:
         images: files and directories, as the user named them.
         include, exclude: patterns of files to take alone, and of files to leave out; see ``ebcli.inputs.find``.
         shard: (i, n) for the i-th, from 1, of n parts that the images are dealt out to; None for all.
-        model: a name from ``ebcli.model_names()``.
-        weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file, or ``"none"``.
+        model, weights: as for ``ebcli.load_model``.
+        classes: a file of class names, one for each output of the network; None for those the model comes with.
+        resize, crop, mean, std: as for ``ebcli.Preprocessing``; None for what the model comes with.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer of each resolution and
             the pixels; empty for the model's own default.
         contrastive: contrastive maps if True, plain marginal ones if not.
@@ -70,6 +71,11 @@ class RunPlan:
     shard: tuple[int, int] | None = None
     model: str = "efficientnet_lite0"
     weights: str = "DEFAULT"
+    classes: Path | None = None
+    resize: int | None = None
+    crop: int | None = None
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
     layers: tuple[str, ...] = ()
     contrastive: bool = True
     with_marginal: bool = False

@@ -96,9 +96,7 @@ def _common(plan: RunPlan, network: Network, look: Look) -> Record:
     loaded = network.loaded
     method = "contrastive EB" if plan.contrastive else "marginal EB"
     settings = {
-        **network_settings(loaded.name, loaded.weights, plan.weights),
-        "preprocessing": repr(loaded.transforms),  # of a checkpoint, these two depend on its file's name as well
-        "categories": loaded.categories,
+        **network_settings(loaded),
         "layers": network.layers,
         "method": method,
         "unsupported": plan.allow_unsupported,

@@ -11,12 +11,15 @@ import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ebcli import __version__
 from ebcli.inputs import Source
 from ebcli.output import mirrored
 from ebcli.storage import Stamp
+
+if TYPE_CHECKING:
+    from ebcli.models import LoadedModel
 
 try:
     import fcntl
@@ -106,18 +109,18 @@ def configuration_hash(settings: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def network_settings(model: str, weights: str, asked_for: str) -> dict[str, object]:
+def network_settings(loaded: LoadedModel) -> dict[str, object]:
     """What results depend on of this program and of a network, for ``configuration_hash``.
 
-    Args:
-        model, weights: as the network was loaded.
-        asked_for: the weights as they were named; of a checkpoint file, the content counts.
+    Of a checkpoint, and of the file that a factory is in, the content counts.
     """
-    is_checkpoint = weights == asked_for and Path(asked_for).is_file()
     return {
         "version": __version__.split(".")[:2],  # what is released as a patch computes the same
-        "model": model,
-        "weights": content_hash(Path(asked_for)) if is_checkpoint else weights,
+        "model": loaded.name,
+        "weights": None if Path(loaded.weights) in loaded.files else loaded.weights,
+        "files": [content_hash(file) for file in loaded.files],
+        "preprocessing": repr(loaded.transforms),
+        "categories": loaded.categories,
     }
 
 

@@ -98,8 +98,12 @@ def report_only(plan: RunPlan) -> Path:
     return write_report(plan.output, Look.of(plan), workers, plan.overwrite)
 
 
-def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
+def layer_table(model: str, weights: str, crop: int | None) -> list[tuple[str, str, str, str]]:
     """The layers of a model as rows of text, below a row of headings: name, type, output shape and stride.
+
+    Args:
+        model, weights: as for ``load_model``.
+        crop: the side of the input; None for the model's own.
 
     Raises:
         ConfigurationError: the model or the weights do not exist or do not fit together.
@@ -107,7 +111,7 @@ def layer_table(model: str, weights: str) -> list[tuple[str, str, str, str]]:
     # the layers are the same whatever is in them, so nothing is downloaded for this
     loaded = load_model(model, UNTRAINED if weights == RunPlan.weights else weights, "cpu")
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE")]
-    for layer in model_layers(loaded):
+    for layer in model_layers(loaded, crop):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride))
     return rows

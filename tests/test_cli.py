@@ -29,6 +29,9 @@ from ebcli.records import Record
         ("--style contour --scale run --vmin 0.5 a.jpg", {"style": "contour", "scale": "run", "vmin": 0.5}),
         ("--percentile 99 a.jpg", {"percentile": 99.0}),
         ("--weights none a.jpg", {"weights": "none"}),
+        ("--resize 72 --crop 64 a.jpg", {"resize": 72, "crop": 64}),
+        ("--mean 0.5 --std 0.25,0.5,0.125 a.jpg", {"mean": (0.5,), "std": (0.25, 0.5, 0.125)}),
+        (f"--classes {__file__} a.jpg", {"classes": Path(__file__)}),
         ("--marginal a.jpg", {"contrastive": False}),
         ("--contrastive a.jpg", {"contrastive": True}),
         ("--target 281 --target tabby a.jpg", {"targets": ("281", "tabby")}),
@@ -58,6 +61,11 @@ OPTIONS = [parameter for parameter in main.params if isinstance(parameter, click
 VALUES = {
     "model": ("vgg16", "vgg16"),
     "weights": ("none", "none"),
+    "classes": (__file__, Path(__file__)),
+    "resize": ("72", 72),
+    "crop": ("64", 64),
+    "mean": ("0.5", (0.5,)),
+    "std": ("0.25,0.5,0.125", (0.25, 0.5, 0.125)),
     "layers": ("features.23 input", ("features.23", "input")),
     "panel": ("1", True),
     "report": ("1", True),
@@ -286,7 +294,7 @@ def test_list_layers_is_an_aligned_table_with_its_heading_apart() -> None:
     rows = [("NAME", "TYPE"), ("features.0", "Conv2d"), ("x", "ReLU")]
     with mock.patch("ebcli.run.layer_table", autospec=True, return_value=rows) as table:
         result = invoke("--model", "vgg16", "--weights", "none", "--list-layers")
-    assert table.mock_calls == [mock.call("vgg16", "none")]
+    assert table.mock_calls == [mock.call("vgg16", "none", None)]
     assert result.stdout == "features.0  Conv2d\nx           ReLU\n"
     assert result.stderr == "NAME        TYPE\n"
 
@@ -295,6 +303,7 @@ def test_list_models() -> None:
     result = invoke("--list-models")
     assert result.exit_code == 0
     assert {"vgg16", "resnet50", "efficientnet_lite0"} <= set(result.stdout.splitlines())
+    assert "timm/NAME" in result.stderr
 
 
 def test_the_module_and_the_command_are_the_same() -> None:

@@ -44,6 +44,8 @@ def test_channels_are_found(shape, axis, inputs, grid):
     [
         (196, 0, IMAGE, (14, 14)),
         (197, 1, IMAGE, (14, 14)),
+        (198, 2, IMAGE, (14, 14)),  # and a distillation token
+        (261, 5, IMAGE, (16, 16)),  # and four registers
         (240, 0, WIDE, (12, 20)),
         (241, 1, WIDE, (12, 20)),
         (1 + 8 * 56 * 56, 1, CLIP, (8, 56, 56)),
@@ -54,7 +56,7 @@ def test_tokens_are_laid_out_row_by_row(tokens, special, inputs, grid):
     relevance = torch.zeros(inputs[0], tokens, 5)
     relevance[0, special + grid[-1] + 2] = 1  # second row, third column
     if special:
-        relevance[0, 0] = 100  # the class token is no place
+        relevance[0, :special] = 100  # the class token is no place
     maps = saliency_map(relevance, inputs)
     assert maps.shape == (inputs[0], *grid)
     assert maps[0].flatten().nonzero().tolist() == [[grid[-1] + 2]]

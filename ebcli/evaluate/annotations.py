@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError, closest
-from ebcli.extra import needed
 from ebcli.evaluate.metrics import Box
+from ebcli.extra import needed
+from ebcli.models import read_class_names
 
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
@@ -205,19 +206,12 @@ def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
 
 
 def read_classes(path: Path) -> list[str]:
-    """A file with a class's name a line, such as ImageNet's ``n01440764 tench, Tinca tinca``: there, the first word.
+    """The class names in a file, as annotations have them: of ``n01440764 tench, Tinca tinca``, the first word.
 
     Raises:
-        ConfigurationError: it cannot be read, or is empty.
+        ConfigurationError: see ``read_class_names``.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the classes '{path}' cannot be read: {error}") from error
-    names = [re.sub(r"^(n\d{8})\b.*", r"\1", line.strip()) for line in lines if line.strip()]
-    if not names:
-        raise ConfigurationError(f"'{path}' names no classes")
-    return names
+    return [re.sub(r"^(n\d{8})\b.*", r"\1", name) for name in read_class_names(path)]
 
 
 def _text(element: ET.Element, place: str) -> str:

@@ -35,12 +35,6 @@ _labels = click.option(
     show_default="what the network thinks",
     help="The images' classes: lines of a path below IMAGES, a comma, and an index or name.",
 )
-_classes = click.option(
-    "--classes",
-    metavar="FILE",
-    type=_FILE,
-    help="The classes as the annotations name them, one a line, in the order of the network's outputs.",
-)
 _baselines = click.option(
     "--baseline",
     "baselines",
@@ -72,7 +66,6 @@ def main() -> None:
 @click.option("--voc", metavar="DIR", type=_FOLDER, help="A directory that holds VOCdevkit.")
 @click.option("--year", default="2007", help="VOC's year.")
 @click.option("--split", default="test", help="VOC's list of images, in ImageSets/Main.")
-@_classes
 @click.option("--coco", metavar="DIR", type=_FOLDER, help="A directory of COCO's images, such as val2014.")
 @click.option("--annotations", metavar="FILE", type=_FILE, help="Theirs, such as instances_val2014.json.")
 @click.option("--skip-flagged", is_flag=True, help="Leave out the objects that VOC calls difficult, and COCO's crowds.")
@@ -83,7 +76,6 @@ def pointing(
     voc: Path | None,
     year: str,
     split: str,
-    classes: Path | None,
     coco: Path | None,
     annotations: Path | None,
     skip_flagged: bool,
@@ -91,14 +83,15 @@ def pointing(
 ) -> Benchmark:
     """The pointing game: does a map's maximum lie on the object?
 
-    Zhang et al., ECCV 2016. On the images of VOC or COCO, with a network that has an output for each of their classes.
+    Zhang et al., ECCV 2016. On the images of VOC or COCO, with a network that has an output for each of their classes;
+    VOC's names of them are in --classes if they are not its usual ones.
     """
     from ebcli.evaluate.annotations import AnnotatedImages, Coco, Voc, read_classes
     from ebcli.evaluate.pointing import pointing as test
 
     data: AnnotatedImages
     if voc is not None and coco is None:
-        data = Voc(voc, year, split, read_classes(classes) if classes else None, skip_flagged)
+        data = Voc(voc, year, split, read_classes(session.classes) if session.classes else None, skip_flagged)
     elif coco is not None and voc is None and annotations is not None:
         data = Coco(coco, annotations, skip_flagged)
     else:
@@ -192,7 +185,6 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
 @main.command()
 @_images
 @click.argument("annotations", type=_FOLDER)
-@_classes
 @click.option(
     "--alpha",
     "alphas",
@@ -202,16 +194,14 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
     help="The box is drawn around what exceeds this many times the map's mean. Can be repeated.",
 )
 @benchmark_command
-def localise(
-    session: Session, images: Path, annotations: Path, classes: Path | None, alphas: tuple[float, ...]
-) -> Benchmark:
+def localise(session: Session, images: Path, annotations: Path, alphas: tuple[float, ...]) -> Benchmark:
     """Localisation: is a map's box the object's?
 
     Zhang et al., ECCV 2016. On the photos below IMAGES; the boxes of NAME.JPEG are in NAME.xml below ANNOTATIONS, in
-    the format of VOC and ImageNet.
+    the format of VOC and ImageNet. The names that these files use are in --classes if they are not the network's own.
     """
     from ebcli.evaluate.annotations import read_classes
     from ebcli.evaluate.localise import localise as test
 
-    names = read_classes(classes) if classes else None
+    names = read_classes(session.classes) if session.classes else None
     return test(session.subject, *session.pictures(images), annotations, names, alphas)

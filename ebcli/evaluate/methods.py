@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
 from ebcli.errors import LayerError
-from ebcli.extra import needed
 from ebcli.evaluate.names import METHODS
+from ebcli.extra import needed
 from ebcli.maps import saliency_map
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer is None for the input itself

@@ -14,6 +14,7 @@ import click
 from ebcli import completion
 from ebcli.errors import EbcliError, ImageError
 from ebcli.evaluate.names import METHODS
+from ebcli.options import model_options
 from ebcli.terminal import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
 
 if TYPE_CHECKING:
@@ -22,20 +23,6 @@ if TYPE_CHECKING:
     from ebcli.evaluate.subject import Subject
 
 _OPTIONS = (
-    click.option(
-        "--model",
-        metavar="NAME",
-        default="efficientnet_lite0",
-        shell_complete=completion.models,
-        help="A torchvision classification model.",
-    ),
-    click.option(
-        "--weights",
-        metavar="NAME|FILE|none",
-        default="DEFAULT",
-        shell_complete=completion.weights,
-        help="DEFAULT, the name of other weights of this model, a checkpoint file, or none for an untrained net.",
-    ),
     click.option(
         "--layer",
         "layers",
@@ -75,13 +62,16 @@ class Session:
 
     Args:
         subject: what is examined.
+        classes: the file with the names of its classes, where that was given.
         output: where measurements are kept.
         limit, seed: how many images are drawn, and how.
         quiet: no progress bar.
     """
 
-    def __init__(self, subject: Subject, output: Path, limit: int | None, seed: int, quiet: bool) -> None:
-        self.subject, self.seed = subject, seed
+    def __init__(
+        self, subject: Subject, classes: Path | None, output: Path, limit: int | None, seed: int, quiet: bool
+    ) -> None:
+        self.subject, self.classes, self.seed = subject, classes, seed
         self._output, self._limit, self._quiet = output, limit, quiet
         self.failed = 0
 
@@ -127,6 +117,11 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
         *,
         model: str,
         weights: str,
+        classes: Path | None,
+        resize: int | None,
+        crop: int | None,
+        mean: tuple[float, ...] | None,
+        std: tuple[float, ...] | None,
         layers: Sequence[str],
         methods: Sequence[str],
         device: str,
@@ -141,8 +136,18 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
         with plain_errors(debug), plain_warnings(quiet):
             from ebcli.evaluate.benchmark import table
             from ebcli.evaluate.subject import Subject
+            from ebcli.models import Preprocessing
 
-            session = Session(Subject(model, weights, layers, methods, device), output, limit, seed, quiet)
+            subject = Subject(
+                model,
+                weights,
+                layers,
+                methods,
+                device,
+                classes=classes,
+                preprocessing=Preprocessing(resize, crop, mean, std),
+            )
+            session = Session(subject, classes, output, limit, seed, quiet)
             test = prepare(session, **own)
             try:
                 rows = test.summarise(session.carry_out(test))
@@ -156,4 +161,4 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
 
     for option in reversed(_OPTIONS):
         command = option(command)
-    return command
+    return model_options(command)

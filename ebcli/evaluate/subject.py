@@ -7,6 +7,7 @@ import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from torchvision.transforms import functional
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.evaluate.methods import IMPLEMENTED, class_scores
 from ebcli.evaluate.names import LAYERLESS
-from ebcli.models import LoadedModel, default_layer, load_model, resolve_layer
+from ebcli.models import LoadedModel, Preprocessing, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.checkpoint import first_line
 from ebcli.network import device_named
@@ -35,7 +36,7 @@ class Subject:
     """A network under test.
 
     Args:
-        model, weights, device: as for ``load_model``; the device may also be ``"auto"``.
+        model, weights, device, classes, preprocessing: as for ``load_model``; the device may also be ``"auto"``.
         layers: their names, or ``"input"``; empty for the network's default layer.
         methods: names among ``METHODS``.
 
@@ -50,16 +51,24 @@ class Subject:
     """
 
     def __init__(
-        self, model: str, weights: str, layers: Sequence[str], methods: Sequence[str], device: str = "auto"
+        self,
+        model: str,
+        weights: str,
+        layers: Sequence[str],
+        methods: Sequence[str],
+        device: str = "auto",
+        *,
+        classes: Path | None = None,
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         device = device_named(device)
-        self.loaded = load_model(model, weights, device)
+        self.loaded = load_model(model, weights, device, classes=classes, preprocessing=preprocessing)
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)
         self._layers = _checked(self.loaded, layers) or [default_layer(self.loaded)]
         self._methods = list(dict.fromkeys(methods))
         self.settings: dict[str, Any] = {
-            **network_settings(self.loaded.name, self.loaded.weights, weights),
+            **network_settings(self.loaded),
             "layers": self._layers,
             "methods": self._methods,
         }

@@ -83,19 +83,16 @@ def read_class_names(path: Path) -> list[str]:
     if isinstance(content, dict):
         expected = [str(index) for index in range(len(content))]
         if set(content) != set(expected):
-            raise ConfigurationError(f"the class names '{path}' must have the keys \"0\" to \"{len(content) - 1}\"")
+            raise ConfigurationError(f'the class names \'{path}\' must have the keys "0" to "{len(content) - 1}"')
         content = [content[index] for index in expected]
-    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in _lines(content)]
+    if not isinstance(content, list):
+        content = []
+    if path.suffix.lower() != ".json":
+        content = [line for line in content if line.strip()]
+    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
             f"the class names '{path}' must be a name a line, or in JSON a list of names or an object of index and name"
         )
     return [name.strip() for name in names]
 
-
-def _lines(content: Any) -> list[Any]:
-    """A list without the empty lines at its end."""
-    found = content if isinstance(content, list) else []
-    while found and found[-1] == "":
-        found = found[:-1]
-    return found

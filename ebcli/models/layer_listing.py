@@ -144,11 +144,7 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
     parameter = next(net.parameters())
     images = torch.zeros(BATCH, 3, height, width, device=parameter.device, dtype=parameter.dtype)
     training = [(module, module.training) for module in net.modules()]
-    handles = [
-        module.register_forward_hook(partial(record, name))
-        for name, module in net.named_modules()
-        if name
-    ]
+    handles = [module.register_forward_hook(partial(record, name)) for name, module in net.named_modules() if name]
     try:
         net.eval()  # or batch normalisation would take the blank images into its statistics
         with torch.no_grad():

@@ -142,5 +142,5 @@ def test_lists_of_classes(tmp_path: Path) -> None:
     path.write_text("n01440764 tench, Tinca tinca\n\nn01443537 goldfish\ntiger cat\n")
     assert read_classes(path) == ["n01440764", "n01443537", "tiger cat"]
     path.write_text("\n")
-    with pytest.raises(ConfigurationError, match="names no classes"):
+    with pytest.raises(ConfigurationError, match="a name a line"):
         read_classes(path)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -15,7 +14,7 @@ from torchvision.models import mnasnet0_5, resnet18
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.models.checkpoint import classes_in, load_checkpoint, read_checkpoint
+from ebcli.models.checkpoint import classes_in, load_checkpoint, read_checkpoint, without_prefixes
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,6 @@ def test_a_wrapped_checkpoint_gives_the_same_network(tmp_path, finetuned, wrappi
     assert loaded.weights == str(path)
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("safetensors"), reason="safetensors is not installed")
 def test_safetensors_give_the_same_network(tmp_path, finetuned):
     from safetensors.torch import save_file
 
@@ -75,7 +73,7 @@ def test_safetensors_give_the_same_network(tmp_path, finetuned):
 def test_without_safetensors_the_user_learns_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ConfigurationError, match="pip install safetensors"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'ebcli\[safetensors\]'"):
         read_checkpoint(tmp_path / "net.safetensors")
 
 
@@ -165,6 +163,20 @@ def test_another_architectures_checkpoint_is_refused(tmp_path):
     torch.save(load_model().net.state_dict(), tmp_path / "lite0.pth")
     with pytest.raises(ConfigurationError, match=r"122 missing|missing keys \(conv1.weight"):
         load_model("resnet18", weights=tmp_path / "lite0.pth")
+
+
+def test_a_networks_own_names_may_begin_like_a_wrapper():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = nn.Linear(2, 3)
+
+    net, wrapped = Net(), nn.DataParallel(Net()).state_dict()
+    assert set(wrapped) == {"module.model.weight", "module.model.bias"}
+    assert set(without_prefixes(wrapped, net.state_dict())) == {"model.weight", "model.bias"}
+    load_checkpoint(net, wrapped, "test")
+    torch.testing.assert_close(net.model.weight, wrapped["module.model.weight"])
+    assert classes_in(wrapped, net) == 3
 
 
 def test_the_number_of_classes_is_the_classifiers(finetuned):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from torchvision.models import ResNet18_Weights
 
 from ebcli.errors import ConfigurationError
-from ebcli.models import resolve_class
+from ebcli.models import read_class_names, resolve_class
 
 CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
 
@@ -77,3 +79,41 @@ def test_without_class_names_only_indices_count():
         resolve_class(None, "tabby", 7)
     with pytest.raises(ConfigurationError, match="0 or more"):
         resolve_class(None, -3, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("labels.txt", "tench\ngoldfish\n  great white shark \n\n"),
+        ("labels.txt", "\ufefftench\r\ngoldfish\r\ngreat white shark"),
+        ("labels.json", '["tench", "goldfish", "great white shark"]'),
+        ("labels.JSON", '{"2": "great white shark", "0": "tench", "1": "goldfish"}'),
+        (
+            "labels.json",
+            '{"0": ["n01440764", "tench"], "1": ["n01443537", "goldfish"], "2": ["n01484850", "great white shark"]}',
+        ),
+    ],
+)
+def test_class_names_in_a_file(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_bytes(content.encode())
+    assert read_class_names(tmp_path / name) == ["tench", "goldfish", "great white shark"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("labels.txt", b"\n\n", "a name a line"),
+        ("labels.txt", b"\xff\xfe\x00", "cannot be read"),
+        ("labels.json", b"{", "cannot be read"),
+        ("labels.json", b'"tench"', "a name a line"),
+        ("labels.json", b'["tench", 3]', "a name a line"),
+        ("labels.json", b'["tench", " "]', "a name a line"),
+        ("labels.json", b'{"1": "tench", "2": "goldfish"}', 'keys "0" to "1"'),
+    ],
+)
+def test_a_file_without_class_names_is_one_sentence(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        read_class_names(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)

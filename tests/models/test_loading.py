@@ -19,10 +19,9 @@ from torch import nn
 from torchvision.models import Weights, WeightsEnum
 from torchvision.transforms._presets import ImageClassification
 
-import ebcli.models.loading
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.models.loading import _published_state
+from ebcli.models.sources.torchvision import Torchvision, published_state
 
 
 @pytest.fixture
@@ -166,10 +165,10 @@ def test_an_old_format_is_read_only_with_the_published_hash(hub):
 
     for member in Old:
         (hub / member.url.rsplit("/", 1)[1]).write_bytes(content.getvalue())
-    torch.testing.assert_close(_published_state("old", Old.WHOLE)["weight"], torch.ones(2))
+    torch.testing.assert_close(published_state("old", Old.WHOLE)["weight"], torch.ones(2))
     for member in (Old.CHANGED, Old.UNHASHED):
         with pytest.raises(ConfigurationError, match="damaged"):
-            _published_state("old", member)
+            published_state("old", member)
 
 
 def test_weights_without_class_names_have_none(hub, monkeypatch):
@@ -238,7 +237,7 @@ def test_wrong_weights_get_the_valid_ones(weights):
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
 def test_a_device_that_is_not_there_is_refused_before_any_work(monkeypatch, device):
-    monkeypatch.setattr(ebcli.models.loading, "_build", lambda *args: pytest.fail("built the network"))
+    monkeypatch.setattr(Torchvision, "build", lambda *args: pytest.fail("built the network"))
     with pytest.raises(ConfigurationError, match=f"device {device!r} cannot be used") as caught:
         load_model("squeezenet1_1", weights="none", device=device)
     assert "\n" not in str(caught.value)

@@ -44,9 +44,15 @@ class Timm(Source):
         return found
 
     def build(self, num_classes: int | None = None) -> nn.Module:
+        if num_classes is None and self._is_headless():
+            num_classes = len(IMAGENET)  # for a checkpoint's to be compared with
         return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
 
     def pretrained(self, weights: str) -> nn.Module:
+        if self._is_headless():
+            raise ConfigurationError(
+                f"timm/{self.name} comes without a classifier: pass --weights FILE of one that was trained with it"
+            )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
         with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):
             return self._timm.create_model(full, pretrained=True)
@@ -74,6 +80,10 @@ class Timm(Source):
 
     def num_classes(self, net: Any) -> int | None:
         return net.num_classes
+
+    def _is_headless(self) -> bool:
+        config = self._timm.get_pretrained_cfg(self.name)
+        return config is not None and config.num_classes == 0
 
     def _advice(self) -> str:
         tags = self.weights()[1:]

@@ -1,0 +1,1 @@
+"""Networks of a company called Acme, and an operation of theirs."""

@@ -1,0 +1,143 @@
+"""Networks of the user's own, in files and modules."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import ebcli
+from ebcli.errors import ConfigurationError
+from ebcli.models import load_model
+from ebcli.records import configuration_hash, network_settings
+
+NETS = """
+from torch import nn
+import ebcli
+
+from blocks import block  # lies beside this file
+
+def small(num_classes=5):
+    return nn.Sequential(*block(3, 8), *block(8, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes))
+
+def complete():
+    net = small(2)
+    net.preprocessing = ebcli.Preprocessing(resize=72, crop=64, mean=0.5, std=0.25)
+    net.categories = ["cat", "dog"]
+    return net
+
+def fails():
+    raise RuntimeError("two\\nlines")
+
+def no_net():
+    return {"a": 1}
+
+def oblong():
+    return nn.Conv2d(3, 5, 3)
+
+def picky():
+    return nn.Sequential(nn.Flatten(), nn.Linear(7, 2))
+"""
+BLOCKS = "from torch import nn\ndef block(i, o):\n    return nn.Conv2d(i, o, 3, 2), nn.BatchNorm2d(o), nn.ReLU()\n"
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with a folder of files as someone may have them."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "nets.py").write_text(NETS)
+    (code / "blocks.py").write_text(BLOCKS)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path  # type: ignore[misc]
+    sys.modules.pop("blocks", None)
+
+
+def test_a_factory_in_a_file(folder: Path) -> None:
+    path = sys.path.copy()
+    loaded = load_model("code/nets.py:small")
+    assert (loaded.name, loaded.weights, loaded.categories) == ("code/nets.py:small", "DEFAULT", None)
+    assert loaded.net(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
+    assert not loaded.net.training
+    assert loaded.transforms.crop_size == [224]
+    assert sys.path == path
+    again = load_model(f"{folder}/code/nets.py:small", "none")
+    for one, other in zip(loaded.net.parameters(), again.net.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+
+def test_a_factory_in_a_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(folder / "code"))
+    assert load_model("nets:complete").categories == ("cat", "dog")
+    del sys.modules["nets"]
+
+
+def test_what_the_network_says_of_itself_counts_unless_the_user_says_otherwise() -> None:
+    loaded = load_model("code/nets.py:complete")
+    preset = loaded.transforms
+    assert (preset.resize_size, preset.crop_size, preset.mean, preset.std) == ([72], [64], [0.5] * 3, [0.25] * 3)
+    assert loaded.categories == ("cat", "dog")
+    other = load_model("code/nets.py:complete", classes=["x", "y"], preprocessing=ebcli.Preprocessing(std=1))
+    preset = other.transforms
+    assert (preset.resize_size, preset.crop_size, preset.mean, preset.std) == ([72], [64], [0.5] * 3, [1.0] * 3)
+    assert other.categories == ("x", "y")
+
+
+def test_a_checkpoint_sets_the_number_of_classes(folder: Path) -> None:
+    trained = load_model("code/nets.py:small").net
+    trained[-1] = torch.nn.Linear(16, 9)
+    torch.save({"state_dict": torch.nn.DataParallel(trained).state_dict()}, "nine.pth")
+    loaded = load_model("code/nets.py:small", "nine.pth")
+    images = torch.rand(1, 3, 64, 64)
+    torch.testing.assert_close(loaded.net(images), trained(images), rtol=0, atol=0)
+    with pytest.raises(ConfigurationError, match="complete has no parameter num_classes.* 9 classes"):
+        load_model("code/nets.py:complete", "nine.pth")
+
+
+def test_maps_of_other_code_checkpoints_classes_or_preprocessing_have_other_settings(folder: Path) -> None:
+    def settings(*arguments: str, **options: object) -> str:
+        return configuration_hash(network_settings(load_model("code/nets.py:small", *arguments, **options)))  # type: ignore[arg-type]
+
+    torch.save(load_model("code/nets.py:small").net.state_dict(), "one.pth")
+    Path("other.pth").write_bytes(Path("one.pth").read_bytes())
+    first = settings()
+    different = {
+        first,
+        settings("one.pth"),
+        settings(classes=list("abcde")),
+        settings(preprocessing=ebcli.Preprocessing(mean=0.5)),
+        settings(preprocessing=ebcli.Preprocessing(crop=200)),
+    }
+    assert len(different) == 5
+    assert settings() == first
+    assert settings("other.pth") == settings("one.pth")  # of a checkpoint, the content counts
+    with Path("code/nets.py").open("a") as file:
+        file.write("\n# changed\n")
+    assert settings() not in different
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("code/nets.py:smal", "no factory 'smal': did you mean 'small'"),
+        ("code/nuts.py:small", "cannot be executed.*No such file"),
+        ("nuts.nets:small", "cannot be imported.*nuts"),
+        ("code/nets.py:fails", "failed .RuntimeError: two;"),
+        ("code/nets.py:no_net", "returned a dict, but a torch.nn.Module is needed"),
+        ("code/nets.py:oblong", r"returns \(B, 5, 222, 222\).*not \(B, num_classes\)"),
+        ("code/nets.py:picky", "takes no input of 224 x 224 pixels"),
+    ],
+)
+def test_what_goes_wrong_is_one_sentence(name: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        load_model(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_class_names_must_be_as_many_as_outputs() -> None:
+    with pytest.raises(ConfigurationError, match="3 class names, but code/nets.py:small tells 5 classes apart"):
+        load_model("code/nets.py:small", classes=["a", "b", "c"])
+    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 tells 1000 classes apart"):
+        load_model("squeezenet1_1", "none", classes=["a", "b"])

@@ -1,0 +1,77 @@
+"""A package that adds networks and rules, installed by pip, seen from processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the example package in it."""
+    target = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*command, "--target", str(target), str(Path(__file__).parent / "plugin")], check=True, timeout=120)
+    return target
+
+
+def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(installed), str(ROOT)])
+    return subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def test_its_networks_are_listed_and_a_broken_one_is_named(installed: Path) -> None:
+    result = run(installed, "-m", "ebcli", "--list-models")
+    assert result.returncode == 0
+    assert {"acme/tiny", "acme/large", "vgg16"} <= set(result.stdout.splitlines())
+    (warning,) = (line for line in result.stderr.splitlines() if line.startswith("Warning"))
+    for part in ("'broken'", "acme-nets", "acme_nets.broken:Broken", "a_package_that_is_not_there"):
+        assert part in warning
+
+
+def test_help_does_not_import_it(installed: Path) -> None:
+    result = run(installed, "-X", "importtime", "-m", "ebcli", "--help")
+    assert result.returncode == 0
+    assert "acme_nets" not in result.stderr
+    assert "ebcli.cli" in result.stderr  # where imports are told
+
+
+def test_its_network_runs_by_its_rule_to_a_map(installed: Path, tmp_path: Path) -> None:
+    result = run(
+        installed,
+        *("-m", "ebcli", str(ROOT / "sample_images/chelsea.jpg"), "-o", str(tmp_path)),
+        *("--model", "acme/tiny", "--weights", "none", "--target", "rocket", "--layer", "stem"),
+    )
+    assert result.returncode == 0, result.stderr
+    (picture,) = result.stdout.splitlines()
+    assert picture.endswith("chelsea.jpg.1-rocket.png")
+    assert Path(picture).is_file()
+    (warning,) = result.stderr.splitlines()  # the broken one; and that is all
+    assert "broken" in warning
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("acme/huge", "Acme has no network 'huge'"),
+        ("broken/x", "'broken/x' cannot be imported"),
+        ("akme/tiny", "'akme' is no source of models: did you mean 'acme'"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_one_sentence(installed: Path, name: str, said: str) -> None:
+    result = run(installed, "-m", "ebcli", "--list-layers", "--model", name)
+    assert result.returncode == 2
+    (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error"))
+    assert said in line

@@ -1,0 +1,52 @@
+"""Settings that replace a preset's own; torchvision's preset itself is the reference."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.transforms._presets import ImageClassification
+
+from ebcli.errors import ConfigurationError
+from ebcli.models import Preprocessing, load_model
+
+
+def test_what_is_given_replaces_what_the_preset_has() -> None:
+    preset = ImageClassification(crop_size=224, resize_size=256)
+    photo = torch.rand(3, 90, 120)
+    changed = Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.5, 0.125)).applied_to(preset)
+    expected = ImageClassification(crop_size=64, resize_size=72, mean=(0.5,) * 3, std=(0.25, 0.5, 0.125))
+    torch.testing.assert_close(changed(photo), expected(photo), rtol=0, atol=0)
+    untouched = ImageClassification(crop_size=224, resize_size=256)
+    torch.testing.assert_close(preset(photo), untouched(photo), rtol=0, atol=0)
+    torch.testing.assert_close(Preprocessing().applied_to(preset)(photo), untouched(photo), rtol=0, atol=0)
+
+
+def test_equal_settings_are_equal_however_they_are_given() -> None:
+    assert Preprocessing(mean=0.5) == Preprocessing(mean=[0.5]) == Preprocessing(mean=(0.5, 0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"resize": 0}, "resize is 0"),
+        ({"crop": -1}, "crop is -1"),
+        ({"mean": (0.5, 0.5)}, "one or three numbers"),
+        ({"mean": float("nan")}, "mean is nan"),
+        ({"std": 0}, "above 0"),
+        ({"std": (1, 1, float("inf"))}, "above 0"),
+    ],
+)
+def test_values_out_of_range_are_refused(settings: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        Preprocessing(**settings)  # type: ignore[arg-type]
+
+
+def test_a_crop_beyond_the_resized_image_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="300 pixels is larger than what images are resized to, 256"):
+        Preprocessing(crop=300).applied_to(ImageClassification(crop_size=224))
+
+
+def test_a_crop_that_the_network_does_not_take_is_one_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="vit_b_32 takes no input of 100 x 100 pixels") as caught:
+        load_model("vit_b_32", "none", preprocessing=Preprocessing(crop=100))
+    assert "\n" not in str(caught.value)
