@@ -1,4 +1,4 @@
-"""Torchvision's networks with random weights that leave no rule idle, for tests and for docs/models.md.
+"""Networks with random weights that leave no rule idle, for tests and for docs/models.md.
 
 As torchvision makes them, untrained networks are too tame: batch norms that change nothing, layer scales of 1e-6,
 classifiers and class tokens of zeros. :func:`enliven` gives every parameter something to do.
@@ -40,6 +40,9 @@ LAYERS = {
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 _PLACES = ("class_token", "class_pos", "pos_embedding", "spatial_pos", "temporal_pos")
+_PLACES += ("cls_token", "dist_token", "reg_token", "pos_embed")  # timm
+_PLACES += ("distillation_token", "register_tokens", "position_embeddings")  # Hugging Face
+_SCALES = ("layer_scale", "gamma", "gamma_1", "gamma_2", "lambda1", "lambda_1", "lambda_2", "layer_scale_parameter")
 SHIFT = 0.1  # of biases, in standard deviations of what they are added to
 
 
@@ -88,12 +91,12 @@ class Specimen:
 
 
 def full(name: str, *, shifts: bool = True) -> Specimen:
-    """One network of the zoo with one image of 224 x 224 pixels or a clip, as it was made for them."""
+    """One network of torchvision with one image of 224 x 224 pixels or a clip, as it was made for them."""
     if name in VIDEO:
         frames = 8 if name.startswith("swin3d") else 16
-        return _specimen(name, _build(name), (1, 3, frames, *_clip(name)), shifts=shifts)
+        return specimen_of(name, _build(name), (1, 3, frames, *_clip(name)), shifts=shifts)
     if name in SEGMENTATION:
-        return _specimen(name, _build(name, weights_backbone=None), (1, 3, 224, 224), shifts=shifts)
+        return specimen_of(name, _build(name, weights_backbone=None), (1, 3, 224, 224), shifts=shifts)
     return _classifier(name, 256 if name.startswith("swin_v2") else 224, shifts=shifts)  # 8 windows of 32 pixels
 
 
@@ -101,16 +104,16 @@ def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
     """The same network with as small an input as it takes; its layer is the one chosen for the full size."""
     if name in VIDEO:
         shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, 64, 64)))
-        return _specimen(name, _build(name), shape, shifts=shifts)
+        return specimen_of(name, _build(name), shape, shifts=shifts)
     if name in SEGMENTATION:
-        return _specimen(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
+        return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
     return _classifier(name, side_of(name), batch=batch, shifts=shifts)
 
 
 def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool) -> Specimen:
     # ViTs have one position embedding a token
     net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
-    return _specimen(name, net, (batch, 3, side, side), layer=default_layer(shapes_only(name)), shifts=shifts)
+    return specimen_of(name, net, (batch, 3, side, side), layer=default_layer(shapes_only(name)), shifts=shifts)
 
 
 def side_of(name: str) -> int:
@@ -174,7 +177,7 @@ def enliven(net: nn.Module, inputs: Tensor, *, shifts: bool = True, seed: int = 
 def _fill(module: nn.Module, name: str, parameter: Tensor, generator: torch.Generator, shifts: bool) -> None:
     if name.endswith("bias") or name in _PLACES:
         parameter.normal_(0, SHIFT, generator=generator) if shifts else parameter.zero_()
-    elif name == "layer_scale" or (isinstance(module, _NORMS) and name == "weight"):
+    elif name in _SCALES or (isinstance(module, _NORMS) and name == "weight"):
         signs = torch.rand(parameter.shape, generator=generator) < 0.25
         parameter.uniform_(0.5, 1.5, generator=generator).mul_(1 - 2 * signs.to(parameter))
     elif not parameter.any():
@@ -215,7 +218,10 @@ def _clip(name: str) -> tuple[int, int]:
     return (112, 112) if "18" in name else (224, 224)
 
 
-def _specimen(name: str, net: nn.Module, shape: tuple[int, ...], *, layer: str | None = None, shifts: bool) -> Specimen:
+def specimen_of(
+    name: str, net: nn.Module, shape: tuple[int, ...], *, layer: str | None = None, shifts: bool = True
+) -> Specimen:
+    """A network that is enlivened by noise of a shape, which is the specimen's input."""
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     enliven(net, inputs, shifts=shifts)
     where = (shape[-2] // 2, shape[-1] // 3) if name in SEGMENTATION else None

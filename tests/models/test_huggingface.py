@@ -1,0 +1,170 @@
+"""Models of Hugging Face in local directories; transformers itself is the reference."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from PIL import Image
+
+from ebcli.errors import ConfigurationError
+from ebcli.models import load_model
+
+SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+NAMES = {0: "cat", 1: "dog", 2: "cup"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a model in ``vit``."""
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    config = transformers.ViTConfig(image_size=64, id2label=NAMES, label2id={v: k for k, v in NAMES.items()}, **SIZES)
+    transformers.ViTForImageClassification(config).save_pretrained("vit")
+    return tmp_path
+
+
+def reference(path: str = "vit") -> torch.nn.Module:
+    return transformers.ViTForImageClassification.from_pretrained(path).eval()
+
+
+def test_a_directory_gives_the_same_logits_and_module_names(folder: Path) -> None:
+    loaded, expected, images = load_model("hf/vit"), reference(), torch.rand(2, 3, 64, 64)
+    logits = loaded.net(images)
+    assert type(logits) is torch.Tensor
+    torch.testing.assert_close(logits, expected(images).logits, rtol=0, atol=0)
+    assert [name for name, _ in loaded.net.named_modules()] == [name for name, _ in expected.named_modules()]
+    assert (loaded.name, loaded.weights, loaded.categories) == ("hf/vit", "DEFAULT", ("cat", "dog", "cup"))
+    assert {file.name for file in loaded.files} == {"config.json", "model.safetensors"}
+
+
+def test_untrained_models_are_all_alike(folder: Path) -> None:
+    first, second = load_model("hf/vit", "none"), load_model(f"hf/{folder}/vit", "none")
+    trained = load_model("hf/vit")
+    for one, other in zip(first.net.parameters(), second.net.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    assert not torch.equal(first.net.classifier.weight, trained.net.classifier.weight)
+
+
+@pytest.mark.parametrize("prefix", ["", "module.", "model."])
+def test_a_checkpoint_sets_the_number_of_classes(folder: Path, prefix: str) -> None:
+    config = transformers.ViTConfig(image_size=64, num_labels=5, **SIZES)
+    trained, images = transformers.ViTForImageClassification(config).eval(), torch.rand(1, 3, 64, 64)
+    torch.save({"state_dict": {prefix + key: value for key, value in trained.state_dict().items()}}, "five.pth")
+    loaded = load_model("hf/vit", "five.pth")
+    torch.testing.assert_close(loaded.net(images), trained(images).logits, rtol=0, atol=0)
+    assert loaded.categories is None
+    assert load_model("hf/vit", "five.pth", classes=list("abcde")).categories == tuple("abcde")
+
+
+def test_a_checkpoint_that_save_pretrained_has_written(folder: Path) -> None:
+    """Its names may be those of an earlier release."""
+    images = torch.rand(1, 3, 64, 64)
+    loaded = load_model("hf/vit", "vit/model.safetensors")
+    torch.testing.assert_close(loaded.net(images), reference()(images).logits, rtol=0, atol=0)
+
+
+def test_keys_that_do_not_fit_are_named(folder: Path) -> None:
+    state = reference().state_dict()
+    state["extra.weight"] = torch.ones(1)
+    del state["vit.layernorm.weight"]
+    torch.save(state, "other.pth")
+    with pytest.raises(ConfigurationError) as caught:
+        load_model("hf/vit", "other.pth")
+    assert "1 missing key (vit.layernorm.weight) and 1 unexpected key (extra.weight)" in str(caught.value)
+    state = {**reference().state_dict(), "vit.layernorm.weight": torch.ones(31)}
+    torch.save(state, "other.pth")
+    with pytest.raises(ConfigurationError, match=r"vit.layernorm.weight is \(31,\) in place of \(32,\)"):
+        load_model("hf/vit", "other.pth")
+
+
+def test_a_backbone_alone_is_refused(folder: Path) -> None:
+    transformers.ViTModel(transformers.ViTConfig(image_size=64, **SIZES)).save_pretrained("backbone")
+    with pytest.raises(ConfigurationError, match="missing keys .*classifier"):
+        load_model("hf/backbone")
+
+
+PROCESSORS = {
+    "ViTImageProcessor": {"size": {"height": 64, "width": 64}},
+    "ConvNextImageProcessor": {"size": {"shortest_edge": 64}, "crop_pct": 0.875},
+    "DeiTImageProcessor": {"size": {"height": 72, "width": 72}, "crop_size": 64},
+    "EfficientNetImageProcessor": {"size": {"height": 64, "width": 64}, "image_std": [0.4, 0.5, 0.6]},
+    "MobileNetV2ImageProcessor": {"size": {"shortest_edge": 72}, "crop_size": 64},
+    "LevitImageProcessor": {"size": {"shortest_edge": 64}, "crop_size": 64},
+    "BitImageProcessor": {"size": {"shortest_edge": 72}, "crop_size": 64},
+}
+
+
+@pytest.mark.parametrize("kind", PROCESSORS)
+def test_preprocessing_is_the_image_processors(folder: Path, kind: str) -> None:
+    processor = getattr(transformers, kind)(**PROCESSORS[kind])
+    processor.save_pretrained("vit")
+    made = processor(images=(square := noise(97, 97)), return_tensors="pt")["pixel_values"][0]
+    preset = load_model("hf/vit", "none").transforms
+    # the same up to the rounding of pixels to 8 bits, which comes before or after the mean is subtracted
+    torch.testing.assert_close(preset(square), made, rtol=0, atol=2.5 / 255 / min(preset.std))
+
+
+def noise(height: int, width: int) -> Image.Image:
+    pixels = torch.randint(0, 256, (height, width, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    return Image.fromarray(pixels.numpy())
+
+
+def test_without_an_image_processor_the_models_own_size_counts(folder: Path) -> None:
+    preset = load_model("hf/vit", "none").transforms
+    assert (preset.resize_size, preset.crop_size, preset.mean) == ([64], [64], [0.5] * 3)
+
+
+def test_channels_in_another_order_are_refused(folder: Path) -> None:
+    transformers.MobileViTImageProcessor(size={"shortest_edge": 72}, crop_size=64).save_pretrained("vit")
+    with pytest.raises(ConfigurationError, match="blue, green and red"):
+        load_model("hf/vit", "none")
+
+
+def test_placeholders_are_no_names(folder: Path) -> None:
+    content = json.loads(Path("vit/config.json").read_text())
+    content["id2label"] = {str(i): f"LABEL_{i}" for i in range(3)}
+    Path("vit/config.json").write_text(json.dumps(content))
+    assert load_model("hf/vit", "none").categories is None
+
+
+def test_nothing_that_comes_with_a_model_is_executed(folder: Path) -> None:
+    Path("vit/trap.py").write_text("from pathlib import Path\nPath('sprung').touch()\n")
+    content = json.loads(Path("vit/config.json").read_text())
+    content["auto_map"] = {"AutoConfig": "trap.Config", "AutoModelForImageClassification": "trap.Model"}
+    Path("vit/config.json").write_text(json.dumps(content))
+    load_model("hf/vit")
+    content["model_type"] = "unknown"
+    Path("vit/config.json").write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match="configuration of hf/vit could not be had"):
+        load_model("hf/vit")
+    assert not Path("sprung").exists()
+    reference_state = {"model_type": "vit", **{key: content[key] for key in content if key != "model_type"}}
+    Path("vit/config.json").write_text(json.dumps({**reference_state, "model_type": "vit"}))
+    torch.save({}, "vit/pytorch_model.bin")  # a pickle
+    Path("vit/model.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match="weights of hf/vit could not be had.*--weights FILE"):
+        load_model("hf/vit")
+
+
+def test_what_is_no_classifier_of_images_is_refused(folder: Path) -> None:
+    transformers.BertConfig().save_pretrained("bert")
+    with pytest.raises(ConfigurationError, match="hf/bert is a bert, of which transformers has no classifier"):
+        load_model("hf/bert", "none")
+
+
+def test_what_is_not_there_is_one_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match="configuration of hf/./nothing could not be had") as caught:
+        load_model("hf/./nothing")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_without_transformers_the_user_learns_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ConfigurationError, match=r"pip install 'ebcli\[hf\]'"):
+        load_model("hf/vit", "none")
