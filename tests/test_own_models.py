@@ -38,7 +38,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = [f"class {letter}" for letter in "abcdefghij"]
     (folder / "labels.txt").write_text("\n".join(names))
     (folder / "labels.json").write_text(json.dumps(dict(enumerate(names))))
-    config = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_labels=3)
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_labels=3
+    )
     model = transformers.ResNetForImageClassification(config)
     model.save_pretrained(folder / "my_model")
     torch.save(model.state_dict(), folder / "finetuned-hf.pth")

@@ -75,9 +75,10 @@ def read_class_names(path: Path) -> list[str]:
     Raises:
         ConfigurationError: it cannot be read, holds something else, or lacks a name.
     """
+    is_json = path.suffix.lower() == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")
-        content = json.loads(text) if path.suffix.lower() == ".json" else text.splitlines()
+        content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
     except (OSError, ValueError) as error:  # also what is no UTF-8
         raise ConfigurationError(f"the class names '{path}' cannot be read: {error}") from error
     if isinstance(content, dict):
@@ -87,12 +88,9 @@ def read_class_names(path: Path) -> list[str]:
         content = [content[index] for index in expected]
     if not isinstance(content, list):
         content = []
-    if path.suffix.lower() != ".json":
-        content = [line for line in content if line.strip()]
     names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
             f"the class names '{path}' must be a name a line, or in JSON a list of names or an object of index and name"
         )
     return [name.strip() for name in names]
-

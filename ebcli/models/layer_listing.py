@@ -167,11 +167,12 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
 
 def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
     """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without special tokens."""
+    grids: list[tuple[int, ...]]
     if len(shape) == 3:
         grids = [shape[1:], shape[:2]]
     elif len(shape) == 2:
         _, grid = token_grid(shape[0], (height, width))
-        grids = [] if grid is None else [grid]
+        grids = [] if grid is None else [grid[-2:]]
     else:
         return None
     for rows, columns in grids:

@@ -92,7 +92,7 @@ def test_a_checkpoint_sets_the_number_of_classes(folder: Path) -> None:
     loaded = load_model("code/nets.py:small", "nine.pth")
     images = torch.rand(1, 3, 64, 64)
     torch.testing.assert_close(loaded.net(images), trained(images), rtol=0, atol=0)
-    with pytest.raises(ConfigurationError, match="complete has no parameter num_classes.* 9 classes"):
+    with pytest.raises(ConfigurationError, match=r"complete has no parameter num_classes.* 9 classes"):
         load_model("code/nets.py:complete", "nine.pth")
 
 

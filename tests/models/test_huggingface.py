@@ -84,7 +84,7 @@ def test_keys_that_do_not_fit_are_named(folder: Path) -> None:
 
 def test_a_backbone_alone_is_refused(folder: Path) -> None:
     transformers.ViTModel(transformers.ViTConfig(image_size=64, **SIZES)).save_pretrained("backbone")
-    with pytest.raises(ConfigurationError, match="missing keys .*classifier"):
+    with pytest.raises(ConfigurationError, match=r"missing keys .*classifier"):
         load_model("hf/backbone")
 
 
@@ -147,7 +147,7 @@ def test_nothing_that_comes_with_a_model_is_executed(folder: Path) -> None:
     Path("vit/config.json").write_text(json.dumps({**reference_state, "model_type": "vit"}))
     torch.save({}, "vit/pytorch_model.bin")  # a pickle
     Path("vit/model.safetensors").unlink()
-    with pytest.raises(ConfigurationError, match="weights of hf/vit could not be had.*--weights FILE"):
+    with pytest.raises(ConfigurationError, match=r"weights of hf/vit could not be had.*--weights FILE"):
         load_model("hf/vit")
 
 
@@ -158,7 +158,7 @@ def test_what_is_no_classifier_of_images_is_refused(folder: Path) -> None:
 
 
 def test_what_is_not_there_is_one_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match="configuration of hf/./nothing could not be had") as caught:
+    with pytest.raises(ConfigurationError, match=r"configuration of hf/./nothing could not be had") as caught:
         load_model("hf/./nothing")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")

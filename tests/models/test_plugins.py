@@ -25,6 +25,7 @@ def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(installed), str(ROOT)])
     return subprocess.run(
         [sys.executable, *command],
+        check=False,
         capture_output=True,
         text=True,
         timeout=120,

@@ -77,7 +77,8 @@ class HuggingFace(Source):
         if count is not None and count != config.num_labels:
             config.num_labels = count
         with self._silent():  # names change from release to release, which transformers knows to undo
-            net, found = type(net).from_pretrained(
+            made_by: Any = type(net)
+            net, found = made_by.from_pretrained(
                 None,
                 config=config,
                 state_dict=state,
@@ -91,8 +92,10 @@ class HuggingFace(Source):
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
         with fetching(f"the preprocessing of hf/{self.name}", _ADVICE), self._silent():
             if auto.get_image_processor_config(self.name):
-                return _preset_of(auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False))
-            preset = _preset_of(auto.IMAGE_PROCESSOR_MAPPING[type(self._config)]["torchvision"]())
+                return _preset_of(
+                    auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False), f"hf/{self.name}"
+                )
+            preset = _preset_of(auto.IMAGE_PROCESSOR_MAPPING[type(self._config)]["torchvision"](), f"hf/{self.name}")
         side = getattr(self._config, "image_size", None)
         return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
 
@@ -139,18 +142,19 @@ def _complete(net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
     return _plain(net)
 
 
-def _preset_of(processor: Any) -> ImageClassification:
+def _preset_of(processor: Any, name: str) -> ImageClassification:
     """The preset that does what an image processor does, told from what it makes of three squares.
 
     What is black and what is white afterwards tell mean and standard deviation, whatever steps they come of; the
     slope of a ramp from black to white tells how far a square was resized before its centre was cut out.
     """
     if getattr(processor, "do_flip_channel_order", False):
-        raise ConfigurationError("it wants blue, green and red in this order, which no preprocessing here gives")
+        raise ConfigurationError(f"{name} wants blue, green and red in this order, which no preprocessing here gives")
     ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP)
     squares = [torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp.contiguous()]
     made = processor(images=squares, return_tensors="pt")["pixel_values"]  # (3, 3, H, W)
-    crop = square(*made.shape[2:], "it")
+    height, width = made.shape[2:]
+    crop = square(height, width, name)
     black, white, graded = made.double()[:, :, crop // 2]  # (3, W) each, of which the quarters are far from padding
     low, high = crop // 4, crop - 1 - crop // 4
     scale = white[:, low] - black[:, low]
