@@ -1,4 +1,4 @@
-"""Excitation Backprop through every network of torchvision, and docs/models.md as the table of what came out.
+"""Excitation Backprop through every network of torchvision and some of other libraries, and docs/models.md as the table of what came out.
 
     python benchmarks/models_table.py                    # all networks: an hour, 14 GB of memory
     python benchmarks/models_table.py --only 'resnet*'   # a few; may be given several times
@@ -25,17 +25,26 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+import timm
 import torch
 import torchvision
+import transformers
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
-import zoo  # noqa: E402  it lies with the tests, which share it
+import libraries  # noqa: E402  they lie with the tests, which share them
+import zoo  # noqa: E402
 
 from ebcli.eb.registry import RULES  # noqa: E402
 
-KINDS = {"Classifiers": zoo.CLASSIFIERS, "Video": zoo.VIDEO, "Segmentation": zoo.SEGMENTATION}
+KINDS = {
+    "Classifiers": zoo.CLASSIFIERS,
+    "Video": zoo.VIDEO,
+    "Segmentation": zoo.SEGMENTATION,
+    "timm": list(libraries.TIMM),
+    "Hugging Face": list(libraries.HUGGING_FACE),
+}
 
 INTRODUCTION = """\
 # Networks
@@ -43,7 +52,10 @@ INTRODUCTION = """\
 Every network of torchvision that this package has been run with, which is every classifier of images (they are what
 `eb-saliency --list-models` lists), every classifier of videos and every segmentation network.
 `benchmarks/models_table.py` writes this page from such a run. What it says is tested: `pytest tests/test_zoo.py` is
-the quick part, `pytest -m slow tests/test_zoo.py` the heavy networks, which take long.
+the quick part, `pytest -m slow tests/test_zoo.py` the heavy networks, which take long. Below them, one network or a few of
+each family of timm and Hugging Face that was tried ([Your own networks](own-models.md) tells how to name them), tested by
+`pytest tests/test_libraries.py`. Those of Hugging Face are small, of configurations in `tests/libraries.py`: theirs are
+for images of 64 pixels.
 
 The weights are random, in a way that leaves no rule idle: batch norms have statistics and scales of both signs,
 layer scales and classifiers are not the zeros that torchvision starts with. So the masses below are no facts about
@@ -60,7 +72,8 @@ trained networks, but they show where probability can get lost at all.
   their windows or kernels. Without biases, batch norm's shifts, class tokens and position embeddings, the mass of
   every network is 1.
 - *Seconds* are those of a marginal map / a contrastive map, forward pass included, for one input of the size given:
-  processor time of one thread, on {machine}; PyTorch {torch}, torchvision {torchvision}.
+  processor time of one thread, on {machine}; PyTorch {torch}, torchvision {torchvision}, timm {timm}, transformers
+  {transformers}.
 - *Same logits* says whether the network's output under Excitation Backprop was that of the plain network to the last
   bit. The plain network is one whose gradients are recorded: where they are not, PyTorch computes multi-head
   attention in another way, which rounds differently.
@@ -69,7 +82,7 @@ trained networks, but they show where probability can get lost at all.
 
 def measure(name: str) -> dict[str, Any]:
     """One row: EB, marginal and contrastive, to the default layer and to the input."""
-    specimen = zoo.full(name)
+    specimen = libraries.full(name) if "/" in name else zoo.full(name)
     row: dict[str, Any] = {"name": name, "input": list(specimen.inputs.shape[2:]), "layer": specimen.layer}
     row["parameters"] = sum(parameter.numel() for parameter in specimen.net.parameters())
     plain, same, used = specimen.forward(), True, set()
@@ -118,7 +131,8 @@ def _recorded() -> Iterator[set[str]]:
 def table(rows: dict[str, dict[str, Any]], machine: str) -> str:
     """docs/models.md for what was measured."""
     letters: dict[tuple[str, ...], str] = {}
-    page = [INTRODUCTION.format(machine=machine, torch=_release(torch), torchvision=_release(torchvision))]
+    releases = {module.__name__: _release(module) for module in (torch, torchvision, timm, transformers)}
+    page = [INTRODUCTION.format(machine=machine, **releases)]
     head = (
         "| network | input | default layer | rules | mass there | mass at the input "
         "| seconds to there | seconds to the input | same logits |"

@@ -137,7 +137,7 @@ def test_what_goes_wrong_is_one_sentence(name: str, said: str) -> None:
 
 
 def test_class_names_must_be_as_many_as_outputs() -> None:
-    with pytest.raises(ConfigurationError, match="3 class names, but code/nets.py:small tells 5 classes apart"):
+    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small tells 5 classes apart"):
         load_model("code/nets.py:small", classes=["a", "b", "c"])
     with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 tells 1000 classes apart"):
         load_model("squeezenet1_1", "none", classes=["a", "b"])
