@@ -1,4 +1,4 @@
-"""Excitation Backprop through every network of torchvision and some of other libraries, and docs/models.md as the table of what came out.
+"""Excitation Backprop through every network of torchvision and some of others, and docs/models.md as their table.
 
     python benchmarks/models_table.py                    # all networks: an hour, 14 GB of memory
     python benchmarks/models_table.py --only 'resnet*'   # a few; may be given several times
@@ -52,10 +52,10 @@ INTRODUCTION = """\
 Every network of torchvision that this package has been run with, which is every classifier of images (they are what
 `eb-saliency --list-models` lists), every classifier of videos and every segmentation network.
 `benchmarks/models_table.py` writes this page from such a run. What it says is tested: `pytest tests/test_zoo.py` is
-the quick part, `pytest -m slow tests/test_zoo.py` the heavy networks, which take long. Below them, one network or a few of
-each family of timm and Hugging Face that was tried ([Your own networks](own-models.md) tells how to name them), tested by
-`pytest tests/test_libraries.py`. Those of Hugging Face are small, of configurations in `tests/libraries.py`: theirs are
-for images of 64 pixels.
+the quick part, `pytest -m slow tests/test_zoo.py` the heavy networks, which take long.
+Below them are one network or a few of each family of timm and Hugging Face that was tried, tested by
+`pytest tests/test_libraries.py`; [Your own networks](own-models.md) tells how to name them. Those of Hugging Face are
+small ones, for images of 64 pixels: their configurations are in `tests/libraries.py`.
 
 The weights are random, in a way that leaves no rule idle: batch norms have statistics and scales of both signs,
 layer scales and classifiers are not the zeros that torchvision starts with. So the masses below are no facts about

@@ -23,7 +23,7 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torchvision", "ebcli.run", "tqdm", "matplotlib"])
 
 
-def tiny_model(*_: object) -> Any:
+def tiny_model(*_: object, **__: object) -> Any:
     """A stand-in for ``load_model``."""
     import torch
     from torch import nn

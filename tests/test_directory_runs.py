@@ -308,10 +308,10 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
     assert len({configuration(**settings) for settings in other}) == len(other)
     assert configuration(targets=("class d",)) == configuration(targets=("3",))
 
-    def with_weights(*arguments: Any) -> Any:
+    def with_weights(*_arguments: Any, **_options: Any) -> Any:
         import dataclasses
 
-        return dataclasses.replace(tiny_model(), weights=str(checkpoint))
+        return dataclasses.replace(tiny_model(), weights=str(checkpoint), files=(checkpoint,))
 
     with mock.patch.object(ebcli.network, "load_model", with_weights):
         found = []

@@ -27,7 +27,7 @@ class Cosines(nn.Module):
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
     model = tiny_model()
-    monkeypatch.setattr(network_module, "load_model", lambda *_: model)
+    monkeypatch.setattr(network_module, "load_model", lambda *_, **__: model)
     return model
 
 

@@ -119,7 +119,7 @@ def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
 def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch import nn
 
-    def model(*_: object) -> Any:
+    def model(*_: object, **__: object) -> Any:
         loaded = tiny_model()
         loaded.net[3] = nn.Sequential()
         loaded.net[3].add_module("b", nn.ReLU())

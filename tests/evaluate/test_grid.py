@@ -39,7 +39,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     colour_photos(folder, 9)
     painted((SIDE, SIDE), ((255, 255, 255), (4, 4, 8, 8))).save(folder / "white.png")
 
-    def with_white(*arguments: str, **options: str) -> LoadedModel:
+    def with_white(*arguments: str, **options: Any) -> LoadedModel:
         loaded = load_colours(*arguments, **options)
         with torch.no_grad():
             loaded.net[5].weight[3] = 16  # type: ignore[index]
