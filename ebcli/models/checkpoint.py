@@ -52,7 +52,7 @@ def without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str
         own: the network's names; that of a network whose only module is called ``model`` rightly begin with it.
     """
     best, candidate = dict(state), dict(state)
-    while prefix := next((p for p in PREFIXES if all(str(key).startswith(p) for key in candidate)), None):
+    while prefix := next((p for p in PREFIXES if state and all(str(key).startswith(p) for key in candidate)), None):
         candidate = {key[len(prefix) :]: value for key, value in candidate.items()}
         if len(candidate.keys() & own) > len(best.keys() & own):
             best = candidate
