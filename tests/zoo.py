@@ -225,7 +225,7 @@ def specimen_of(
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     enliven(net, inputs, shifts=shifts)
     where = (shape[-2] // 2, shape[-1] // 3) if name in SEGMENTATION else None
-    return Specimen(name, net, inputs, layer or LAYERS[name], where)
+    return Specimen(name, net, inputs, LAYERS[name] if layer is None else layer, where)
 
 
 def _build(name: str, **options: Any) -> nn.Module:

@@ -85,9 +85,7 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
         ]
         refuse_misfits(source, shapes or [first_line(error)])
         raise
-    # Counters of batches steer training alone, and old files have none
-    missing = [key for key in result.missing_keys if not key.endswith(".num_batches_tracked")]
-    refuse_misfits(source, [], missing, result.unexpected_keys)
+    refuse_misfits(source, [], result.missing_keys, result.unexpected_keys)
 
 
 def refuse_misfits(
@@ -100,6 +98,8 @@ def refuse_misfits(
         misshapen: tensors of another shape, in words.
         missing, unexpected: names that only the network has, and that only the state dict has.
     """
+    # Counters of batches steer training alone, and old files have none
+    missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
     problems = [
         _counted(misshapen, "tensor of another shape", "tensors of another shape"),
         _counted(missing, "missing key", "missing keys"),
