@@ -131,6 +131,8 @@ CONVENTION = {
     "log_softmax": (nn.LogSoftmax(1), (2, 4)),
     "subtracted from a constant": (lambda a: 2 - a, (2, 3)),
     "scale and shift": (lambda a: 2 * a + 3, (2, 3)),
+    "scale and shift at once": (lambda a: torch.addcmul(weights(4), weights(4) + 2, a), (2, 4)),
+    "added to a scaled constant": (lambda a: torch.addcmul(a, weights(4), weights(4)), (2, 4)),
     "gate of itself": (lambda a: a * a.mean(1, keepdim=True).sigmoid(), (2, 4)),
     "layer scale": (lambda a: a * weights(4), (2, 3, 4)),
     "expanded": (lambda a: a.expand(3, 2, 4), (2, 4)),
@@ -163,6 +165,10 @@ case("add in place", lambda a, b: a.add_(b), (2, 3), (2, 3))
 case("add with broadcasting", torch.add, (2, 3), (3,))
 case("add a constant", lambda a: a + 2, (2, 3))
 case("mul by a constant", lambda a: -3 * a, (2, 3))
+for scale in (1, -0.5):
+    case(
+        f"addcmul value={scale}", lambda a, b, scale=scale: torch.addcmul(a, weights(3), b, value=scale), (2, 3), (2, 3)
+    )
 case("mul by a gate", torch.mul, (2, 3, 2), torch.rand(2, 3, 1))
 case("div", lambda a: a / -2, (2, 3))
 case("div by a tensor", torch.div, (2, 3), weights(3))

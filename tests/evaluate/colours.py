@@ -28,9 +28,7 @@ def colour_net(num_classes: int = 3) -> nn.Module:
     return net.eval()
 
 
-def load_colours(
-    name: str = "colours", weights: str = "none", device: str = "cpu", **_options: object
-) -> LoadedModel:
+def load_colours(name: str = "colours", weights: str = "none", device: str = "cpu", **_options: object) -> LoadedModel:
     """A stand-in for ``load_model``; the model's name tells the number of classes, as in ``colours20``."""
     torch.set_num_threads(1)
     num_classes = int(name.removeprefix("colours") or 3)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ebcli.eb import graph
-from ebcli.eb.building import bypasses, carries_signal, folded, pass_through, shared
+from ebcli.eb.building import by_rule, bypasses, carries_signal, folded, mark_bypass, pass_through, shared
 from ebcli.eb.registry import Call, rule, spellings
 
 
@@ -60,6 +61,24 @@ def mul(call: Call, input: Any, other: Any) -> Any:
     if not carries_signal(signal):
         return call.compute().detach()  # the layer feeds the gate alone, and a gate gets nothing
     return pass_through(call, signal, keeps_zero=True, nonnegative=all(map(graph.is_nonnegative, (input, other))))
+
+
+@rule(torch.addcmul, Tensor.addcmul)
+def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
+    # input + value * tensor1 * tensor2: a product, and then a sum
+    if not (_has_share(tensor1) or _has_share(tensor2)):
+        return pass_through(call, input)
+    with torch.no_grad():
+        result = call.compute()
+    product = by_rule(call, torch.mul, tensor1, tensor2)
+    if product is NotImplemented:
+        return NotImplemented
+    is_residual = _has_share(input)
+    total = by_rule(call, torch.add, input, mark_bypass(product), alpha=value) if is_residual else product
+    if not carries_signal(total):
+        return result
+    # the same up to rounding, so the value is the network's own, to the bit
+    return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), total, keeps_zero=is_residual)
 
 
 @rule(*spellings("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
