@@ -22,7 +22,7 @@ NAMES = {0: "cat", 1: "dog", 2: "cup"}
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with a model in ``vit``."""
     monkeypatch.chdir(tmp_path)
-    torch.manual_seed(0)
+    torch.manual_seed(5)
     config = transformers.ViTConfig(image_size=64, id2label=NAMES, label2id={v: k for k, v in NAMES.items()}, **SIZES)
     transformers.ViTForImageClassification(config).save_pretrained("vit")
     return tmp_path
