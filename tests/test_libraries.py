@@ -23,7 +23,8 @@ def test_marginal(name: str) -> None:
         assert torch.equal(result.logits, plain)
         assert result.relevance.isfinite().all()
         assert (result.relevance >= 0).all()
-        assert 0.1 < result.mass.item() <= 1 + 1e-4
+        # on the way to the pixels, class tokens and position embeddings get a large share
+        assert (0.1 if layer else 0.01) < result.mass.item() <= 1 + 1e-4
         assert result.maps.shape == (1, *grid)
 
 
@@ -55,7 +56,7 @@ def test_all_layers_that_are_offered_have_a_map_and_no_gate_is(name: str) -> Non
 
 
 def test_what_has_no_rule_is_named() -> None:
-    """Focal modulation multiplies two signals of equal rank."""
+    """Focal modulation multiplies two signals of equal rank, as gated linear units with a SiLU do."""
     import transformers
 
     config = transformers.FocalNetConfig(image_size=64, embed_dim=16, depths=[1, 1, 2, 1])

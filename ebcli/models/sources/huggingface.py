@@ -95,7 +95,8 @@ class HuggingFace(Source):
                 return _preset_of(
                     auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False), f"hf/{self.name}"
                 )
-            preset = _preset_of(auto.IMAGE_PROCESSOR_MAPPING[type(self._config)]["torchvision"](), f"hf/{self.name}")
+            usual = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {}).get("torchvision")
+            preset = _preset_of(usual(), f"hf/{self.name}") if usual else super().transforms(net, weights)
         side = getattr(self._config, "image_size", None)
         return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
 
