@@ -65,6 +65,40 @@ def test_what_makes_a_gate_has_no_map_and_is_not_offered():
     assert not any(name.startswith("block.2.") for name in block)
 
 
+def test_gates_of_any_make_are_not_offered():
+    class Gated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.last = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 2, 3)
+            self.gate = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 1), nn.Sigmoid())
+
+        def forward(self, x):
+            x = self.conv(x).relu()
+            return self.last(x * self.gate(x)).mean((2, 3))
+
+    assert list(listed(wrapped(Gated()))) == ["conv", "last"]
+
+
+def test_a_transformers_default_layer_is_its_last_block_but_one_whatever_its_name():
+    class Tokens(nn.Module):
+        def __init__(self, halving: bool) -> None:
+            super().__init__()
+            self.stem, self.head = nn.Conv2d(3, 8, 4, 4), nn.Linear(8, 2)
+            self.stack = nn.ModuleList(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True) for _ in range(4))
+            self.halving = halving
+
+        def forward(self, x):
+            x = self.stem(x).flatten(2).transpose(1, 2)  # (B, 64, 8)
+            for number, block in enumerate(self.stack):
+                x = block(x)
+                if self.halving and number == 1:
+                    x = x.unflatten(1, (4, 2, 4, 2)).mean((2, 4)).flatten(1, 2)  # (B, 16, 8)
+            return self.head(x.mean(1))
+
+    assert default_layer(wrapped(Tokens(halving=False))) == "stack.2"
+    assert default_layer(wrapped(Tokens(halving=True))) == "stack.3"  # not one resolution: the deepest, of stride 8
+
+
 def test_order_is_that_of_execution_not_of_definition():
     class Swapped(nn.Module):
         def __init__(self) -> None:
