@@ -66,7 +66,7 @@ def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ..
     for special in range(MOST_SPECIAL + 1):
         shape = _grid(tokens - special, extent)
         # a few tokens more than a tiny grid are most likely something else
-        if shape is not None and (special < 2 or math.prod(shape) >= 4 * special):
+        if shape is not None and (special < 2 or math.prod(shape) >= 3 * special):
             return special, shape
     return 0, None
 
