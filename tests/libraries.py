@@ -29,7 +29,7 @@ TIMM: dict[str, dict[str, Any]] = {
     "timm/deit_tiny_distilled_patch16_224": _TOKENS,
     "timm/deit3_small_patch16_224": _TOKENS,
     "timm/beit_base_patch16_224": _TOKENS,
-    "timm/mixer_s16_224": {"img_size": 64, "num_blocks": 4},
+    "timm/mixer_s16_224": {"img_size": 64},
     "timm/swin_tiny_patch4_window7_224": {**_WINDOWS, "window_size": 4},
     "timm/swinv2_tiny_window8_256": {**_WINDOWS, "window_size": 4},
     "timm/efficientnet_b0": {},
