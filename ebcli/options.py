@@ -48,7 +48,7 @@ _OPTIONS = (
     click.option(
         "--classes",
         metavar="FILE",
-        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        type=click.Path(path_type=Path),
         show_default="those the model comes with",
         help="The class names in the order of the network's outputs: one a line, or JSON.",
     ),
