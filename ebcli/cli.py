@@ -274,11 +274,7 @@ def main(
             if options["engine"] != "ray" and given(name) == click.core.ParameterSource.COMMANDLINE:
                 raise click.UsageError(f"--{name.replace('_', '-')} is for --engine ray: pass that as well")
         if list_models:
-            from ebcli.models import model_names
-
-            click.echo("\n".join(model_names()))
-            if not quiet:
-                say("Besides: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
+            _list_models(quiet)
         elif list_layers:
             from ebcli.run import layer_table
 
@@ -306,6 +302,14 @@ def main(
             from ebcli.run import run
 
             report(run(plan), plan, as_json, quiet, verbose)
+
+
+def _list_models(quiet: bool) -> None:
+    from ebcli.models import model_names
+
+    click.echo("\n".join(model_names()))
+    if not quiet:
+        say("Besides: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebcli import completion
 from ebcli.errors import EbcliError, ImageError
 from ebcli.evaluate.names import METHODS
 from ebcli.options import model_options
