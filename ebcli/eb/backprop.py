@@ -59,6 +59,12 @@ class ExcitationResult:
         maps = saliency_map(flat, self.input_shape, layer=self.layer)
         return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])
 
+    def _repr_png_(self) -> bytes | None:
+        """What notebooks show."""
+        from ebcli.display import png  # drawing is none of the method's business
+
+        return png(self)
+
 
 @overload
 def excitation_backprop(
