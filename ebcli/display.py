@@ -99,19 +99,19 @@ def png(result: ExcitationResult) -> bytes | None:
     if spatial == 1:
         maps = maps[..., None, :]
     look = _look(style="heatmap", signed=result.contrastive)
-    tiles = list(_tiles(maps, _array(result.mass), spatial == 3, look))
+    tiles = list(_tiles(maps, _array(result.mass), look))
     each = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
     shown = tiles[:_AT_MOST]
     groups = [shown[start : start + each] for start in range(0, len(shown), each)]
     rows = [("", group[start : start + _COLUMNS]) for group in groups for start in range(0, len(group), _COLUMNS)]
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
-    about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
+    about = f"the first {len(shown)} of {len(tiles)} maps" if len(shown) < len(tiles) else f"{len(tiles)} maps"
     file = io.BytesIO()
     arranged(name, about, rows, look).save(file, "PNG")
     return file.getvalue()
 
 
-def _tiles(maps: NDArray[np.float32], mass: NDArray[np.float32], frames: bool, look: Look) -> Iterator[Tile]:
+def _tiles(maps: NDArray[np.float32], mass: NDArray[np.float32], look: Look) -> Iterator[Tile]:
     """A heatmap for each of (B, ..., h, w)."""
     height, width = maps.shape[-2:]
     scale = _SIDE / max(height, width)

@@ -39,6 +39,15 @@ class LoadedModel:
             ``resize_size``, ``crop_size``, ``mean``, ``std``, ``interpolation`` and ``antialias``.
         categories: the class names in the order of the logits, or None where they are unknown.
         weights: the name of the weights, the checkpoint's path, or ``"none"``.
+
+    Example:
+        >>> import ebcli
+        >>> from PIL import Image
+        >>> loaded = ebcli.load_model()
+        >>> loaded.transforms(Image.open("sample_images/coffee.jpg")).shape
+        torch.Size([3, 224, 224])
+        >>> loaded.categories[967]
+        'espresso'
     """
 
     name: str
@@ -55,11 +64,8 @@ def load_model(
 ) -> LoadedModel:
     """Build a torchvision classifier, fill it with weights and put it on a device.
 
-        load_model()                                       # EfficientNet-Lite0, needs no download
-        load_model("vgg16")                                # torchvision's best weights
-        load_model("resnet50", weights="IMAGENET1K_V1")
-        load_model("resnet50", weights="finetuned.pth")    # any number of classes
-        load_model("resnet50", weights="none")             # untrained
+    Without a name it is the bundled EfficientNet-Lite0, which needs no download. ``load_model("vgg16")`` takes
+    torchvision's best weights, ``load_model("resnet50", weights="finetuned.pth")`` a checkpoint of your own.
 
     A checkpoint file sets the number of classes; with 1000 they are taken to be ImageNet's. It gets the
     preprocessing of torchvision's default weights, or of those weights whose file name it bears. GoogLeNet
@@ -75,6 +81,14 @@ def load_model(
     Raises:
         ConfigurationError: no such model, weights or device, a checkpoint that does not fit, or a
             failed download.
+
+    Example:
+        >>> import ebcli
+        >>> ebcli.load_model().name
+        'efficientnet_lite0'
+        >>> net = ebcli.load_model("resnet18", weights="none").net
+        >>> net.training
+        False
     """
     name, where = _checked_name(name), _checked_device(device)
     enum = torchvision.models.get_model_weights(name)
