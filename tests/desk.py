@@ -11,13 +11,14 @@ from pathlib import Path
 
 import click
 from click.testing import CliRunner, Result
+from PIL import Image
 
 import ebcli.cli
 import ebcli.evaluate.cli
 
 ROOT = Path(__file__).parents[1]
 COMMANDS: dict[str, click.Command] = {"eb-saliency": ebcli.cli.main, "eb-benchmark": ebcli.evaluate.cli.main}
-LABELS = {"chelsea": 282, "coffee": 967, "mosaic": 967, "rocket": 657}
+LABELS = {"chelsea": 282, "coffee": 967, "mosaic": 967, "rocket": 657, "gradient": 0}
 
 # Commands of ours that no test can run, by a word in them, and why. Their options are checked.
 NOT_RUN = {
@@ -54,6 +55,7 @@ def lay(desk: Path) -> None:
     """Put the files there."""
     shutil.copytree(ROOT / "sample_images", desk / "sample_images")
     shutil.copytree(ROOT / "sample_images", desk / "photos", ignore=shutil.ignore_patterns("*.md"))
+    Image.linear_gradient("L").save(desk / "photos/gradient.jpg")  # a mosaic takes photos of four classes
     shutil.copy(ROOT / "sample_images/mosaic.jpg", desk / "img.jpg")
     (desk / "labels.csv").write_text("".join(f"{name}.jpg,{index}\n" for name, index in LABELS.items()))
     (desk / "LOC_synset_mapping.txt").write_text("".join(f"n{index:08} a name\n" for index in range(1000)))
@@ -88,7 +90,7 @@ def run_line(line: str) -> Result | None:
     # no processes of their own, which would have to import torch
     result = CliRunner().invoke(COMMANDS[words[0]], words[1:], piped, env={"EB_SALIENCY_WORKERS": "0"})
     assert result.exit_code == 0, f"{line}\n{result.output}"
-    assert result.stdout, line
+    assert result.output, line
     if words[0] == "eb-saliency" and not {"--json", "--list-models", "--list-layers", "--help"} & set(words):
         assert all(Path(path).is_file() for path in result.stdout.splitlines())
     return result
@@ -97,7 +99,10 @@ def run_line(line: str) -> Result | None:
 def run_script(script: str) -> None:
     """See that a script of a shell parses, and that our commands in it have valid options."""
     subprocess.run(["bash", "-n"], input=script, text=True, check=True)
-    check_mentioned(script.replace("\\\n", " "))
+    for line in script.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for at in [at for at, word in enumerate(words) if word in COMMANDS]:
+            check_options(words[at:])
 
 
 def check_mentioned(text: str) -> None:
