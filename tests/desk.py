@@ -29,7 +29,6 @@ NOT_RUN = {
 OTHERS = {
     "python3 -m venv": "installs; .ci/run does it",
     "pip install": "installs; .ci/run does it",
-    "pytest": "this is it",
     "mkdocs": "tests/test_site.py builds the site",
     "python benchmarks/": "measures for minutes",
     "python docs/make_pictures.py": "draws the pictures that are there",

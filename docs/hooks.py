@@ -1,0 +1,39 @@
+"""What MkDocs does for this site beyond its plug-ins."""
+
+from __future__ import annotations
+
+import html
+import re
+from pathlib import Path
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+# pages that stand beside docs/, and what their links are called from within
+BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
+LINKS = {"](docs/": "](", "](README.md": "](index.md", "](CHANGELOG.md": "](changelog.md"}
+
+# what pymdownx.arithmatex makes of $...$ and $$...$$
+FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Take in the pages that stand beside docs/."""
+    for path in (Path(config.config_file_path).with_name(name) for name in BESIDE):
+        if path.exists():
+            content = path.read_text(encoding="utf-8")
+            for link, within in LINKS.items():
+                content = content.replace(link, within)
+            files.append(File.generated(config, path.name.lower(), content=content))
+    return files
+
+
+def on_page_content(content: str, **_: Any) -> str:
+    """Make formulas MathML, which browsers show by themselves, without a script from elsewhere."""
+
+    def mathml(match: re.Match[str]) -> str:
+        return convert(html.unescape(match[2]), display="block" if match[1] == "div" else "inline")
+
+    return FORMULA.sub(mathml, content)
