@@ -34,13 +34,13 @@ def draw_map(
     saliency: Tensor | ArrayLike,
     transforms: ImageClassification | None = None,
     *,
-    style: str = RunPlan.style,
+    style: str = "overlay",
     cmap: str | None = None,
-    alpha: float = RunPlan.alpha,
+    alpha: float = 0.85,
     signed: bool = False,
     vmin: float | None = None,
     vmax: float | None = None,
-    percentile: float = RunPlan.percentile,
+    percentile: float = 100.0,
 ) -> Image.Image:
     """Lay a map on the image it explains, as the command does.
 
@@ -66,7 +66,7 @@ def draw_map(
     Raises:
         ConfigurationError: the map is not of shape (h, w), or an option is out of its range.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> from PIL import Image
         >>> image = Image.new("RGB", (640, 480), "white")
@@ -105,7 +105,7 @@ def png(result: ExcitationResult) -> bytes | None:
     groups = [shown[start : start + each] for start in range(0, len(shown), each)]
     rows = [("", group[start : start + _COLUMNS]) for group in groups for start in range(0, len(group), _COLUMNS)]
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
-    about = f"the first {len(shown)} of {len(tiles)} maps" if len(shown) < len(tiles) else f"{len(tiles)} maps"
+    about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
     file = io.BytesIO()
     arranged(name, about, rows, look).save(file, "PNG")
     return file.getvalue()

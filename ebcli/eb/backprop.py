@@ -37,7 +37,7 @@ class ExcitationResult:
             by its name and module: what arrived at neurons that no input of the right sign explains. What `mass` and
             these leave of 1 went past the layer, to constants or by another way.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
@@ -146,7 +146,7 @@ def excitation_backprop(
         ConfigurationError: the targets do not fit the logits.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))

@@ -67,7 +67,7 @@ def pass_through(
         keeps_zero: a zero stays zero, so that a silent neuron stays silent.
         gate: how clearly the values are made to be multiplied with; of two factors the lesser one is the signal.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch.overrides import wrap_torch_function
         >>> @wrap_torch_function(lambda a: (a,))
@@ -95,7 +95,7 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         signal: a, of any shape.
         linear: W; the bias takes no share and is not named.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch.nn import functional as F
         >>> from torch.overrides import wrap_torch_function
@@ -130,7 +130,7 @@ def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Te
     Raises:
         ValueError: there are not as many scales as signals.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch.overrides import wrap_torch_function
         >>> @wrap_torch_function(lambda a, b: (a, b))

@@ -41,7 +41,7 @@ class ExcitationMode(TorchFunctionMode):
         unsupported: what to do where the signal meets an operation that has no rule: ``"error"`` raises
             UnsupportedOpError on the way down, ``"gradient"`` uses its ordinary gradient and warns.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch import nn
         >>> net = nn.Linear(2, 2, bias=False)
@@ -148,7 +148,7 @@ def _constant(value: Any) -> Any:
 def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> Iterator[ExcitationMode]:
     """`ExcitationMode` as a context manager; the arguments are its own.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch import nn
         >>> net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
@@ -169,7 +169,7 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
     Raises:
         RuntimeError: it is on already.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> x = torch.tensor([2.0, -3.0], requires_grad=True)
         >>> ebcli.enable()
@@ -190,7 +190,7 @@ def disable() -> None:
     Raises:
         RuntimeError: it is not on.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> ebcli.enable()
         >>> ebcli.disable()

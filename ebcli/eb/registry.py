@@ -86,7 +86,7 @@ def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
         ValueError: a function has a rule already.
         TypeError: calls of a function cannot be seen by a function mode.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch.overrides import wrap_torch_function
         >>> @wrap_torch_function(lambda a: (a,))
@@ -116,7 +116,7 @@ def unregister(*functions: Callable[..., Any]) -> None:
     Raises:
         KeyError: a function has none.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> ebcli.unregister(torch.cumprod)
         Traceback (most recent call last):

@@ -29,7 +29,7 @@ class LinearMap:
         orientation: -1, 0 or +1 for each weight, broadcast: the sign of the scale in a batch norm that follows.
             None means +1 everywhere.
 
-    Example:
+    Examples:
         >>> import ebcli, torch
         >>> from torch.nn import functional as F
         >>> linear = ebcli.LinearMap(F.linear, torch.tensor([[1.0, -2.0]]))

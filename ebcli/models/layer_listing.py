@@ -57,7 +57,7 @@ def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None)
     Raises:
         LayerError: the network takes no input of that size.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> found = {layer.name: layer for layer in ebcli.layers(ebcli.load_model())}
         >>> found["features.11"].shape, found["features.11"].stride
@@ -85,7 +85,7 @@ def default_layer(loaded: LoadedModel) -> str:
     Raises:
         LayerError: no layer below the classifier has a spatial layout.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> ebcli.default_layer(ebcli.load_model())
         'features.11'

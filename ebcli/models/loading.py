@@ -40,7 +40,7 @@ class LoadedModel:
         categories: the class names in the order of the logits, or None where they are unknown.
         weights: the name of the weights, the checkpoint's path, or ``"none"``.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> from PIL import Image
         >>> loaded = ebcli.load_model()
@@ -82,7 +82,7 @@ def load_model(
         ConfigurationError: no such model, weights or device, a checkpoint that does not fit, or a
             failed download.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> ebcli.load_model().name
         'efficientnet_lite0'

@@ -17,7 +17,7 @@ def model_names() -> list[str]:
     completing a name or for refusing a wrong one. Where that source is not to be had (a frozen
     application), torchvision is imported after all.
 
-    Example:
+    Examples:
         >>> import ebcli
         >>> {"efficientnet_lite0", "resnet50", "vgg16"} <= set(ebcli.model_names())
         True
