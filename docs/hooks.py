@@ -34,6 +34,7 @@ def on_page_content(content: str, **_: Any) -> str:
     """Make formulas MathML, which browsers show by themselves, without a script from elsewhere."""
 
     def mathml(match: re.Match[str]) -> str:
-        return convert(html.unescape(match[2]), display="block" if match[1] == "div" else "inline")
+        formula = html.unescape(match[2])
+        return f"<p>{convert(formula, display='block')}</p>" if match[1] == "div" else convert(formula)
 
     return FORMULA.sub(mathml, content)
