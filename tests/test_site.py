@@ -32,7 +32,7 @@ class Page(HTMLParser):
         self.ids.add(given.get("id", ""))
         if tag == "a":
             self.leads.add(given.get("href", ""))
-        elif tag in ("img", "script", "iframe") and "src" in given:
+        elif tag in ("img", "script", "iframe") and given.get("src") and not given["src"].startswith("data:"):
             self.loads.add(given["src"])
         elif tag == "link" and given.get("rel") in ("stylesheet", "icon"):
             self.loads.add(given["href"])
