@@ -11,9 +11,15 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-# pages that stand beside docs/, and what their links are called from within
+# pages that stand beside docs/, and how links between those and these begin
 BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
-LINKS = {"](docs/": "](", "](README.md": "](index.md", "](CHANGELOG.md": "](changelog.md"}
+LINKS = {
+    "](docs/": "](",
+    "](../": "](",
+    "](README.md": "](index.md",
+    "](CHANGELOG.md": "](changelog.md",
+    "](CONTRIBUTING.md": "](contributing.md",
+}
 
 # what pymdownx.arithmatex makes of $...$ and $$...$$
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
@@ -23,11 +29,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Take in the pages that stand beside docs/."""
     for path in (Path(config.config_file_path).with_name(name) for name in BESIDE):
         if path.exists():
-            content = path.read_text(encoding="utf-8")
-            for link, within in LINKS.items():
-                content = content.replace(link, within)
-            files.append(File.generated(config, path.name.lower(), content=content))
+            files.append(File.generated(config, path.name.lower(), abs_src_path=str(path)))
     return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Turn links to where the files are into links to where the pages are."""
+    for link, page in LINKS.items():
+        markdown = markdown.replace(link, page)
+    return markdown
 
 
 def on_page_content(content: str, **_: Any) -> str:
