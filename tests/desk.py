@@ -30,6 +30,10 @@ NOT_RUN = {
 OTHERS = {
     "python3 -m venv": "installs; .ci/run does it",
     "pip install": "installs; .ci/run does it",
+    ".ci/check": "runs all tests, these among them",
+    "eval": "tests/test_completion.py tries it in each shell",
+    "_EB_SALIENCY_COMPLETE": "tests/test_completion.py tries it in each shell",
+    "docker": "needs Docker; tests/test_release.py looks at the Dockerfile",
     "mkdocs": "tests/test_site.py builds the site",
     "python benchmarks/": "measures for minutes",
     "python docs/make_pictures.py": "draws the pictures that are there",
@@ -72,6 +76,7 @@ def run_line(line: str) -> Result | None:
     Raises:
         AssertionError: it fails, its options are wrong, or it is unknown: run it, or list it above with a reason.
     """
+    line = line.removeprefix(".venv/bin/")
     subprocess.run(["bash", "-n", "-c", line], check=True)
     before, _, ours = line.rpartition(" | ")
     words = shlex.split(ours, comments=True)
@@ -79,6 +84,10 @@ def run_line(line: str) -> Result | None:
         return None
     if words[0] not in COMMANDS:
         assert any(line.startswith(known) for known in OTHERS), f"neither run nor known: {line}"
+        if words[0] == "docker":
+            check_options(
+                ["eb-saliency", *words[1 + [word.partition(":")[0] for word in words].index("eb-saliency") :]]
+            )
         return None
     if any(word.startswith(tuple(NOT_RUN)) for word in words):
         check_options(words)
@@ -91,7 +100,9 @@ def run_line(line: str) -> Result | None:
     result = CliRunner().invoke(COMMANDS[words[0]], words[1:], piped, env={"EB_SALIENCY_WORKERS": "0"})
     assert result.exit_code == 0, f"{line}\n{result.output}"
     assert result.output, line
-    if words[0] == "eb-saliency" and not {"--json", "--list-models", "--list-layers", "--help"} & set(words):
+    if words[0] == "eb-saliency" and not {"--json", "--list-models", "--list-layers", "--help", "--doctor"} & set(
+        words
+    ):
         assert all(Path(path).is_file() for path in result.stdout.splitlines())
     return result
 
