@@ -84,10 +84,9 @@ def run_line(line: str) -> Result | None:
         return None
     if words[0] not in COMMANDS:
         assert any(line.startswith(known) for known in OTHERS), f"neither run nor known: {line}"
-        if words[0] == "docker":
-            check_options(
-                ["eb-saliency", *words[1 + [word.partition(":")[0] for word in words].index("eb-saliency") :]]
-            )
+        if words[:2] == ["docker", "run"]:  # what follows the image's name is for the command
+            image = [word.partition(":")[0] for word in words].index("eb-saliency")
+            check_options(["eb-saliency", *words[image + 1 :]])
         return None
     if any(word.startswith(tuple(NOT_RUN)) for word in words):
         check_options(words)
