@@ -19,6 +19,7 @@ from ebcli.errors import (
 from ebcli.lazy import lazily
 
 if TYPE_CHECKING:
+    from ebcli.display import draw_map
     from ebcli.eb import (
         ExcitationMode,
         ExcitationResult,
@@ -48,6 +49,7 @@ _HOME = {
     "check_rule": "ebcli.eb",
     "default_layer": "ebcli.models",
     "disable": "ebcli.eb",
+    "draw_map": "ebcli.display",
     "enable": "ebcli.eb",
     "excitation_backprop": "ebcli.eb",
     "excitation_mode": "ebcli.eb",
@@ -79,6 +81,7 @@ __all__ = [
     "check_rule",
     "default_layer",
     "disable",
+    "draw_map",
     "enable",
     "excitation_backprop",
     "excitation_mode",

@@ -29,7 +29,9 @@ _SECONDARY = (90, 90, 90)
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
+    """A picture with a title above it and notes below."""
+
     picture: Image.Image
     title: str
     notes: tuple[str, ...]
@@ -57,12 +59,12 @@ def panel(image: Image.Image, place: Placement, explained: Explained, look: Look
     place = Placement(place.left * x, place.top * y, place.right * x, place.bottom * y)
     small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
-    photo = _Tile(small, "photo", (f"{image.width} × {image.height} pixels",))
+    photo = Tile(small, "photo", (f"{image.width} × {image.height} pixels",))
     rows = []
     for k, (index, category) in enumerate(zip(explained.classes, explained.names, strict=True)):
         maps = [shown for at in explained.layers for shown in _maps(at, k)]
         tiles = [
-            _Tile(_on_white(picture(small, map_, place, look)), title, (*notes, _peak(map_, place, size, look)))
+            Tile(_on_white(picture(small, map_, place, look)), title, (*notes, peak_note(map_, place, size, look)))
             for map_, title, notes in maps
         ]
         heading = f"{category or f'class {index}'}, probability {explained.scores[k]:.3f}"
@@ -71,7 +73,7 @@ def panel(image: Image.Image, place: Placement, explained: Explained, look: Look
         named = [replace(tiles[1], title=heading, notes=tiles[1].notes) for heading, tiles in rows]
         flow = [photo, *named]
         rows = [("", flow[start : start + _COLUMNS]) for start in range(0, len(flow), _COLUMNS)]
-    return _arranged(name, about, rows, look)
+    return arranged(name, about, rows, look)
 
 
 def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tuple[str, ...]]]:
@@ -85,14 +87,15 @@ def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tup
         yield at.marginal[k], f"{at.layer}, marginal", (grid, mass)
 
 
-def _peak(map_: NDArray[np.float32], place: Placement, size: tuple[int, int], look: Look) -> str:
+def peak_note(map_: NDArray[np.float32], place: Placement, size: tuple[int, int], look: Look) -> str:
+    """How high a map reaches that is drawn at a place of a picture, in words."""
     if is_blank_on(size, map_, place, look.signed):
         return "nothing to show" if np.isfinite(map_).all() else "not finite: nothing to show"
     return f"peak {map_.max() * map_.size:.3g}"
 
 
-def _arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[_Tile]]], look: Look) -> Image.Image:
-    """Rows of tiles below the photo's name, each row below its heading, and the scale at the bottom."""
+def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], look: Look) -> Image.Image:
+    """Rows of tiles below a name, each row below its heading, and the scale at the bottom."""
     width = max(_NARROWEST, *(tile.picture.width for _, tiles in rows for tile in tiles)) + _GAP
     height = max(tile.picture.height for _, tiles in rows for tile in tiles)
     lines = 1 + max(len(tile.notes) for _, tiles in rows for tile in tiles)

@@ -1,4 +1,4 @@
-"""docs/own-models.md: each command line runs as it stands there, in a directory with the files that it names."""
+"""docs/own-models.md, and what the README has of it: each command line runs, in a directory with the files it names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ from ebcli.models import load_model
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/own-models.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+COMMANDS += re.findall(r"^eb-saliency --model (?:timm/|hf/|nets\.py:).*$", README, re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     (folder / "photos").mkdir()
     shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "photos")
+    shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "img.jpg")
     shutil.copy(ROOT / "docs/examples/nets.py", folder)
     torch.manual_seed(0)
     torch.save(load_model(f"{folder}/nets.py:small").net.state_dict(), folder / "finetuned.pth")
@@ -64,7 +67,7 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(pictures) == (2 if "--top-k" in arguments else 1)
     assert all(Path(picture).is_file() for picture in pictures)
     if "--classes" in arguments:
-        assert re.search(r"chelsea\.jpg\.\d-class-[a-j]\.png$", pictures[0])
+        assert re.search(r"(chelsea|img)\.jpg\.\d-class-[a-j]\.png$", pictures[0])
 
 
 def test_the_checkpoint_that_does_not_fit_is_told_as_on_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from ebcli.maps import saliency_map
 
 @dataclass(frozen=True)
 class ExcitationResult:
-    """What :func:`excitation_backprop` found, for B images; with K targets for each, K follows B in every shape.
+    """What `excitation_backprop` found, for B images; with K targets for each, K follows B in every shape.
 
     Attributes:
         relevance: the layer's share of probability, shaped like its output: (B, ...) or (B, K, ...). Never
@@ -36,6 +36,16 @@ class ExcitationResult:
         losses: where `explain_losses` asked for it, (B,) or (B, K) for each operation that has swallowed something,
             by its name and module: what arrived at neurons that no input of the right sign explains. What `mass` and
             these leave of 1 went past the layer, to constants or by another way.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> result = ebcli.excitation_backprop(net, torch.rand(2, 3, 8, 8), targets=[[1, 2], [3, 4]], layer="1")
+        >>> result.relevance.shape, result.maps.shape, result.mass.shape
+        (torch.Size([2, 2, 8, 6, 6]), torch.Size([2, 2, 6, 6]), torch.Size([2, 2]))
+        >>> torch.allclose(result.maps.sum((2, 3)), result.mass)
+        True
     """
 
     relevance: Tensor
@@ -58,6 +68,12 @@ class ExcitationResult:
         flat = self.relevance.reshape(-1, *self.layer_shape[1:])
         maps = saliency_map(flat, self.input_shape, layer=self.layer)
         return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])
+
+    def _repr_png_(self) -> bytes | None:
+        """What notebooks show."""
+        from ebcli.display import png  # drawing is none of the method's business
+
+        return png(self)
 
 
 @overload
@@ -130,11 +146,21 @@ def excitation_backprop(
         ConfigurationError: the targets do not fit the logits.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
-    Example:
-        >>> net = torch.nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
-        >>> result = excitation_backprop(net, torch.rand(2, 3, 8, 8), [[1, 2], [3, 4]], layer="1")
-        >>> result.relevance.shape, result.maps.shape, result.mass.shape
-        (torch.Size([2, 2, 8, 6, 6]), torch.Size([2, 2, 6, 6]), torch.Size([2, 2]))
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> images = torch.rand(2, 3, 8, 8)
+        >>> ebcli.excitation_backprop(net, images, targets=4, layer="1").maps.shape  # one class for both images
+        torch.Size([2, 6, 6])
+        >>> ebcli.excitation_backprop(net, images, [4, 7], "1", contrastive=True).maps.shape  # each has its own
+        torch.Size([2, 6, 6])
+        >>> likeliest = lambda logits: logits.topk(3).indices
+        >>> ebcli.excitation_backprop(net, images, likeliest, "1").maps.shape  # three for each
+        torch.Size([2, 3, 6, 6])
+        >>> coarse, fine = ebcli.excitation_backprop(net, images, 4, layer=["1", None])
+        >>> fine.maps.shape
+        torch.Size([2, 8, 8])
     """
     if not isinstance(inputs, Tensor):
         raise ConfigurationError(f"the inputs are a {type(inputs).__name__}, but a tensor (B, ...) is needed")

@@ -66,6 +66,18 @@ def pass_through(
         nonnegative: no value is ever below zero.
         keeps_zero: a zero stays zero, so that a silent neuron stays silent.
         gate: how clearly the values are made to be multiplied with; of two factors the lesser one is the signal.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a: (a,))
+        ... def squared(a):
+        ...     return a * a
+        >>> @ebcli.rule(squared)
+        ... def squared_rule(call, a):
+        ...     return ebcli.pass_through(call, a, nonnegative=True, keeps_zero=True)
+        >>> ebcli.check_rule(squared, torch.randn(2, 3, requires_grad=True))
+        True
     """
     if not keeps_zero:
         _let_reach_silent(signal)
@@ -82,6 +94,19 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         call: the call to answer.
         signal: a, of any shape.
         linear: W; the bias takes no share and is not named.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.nn import functional as F
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a, weight: (a, weight))
+        ... def scores(a, weight):
+        ...     return a @ weight.T
+        >>> @ebcli.rule(scores)
+        ... def scores_rule(call, a, weight):
+        ...     return ebcli.weighted_sum(call, a, ebcli.LinearMap(F.linear, weight))
+        >>> ebcli.check_rule(scores, (torch.randn(2, 4, requires_grad=True), torch.randn(3, 4)))
+        True
     """
     if carries_signal(linear.weight):
         return NotImplemented  # the rule is for fixed weights
@@ -97,7 +122,25 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
 def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
     """A sum of signals, each times its scale: shared by their contributions of the result's sign.
 
-    Only operands that carry the signal are given; what comes from parameters and constants alone is a bias.
+    Args:
+        call: the call to answer.
+        signals: the operands that carry the signal; what comes from parameters and constants alone is a bias.
+        scales: what each of them is multiplied by.
+
+    Raises:
+        ValueError: there are not as many scales as signals.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a, b: (a, b))
+        ... def difference(a, b):
+        ...     return a - 2 * b
+        >>> @ebcli.rule(difference)
+        ... def difference_rule(call, a, b):
+        ...     return ebcli.shared(call, (a, b), (1, -2))
+        >>> ebcli.check_rule(difference, (torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)))
+        True
     """
     if len(signals) != len(scales):
         raise ValueError(f"{call.site}: there are {len(signals)} signals and {len(scales)} scales")

@@ -61,9 +61,10 @@ def check_rule(
         UnsupportedOpError: an operation in `fn` has no rule.
         ValueError: no input requires grad, or `passes_through` does not fit the shapes.
 
-    Example:
+    Examples:
+        >>> import ebcli, torch
         >>> x = torch.randn(2, 3, 5, 5, requires_grad=True)
-        >>> check_rule(torch.nn.Conv2d(3, 4, 3, stride=2), x)
+        >>> ebcli.check_rule(torch.nn.Conv2d(3, 4, 3, stride=2), x)
         True
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)

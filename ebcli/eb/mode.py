@@ -33,16 +33,24 @@ class ExcitationMode(TorchFunctionMode):
 
     The signal is every tensor that requires grad and is no parameter. Values computed inside are bit-identical
     to those outside; only what ``torch.autograd.grad`` returns for them is another thing: given a prior over the
-    outputs, the probability of each input. Parameters get nothing. The mode holds in its own thread only.
-
-        with ExcitationMode():
-            logits = net(x)                                   # x (B, C, H, W) requires grad
-        relevance, = torch.autograd.grad(logits, x, prior)    # (B, C, H, W)
+    outputs, the probability of each input. Parameters get nothing. The mode holds in its own thread only, and uses
+    the network as it is: put it in evaluation mode first.
 
     Args:
         net: the network whose module names messages are to use; without it they say the modules' types.
         unsupported: what to do where the signal meets an operation that has no rule: ``"error"`` raises
             UnsupportedOpError on the way down, ``"gradient"`` uses its ordinary gradient and warns.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Linear(2, 2, bias=False)
+        >>> net.weight.data = torch.tensor([[1.0, 3.0], [-2.0, 5.0]])
+        >>> x = torch.ones(1, 2, requires_grad=True)
+        >>> with ebcli.ExcitationMode():
+        ...     logits = net(x)
+        >>> torch.autograd.grad(logits, x, torch.tensor([[1.0, 0.0]]))[0]  # all probability on the first output
+        tensor([[0.2500, 0.7500]])
     """
 
     def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
@@ -138,16 +146,37 @@ def _constant(value: Any) -> Any:
 
 @contextmanager
 def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> Iterator[ExcitationMode]:
-    """:class:`ExcitationMode` as a context manager; the arguments are its own."""
+    """`ExcitationMode` as a context manager; the arguments are its own.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
+        >>> x = torch.rand(1, 3, 4, 4, requires_grad=True)
+        >>> with ebcli.excitation_mode(net):
+        ...     logits = net(x)
+        >>> (relevance,) = torch.autograd.grad(logits, x, torch.eye(5)[[2]])  # of class 2
+        >>> relevance.shape, bool((relevance >= 0).all())
+        (torch.Size([1, 3, 4, 4]), True)
+    """
     with ExcitationMode(net, unsupported=unsupported) as mode:
         yield mode
 
 
 def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
-    """Turn Excitation Backprop on in this thread until :func:`disable`; the arguments are ExcitationMode's.
+    """Turn Excitation Backprop on in this thread until `disable`; the arguments are ExcitationMode's.
 
     Raises:
         RuntimeError: it is on already.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> x = torch.tensor([2.0, -3.0], requires_grad=True)
+        >>> ebcli.enable()
+        >>> y = x.tanh()
+        >>> ebcli.disable()
+        >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output: it gets all
+        tensor([1., 1.])
     """
     if getattr(_enabled, "mode", None) is not None:
         raise RuntimeError("excitation backprop is enabled already in this thread")
@@ -156,10 +185,18 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
 
 
 def disable() -> None:
-    """Turn off what :func:`enable` turned on in this thread.
+    """Turn off what `enable` turned on in this thread.
 
     Raises:
         RuntimeError: it is not on.
+
+    Examples:
+        >>> import ebcli
+        >>> ebcli.enable()
+        >>> ebcli.disable()
+        >>> ebcli.disable()
+        Traceback (most recent call last):
+        RuntimeError: excitation backprop is not enabled in this thread
     """
     mode = getattr(_enabled, "mode", None)
     if mode is None:

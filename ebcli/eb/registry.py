@@ -72,19 +72,31 @@ def spellings(*names: str) -> list[Callable[..., Any]]:
 
 
 def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
-    """Register an excitation rule for functions, in every :class:`ExcitationMode` from now on.
+    """Register an excitation rule for functions, in every `ExcitationMode` from now on.
 
     The rule is called as ``rule(call, *args, **kwargs)`` with the function's own arguments when one of them
-    carries the signal, and returns the function's value. It is made with :func:`pass_through`,
-    :func:`weighted_sum` or :func:`shared`:
+    carries the signal, and returns the function's value. It is made with `pass_through`,
+    `weighted_sum` or `shared`.
 
-        @ebcli.rule(my_linear)
-        def my_linear_rule(call, input, weight, bias=None):
-            return ebcli.weighted_sum(call, input, LinearMap(F.linear, weight))
+    Args:
+        functions: what the rule answers; functions of PyTorch, or of your own that
+            ``torch.overrides.wrap_torch_function`` has wrapped.
 
     Raises:
         ValueError: a function has a rule already.
         TypeError: calls of a function cannot be seen by a function mode.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a: (a,))
+        ... def cube(a):
+        ...     return a**3
+        >>> @ebcli.rule(cube)
+        ... def cube_rule(call, a):
+        ...     return ebcli.pass_through(call, a, keeps_zero=True)
+        >>> ebcli.check_rule(cube, torch.randn(4, requires_grad=True))
+        True
     """
     for function in functions:
         if function in RULES:
@@ -99,7 +111,17 @@ def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
 
 
 def unregister(*functions: Callable[..., Any]) -> None:
-    """Take back the rules of functions. Raises KeyError for one that has none."""
+    """Take back the rules of functions, PyTorch's own included.
+
+    Raises:
+        KeyError: a function has none.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> ebcli.unregister(torch.cumprod)
+        Traceback (most recent call last):
+        KeyError: "there is no rule for 'cumprod'"
+    """
     for function in functions:
         if function not in RULES:
             raise KeyError(f"there is no rule for {getattr(function, '__name__', function)!r}")

@@ -28,6 +28,13 @@ class LinearMap:
             no channels, so that batch norm cannot be folded in.
         orientation: -1, 0 or +1 for each weight, broadcast: the sign of the scale in a batch norm that follows.
             None means +1 everywhere.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.nn import functional as F
+        >>> linear = ebcli.LinearMap(F.linear, torch.tensor([[1.0, -2.0]]))
+        >>> linear.halves(both=True)
+        (tensor([[1., 0.]]), tensor([[0., 2.]]))
     """
 
     apply: Callable[..., Tensor]

@@ -27,7 +27,8 @@ def perturbation_curve(
 
     Args:
         score: images (N, C, H, W) to one number each, (N,).
-        start, end: (C, H, W).
+        start: the first image, (C, H, W).
+        end: the last one, (C, H, W).
         saliency: (H, W), signed or not; one with values that are not finite says nothing, as a constant one.
         steps: in how many equal parts the pixels are exchanged, at least 1.
         generator: decides on the order of equal values; None for the same each time.

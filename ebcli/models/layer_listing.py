@@ -57,6 +57,12 @@ def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None)
 
     Raises:
         LayerError: the network takes no input of that size.
+
+    Examples:
+        >>> import ebcli
+        >>> found = {layer.name: layer for layer in ebcli.layers(ebcli.load_model())}
+        >>> found["features.11"].shape, found["features.11"].stride
+        ((112, 14, 14), 16.0)
     """
     if input_size is None:
         input_size = loaded.transforms.crop_size[0]
@@ -80,6 +86,13 @@ def default_layer(loaded: LoadedModel) -> str:
 
     Raises:
         LayerError: no layer below the classifier has a spatial layout.
+
+    Examples:
+        >>> import ebcli
+        >>> ebcli.default_layer(ebcli.load_model())
+        'features.11'
+        >>> ebcli.default_layer(ebcli.load_model("resnet18", weights="none"))
+        'layer3'
     """
     for pattern, choose in _SETTLED:
         if pattern.fullmatch(loaded.name):

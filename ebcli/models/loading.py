@@ -35,6 +35,15 @@ class LoadedModel:
         categories: the class names in the order of the logits, or None where they are unknown.
         weights: the name of the weights, the checkpoint's path, or ``"none"``.
         files: what it was made of, as far as that can change under the same name: a checkpoint, a factory's file.
+
+    Examples:
+        >>> import ebcli
+        >>> from PIL import Image
+        >>> loaded = ebcli.load_model()
+        >>> loaded.transforms(Image.open("sample_images/coffee.jpg")).shape
+        torch.Size([3, 224, 224])
+        >>> loaded.categories[967]
+        'espresso'
     """
 
     name: str
@@ -55,14 +64,11 @@ def load_model(
 ) -> LoadedModel:
     """Build a classifier, fill it with weights and put it on a device.
 
-        load_model()                                       # EfficientNet-Lite0, needs no download
-        load_model("vgg16")                                # torchvision's best weights
-        load_model("resnet50", weights="IMAGENET1K_V1")
-        load_model("resnet50", weights="finetuned.pth")    # any number of classes
-        load_model("resnet50", weights="none")             # untrained
-        load_model("timm/convnext_tiny")                   # of timm
-        load_model("hf/microsoft/resnet-50")               # of Hugging Face; or a directory, hf/my_model
-        load_model("nets.py:small", classes="labels.txt")  # what small() in nets.py returns; runs that file
+    Without a name it is the bundled EfficientNet-Lite0, which needs no download. ``load_model("vgg16")`` takes
+    torchvision's best weights, ``load_model("resnet50", weights="finetuned.pth")`` a checkpoint of your own,
+    ``load_model("timm/convnext_tiny")`` and ``load_model("hf/microsoft/resnet-50")`` networks of timm and Hugging Face
+    (``hf/my_model`` one in a directory), and ``load_model("nets.py:small", classes="labels.txt")`` what the function
+    ``small`` in nets.py returns; that file is run.
 
     A checkpoint file sets the number of classes; a network of torchvision or timm with 1000 is taken to know
     ImageNet's. Untrained networks are the same in each call, and the caller's random numbers are left alone.
@@ -79,6 +85,14 @@ def load_model(
     Raises:
         ConfigurationError: no such model, weights or device, a checkpoint, class names or a preprocessing that do
             not fit, or a failed download.
+
+    Examples:
+        >>> import ebcli
+        >>> ebcli.load_model().name
+        'efficientnet_lite0'
+        >>> net = ebcli.load_model("resnet18", weights="none").net
+        >>> net.training
+        False
     """
     where = _checked_device(device)
     own = _names(classes)

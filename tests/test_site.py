@@ -1,0 +1,80 @@
+"""The site as it is built: all pages hang together, and nothing is fetched from elsewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import ebcli
+
+ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.slow  # .ci/run builds the site as well, and is as strict
+
+
+class Page(HTMLParser):
+    """What a page loads, and where it leads."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.loads: set[str] = set()
+        self.leads: set[str] = set()
+        self.ids: set[str] = set()
+        self.path = path
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.ids.add(given.get("id", ""))
+        if tag == "a":
+            self.leads.add(given.get("href", ""))
+        elif tag in ("img", "script", "iframe") and given.get("src") and not given["src"].startswith("data:"):
+            self.loads.add(given["src"])
+        elif tag == "link" and given.get("rel") in ("stylesheet", "icon"):
+            self.loads.add(given["href"])
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
+    """All pages but the one for wrong addresses, by their file names."""
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
+    assert done.returncode == 0, done.stderr
+    return {path.name: Page(path) for path in folder.glob("*.html") if path.name != "404.html"}
+
+
+def test_every_page_is_reached_from_the_first(site: dict[str, Page]) -> None:
+    seen, waiting = {"index.html"}, ["index.html"]
+    while waiting:
+        led = {link.partition("#")[0].removeprefix("./") for link in site[waiting.pop()].leads}
+        new = {link for link in led if link in site} - seen
+        seen |= new
+        waiting += new
+    assert seen == set(site)
+    assert {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")} < seen
+
+
+def test_all_that_is_loaded_is_there(site: dict[str, Page]) -> None:
+    for name, page in site.items():
+        for link in page.loads:
+            assert (page.path.parent / link.partition("?")[0]).is_file(), f"{name} loads {link}"
+
+
+def test_the_reference_has_all_public_names(site: dict[str, Page]) -> None:
+    missing = {name for name in ebcli.__all__ if name != "__version__"}
+    for module in ("ebcli", "ebcli.errors"):
+        missing -= {name for name in missing if f"{module}.{name}" in site["api.html"].ids}
+    assert not missing
+    text = site["api.html"].path.read_text(encoding="utf-8")
+    assert not re.search(r":(func|class):", text)
+
+
+def test_formulas_are_mathml(site: dict[str, Page]) -> None:
+    text = site["method.html"].path.read_text(encoding="utf-8")
+    assert text.count("<math") > 10
+    assert "arithmatex" not in text
