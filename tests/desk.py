@@ -25,7 +25,7 @@ NOT_RUN = {
     "ray": "needs a Ray cluster; tests/cluster runs them on clusters",
     "pointing": "needs VOC, COCO and networks with their classes; tests/evaluate runs it on data sets of that form",
     **dict.fromkeys(
-        ("timm/", "hf/", "nets.py:", "finetuned"), "needs checkpoints; tests/test_own_models.py makes them"
+        ("timm/", "hf/", "nets.py:", "finetuned"), "needs networks and checkpoints; tests/test_own_models.py makes them"
     ),
     "s3://": "needs a bucket with photos; tests/test_storage.py has one",
 }

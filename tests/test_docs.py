@@ -19,13 +19,13 @@ import pytest
 import yaml
 from desk import ROOT, check_mentioned, lay, run_line, run_script
 
+import ebcli.network
+from ebcli.eb.registry import RULES
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-import ebcli.network
-from ebcli.eb.registry import RULES
 
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
