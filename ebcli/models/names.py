@@ -17,6 +17,11 @@ def model_names() -> list[str]:
     """The names of networks that can be told, sorted: those of torchvision and the bundled one, then plug-ins' own.
 
     Those of timm and of the hub of Hugging Face are too many.
+
+    Examples:
+        >>> import ebcli
+        >>> {"efficientnet_lite0", "resnet50", "vgg16"} <= set(ebcli.model_names())
+        True
     """
     return [*torchvision_names(), *plugin_names()]
 
@@ -28,11 +33,6 @@ def torchvision_names() -> list[str]:
     They are read from torchvision's source, for importing it takes seconds, too long for ``--help``, for
     completing a name or for refusing a wrong one. Where that source is not to be had (a frozen
     application), torchvision is imported after all.
-
-    Examples:
-        >>> import ebcli
-        >>> {"efficientnet_lite0", "resnet50", "vgg16"} <= set(ebcli.model_names())
-        True
     """
     spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
     folders = (spec.submodule_search_locations if spec else None) or []

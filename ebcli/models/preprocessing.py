@@ -20,8 +20,6 @@ Channels = float | Sequence[float]
 class Preprocessing:
     """Settings that replace a preset's own; None leaves the preset's.
 
-        Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.25, 0.25))
-
     Attributes:
         resize: the shorter side's new length, in pixels.
         crop: the side of the square that is then cut out of the centre, which is the network's input.
@@ -30,6 +28,13 @@ class Preprocessing:
 
     Raises:
         ConfigurationError: a value is out of its range.
+
+    Examples:
+        >>> import ebcli
+        >>> small = ebcli.Preprocessing(resize=72, crop=64, mean=0.5)
+        >>> loaded = ebcli.load_model("resnet18", weights="none", preprocessing=small)
+        >>> loaded.transforms.crop_size, loaded.transforms.std
+        ([64], [0.229, 0.224, 0.225])
     """
 
     resize: int | None = None

@@ -69,9 +69,10 @@ def test_a_factory_in_a_file(folder: Path) -> None:
 
 
 def test_a_factory_in_a_module(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "code/nets.py").rename(folder / "code/nets_of_mine.py")
     monkeypatch.syspath_prepend(str(folder / "code"))
-    assert load_model("nets:complete").categories == ("cat", "dog")
-    del sys.modules["nets"]
+    assert load_model("nets_of_mine:complete").categories == ("cat", "dog")
+    del sys.modules["nets_of_mine"]
 
 
 def test_what_the_network_says_of_itself_counts_unless_the_user_says_otherwise() -> None:

@@ -22,20 +22,23 @@ DEFAULT = "DEFAULT"
 class Source(ABC):
     """One network of a source, before it is built. A subclass is a source: it knows how its networks are made.
 
-    Only ``build`` must be written:
-
-        class Acme(ebcli.Source):
-            def build(self, num_classes=None):
-                return nets.build(self.name, classes=num_classes or 10)
-
-    What the methods are called with as ``weights`` is ``"none"``, the path of a checkpoint, or a name that
-    ``published`` returned.
+    Only ``build`` must be written. What the methods are called with as ``weights`` is ``"none"``, the path of a
+    checkpoint, or a name that ``published`` returned.
 
     Args:
         name: what follows the source's prefix: ``tiny`` in ``acme/tiny``.
 
     Raises:
         ConfigurationError: there is no such network.
+
+    Examples:
+        >>> import ebcli
+        >>> from torch import nn
+        >>> class Acme(ebcli.Source):
+        ...     def build(self, num_classes=None):
+        ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes or 10))
+        >>> Acme("tiny").build(num_classes=2)[1].out_features
+        2
     """
 
     def __init__(self, name: str) -> None:
