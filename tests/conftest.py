@@ -9,6 +9,8 @@ import torch
 from commands import DONE, finished
 from runs import tiny_model
 
+from ebcli.eb.registry import RULES
+
 torch.set_num_threads(1)  # the tests run in several processes at once
 
 
@@ -25,3 +27,12 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ebcli.network.load_model", tiny_model)
     return tmp_path
+
+
+@pytest.fixture
+def same_rules_afterwards() -> Iterator[None]:
+    """Rules that a test registers are gone behind it."""
+    before = dict(RULES)
+    yield
+    RULES.clear()
+    RULES.update(before)

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,25 +20,18 @@ import yaml
 from desk import ROOT, check_mentioned, lay, run_line, run_script
 
 import ebcli.network
-from ebcli.eb.registry import RULES
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
 
+pytestmark = pytest.mark.usefixtures("same_rules_afterwards")
+
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 INSTRUCTION = re.compile(r"(ARG|CMD|COPY|ENTRYPOINT|ENV|EXPOSE|FROM|LABEL|RUN|USER|VOLUME|WORKDIR) \S")
-
-
-@pytest.fixture(autouse=True)
-def same_rules_afterwards() -> Iterator[None]:
-    before = dict(RULES)
-    yield
-    RULES.clear()
-    RULES.update(before)
 
 
 @pytest.fixture

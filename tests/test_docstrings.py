@@ -6,26 +6,18 @@ import doctest
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import ebcli
-from ebcli.eb.registry import RULES
+
+pytestmark = pytest.mark.usefixtures("same_rules_afterwards")
 
 MODULES = [module.name for module in pkgutil.walk_packages(ebcli.__path__, "ebcli.") if "__main__" not in module.name]
 ERRORS = [name for name in ebcli.__all__ if name.endswith("Error")]
 PUBLIC = sorted({*ebcli.__all__} - {*ERRORS, "__version__"})
 ROOT = Path(__file__).parents[1]
-
-
-@pytest.fixture(autouse=True)
-def same_rules_afterwards() -> Iterator[None]:
-    before = dict(RULES)
-    yield
-    RULES.clear()
-    RULES.update(before)
 
 
 def examples(docstring: str, name: str) -> doctest.DocTest:
