@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import libraries
 import pytest
 import torch
@@ -63,3 +65,12 @@ def test_what_has_no_rule_is_named() -> None:
     net = transformers.FocalNetForImageClassification(config).eval()
     with pytest.raises(ebcli.UnsupportedOpError, match=r"mul in focalnet.encoder.stages.0.layers.0.modulation"):
         ebcli.excitation_backprop(net, torch.rand(1, 3, 64, 64), 0)
+
+
+def test_the_table_has_every_network() -> None:
+    table = (Path(__file__).parents[1] / "docs/models.md").read_text(encoding="utf-8")
+    lines = [line for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(line.split("`")[1] for line in lines) == sorted(
+        [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *NAMES]
+    )
+    assert all(line.endswith(" yes |") for line in lines)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import libraries
 import pytest
 import torch
 import zoo
@@ -163,10 +162,3 @@ def test_default_layer_is_the_documented_one(name):
     assert f"| `{layer}` |" in row
     stride = {found.name: found.stride for found in layers(loaded)}[layer]
     assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer
-
-
-def test_the_table_has_every_network():
-    lines = [line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith("| `")]
-    expected = [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *libraries.TIMM, *libraries.HUGGING_FACE]
-    assert sorted(line.split("`")[1] for line in lines) == sorted(expected)
-    assert all(line.endswith(" yes |") for line in lines)
