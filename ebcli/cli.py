@@ -207,7 +207,7 @@ class _Shard(click.ParamType):
     "--engine",
     type=click.Choice(ENGINES, case_sensitive=False),
     default=RunPlan.engine,
-    help="Work on this machine, or on a Ray cluster (needs ebcli[ray]).",
+    help="Work on this machine, or on a Ray cluster (needs the package ray[data]).",
 )
 @click.option(
     "--ray-address",

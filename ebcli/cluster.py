@@ -36,9 +36,7 @@ try:
     import ray.data
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as missing:
-    raise ConfigurationError(
-        f"the engine ray needs Ray ({missing}): install it with pip install 'ebcli[ray]'"
-    ) from missing
+    raise ConfigurationError(f"the engine ray needs Ray ({missing}): pip install 'ray[data]'") from missing
 
 # A part of the list goes through as a whole. So many batches are enough for Ray's own work not to count, and few enough
 # to be done again where a machine is lost.

@@ -64,7 +64,8 @@ def draw_map(
         A picture of the image's size, RGB, or RGBA for the style `mask`; twice as wide for `side-by-side`.
 
     Raises:
-        ConfigurationError: the map is not of shape (h, w), or an option is out of its range.
+        ConfigurationError: the image is none of Pillow's, the map is not of shape (h, w), or an option is out of its
+            range.
 
     Examples:
         >>> import ebcli
@@ -74,11 +75,13 @@ def draw_map(
         (640, 480)
     """
     look = _look(style=style, cmap=cmap, alpha=alpha, signed=signed, vmin=vmin, vmax=vmax, percentile=percentile)
+    if not isinstance(image, Image.Image):
+        raise ConfigurationError(f"the image is a {type(image).__name__}: open it with PIL.Image.open")
     cells = _array(saliency)
     if cells.ndim != 2 or not cells.size:
         raise ConfigurationError(
-            f"the map has the shape {cells.shape}, but one map (h, w) is drawn at a time: take it out of the batch, "
-            "as in result.maps[0]"
+            f"the map has the shape {cells.shape}, but one map (h, w) is drawn at a time: take one out, as in "
+            f"maps[{', '.join('0' * max(1, cells.ndim - 2))}]"
         )
     whole = Placement(0, 0, *image.size)
     place = whole if transforms is None else placement(image.size, Geometry.of(transforms))

@@ -8,8 +8,12 @@ from typing import Any
 from ebcli.errors import ConfigurationError
 
 
-def needed(module: str, extra: str = "compare") -> Any:
+def needed(module: str, package: str | None = None) -> Any:
     """A module of a package in an extra.
+
+    Args:
+        module: what to import.
+        package: what to install for it; None if that has the name of the module's root.
 
     Raises:
         ConfigurationError: it is not installed.
@@ -17,5 +21,5 @@ def needed(module: str, extra: str = "compare") -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        package = module.partition(".")[0]
-        raise ConfigurationError(f"this takes the package {package}: pip install 'ebcli[{extra}]'") from error
+        name = package or module.partition(".")[0]
+        raise ConfigurationError(f"this takes the package {name}: pip install {name}") from error

@@ -6,13 +6,16 @@ import os
 import tarfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
 from ebcli.errors import EbcliError, ImageError
 from ebcli.output import PRIVATE, canonical
 from ebcli.storage import Span, Stamp, members, read, url_of, walk
+
+_COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
+_UNPACK = "it is a compressed tar file, in which nothing can be read by itself: make it a plain .tar, or unpack it"
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,10 @@ class Source:
         except EbcliError:
             raise
         except OSError as error:
-            raise ImageError(error.strerror or str(error)) from error
+            # for URLs, the name and nothing else
+            why = f"it cannot be found ({error.__cause__ or 'the server has no such file'})"
+            is_bare = isinstance(error, FileNotFoundError) and not error.strerror
+            raise ImageError(why if is_bare else error.strerror or str(error)) from error
         except Exception as error:  # each kind of server has errors of its own
             raise ImageError(f"it cannot be read: {error or type(error).__name__}") from error
 
@@ -99,7 +105,8 @@ def _unpacked(files: Iterable[tuple[Source, Path]]) -> Iterator[tuple[Source, Pa
     """The same files, those inside of tar files in place of these."""
     for source, relative in files:
         if source.path.suffix.lower() != ".tar":
-            yield source, relative
+            is_packed = source.named and source.path.name.lower().endswith(_COMPRESSED)
+            yield replace(source, problem=_UNPACK) if is_packed else source, relative
             continue
         try:
             for path, span in members(source.path):

@@ -130,4 +130,4 @@ def _system(scheme: str) -> Any:
 
         return fsspec.filesystem(scheme)
     except (ImportError, ValueError) as error:
-        raise ConfigurationError(f"{scheme}:// cannot be read ({error}): try pip install 'ebcli[remote]'") from error
+        raise ConfigurationError(f"{scheme}:// cannot be read: {error}") from error

@@ -78,7 +78,7 @@ def report_findings(findings: Iterable[Finding], as_json: bool) -> None:
 
 
 def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> None:
-    name = _shown(Path(record.input))
+    name = _shown(record.input)
     if record.error is not None:
         say(f"{name}: {record.error}")
     if record.status == "not an image":

@@ -103,17 +103,18 @@ def test_what_is_not_there_is_a_failure_of_that_image(working_directory: Path, b
     result = invoke(f"s3://{bucket}/one.jpg", f"s3://{bucket}/gone.jpg", "s3://nowhere/photos", "-o", "maps")
     assert result.exit_code == 1
     failed = [record for record in records(Path("maps")) if record["status"] == "failed"]
+    assert all(record["error"].startswith("it cannot be found (") for record in failed)
     assert [record["input"] for record in failed] == [f"s3://{bucket}/gone.jpg", "s3://nowhere/photos"]
     assert len(result.stdout.splitlines()) == 1
 
 
-@pytest.mark.parametrize("url", ["nosuch://a/b.jpg", "dask://a/b.jpg"])
-def test_a_url_that_nothing_here_can_read(working_directory: Path, url: str) -> None:
+@pytest.mark.parametrize(
+    ("url", "why"), [("nosuch://a/b.jpg", "not known: nosuch"), ("oss://a/b.jpg", "[Ii]nstall ossfs")]
+)
+def test_a_url_that_nothing_here_can_read(working_directory: Path, url: str, why: str) -> None:
     result = invoke(url, "-o", "maps")
     assert result.exit_code == 2
-    assert re.fullmatch(
-        rf"Error: {url[: url.index(':')]}:// cannot be read \(.*\): try pip install 'ebcli\[remote\]'\n", result.stderr
-    )
+    assert re.fullmatch(rf"Error: {url[: url.index(':')]}:// cannot be read: .*{why}.*\n", result.stderr)
 
 
 def test_tar_shards_give_what_their_images_give(working_directory: Path) -> None:
@@ -162,6 +163,15 @@ def test_a_damaged_shard_loses_only_what_is_behind_the_damage(working_directory:
     }
     assert set(failed) == {"a.tar/0002.png", "a.tar"}
     assert failed["a.tar"] == "it cannot be read to its end as an uncompressed tar file (unexpected end of data)"
+
+
+def test_a_compressed_shard_is_told_from_a_broken_photo(working_directory: Path) -> None:
+    shard(Path("a.tar"), 1)
+    with tarfile.open("a.tgz", "w:gz") as packed:
+        packed.add("a.tar")
+    result = invoke("a.tgz", "-o", "maps")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("a.tgz: it is a compressed tar file")
 
 
 def test_names_that_climb_out_stay_in(working_directory: Path) -> None:

@@ -69,8 +69,8 @@ def grid(
     by_class = grouped((row for row in surveyed if row["right"] and row["probability"] >= confidence), "class")
     if len(by_class) < n * n:
         raise ConfigurationError(
-            f"a mosaic takes images of {n * n} classes, but only of {len(by_class)} is an image recognised with a "
-            f"probability of {confidence:g} or more: give more images, or a lower --confidence"
+            f"a mosaic takes images of {n * n} different classes that the network recognises with a probability of at "
+            f"least {confidence:g}, but here it recognises {len(by_class)}: give more images, or a lower --confidence"
         )
     subject.probe(n * side, n * side)
 

@@ -145,7 +145,7 @@ def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
         np.zeros(np.shape(saliency)) if is_blank(saliency) else np.maximum(saliency, 0) / np.max(saliency)
         for saliency in (one, other)
     ]
-    return float(needed("skimage.metrics").structural_similarity(*drawn, data_range=1.0))
+    return float(needed("skimage.metrics", "scikit-image").structural_similarity(*drawn, data_range=1.0))
 
 
 def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:

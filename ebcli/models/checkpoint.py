@@ -37,8 +37,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
     try:
         content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     except (*UNREADABLE, OSError) as error:
+        # torch's own words go on to tell how to execute what is in it
+        is_more = str(error).startswith("Weights only load failed")
+        reason = "it holds more than tensors and plain containers" if is_more else first_line(error)
         raise ConfigurationError(
-            f"checkpoint {path} cannot be read ({first_line(error)}): "
+            f"checkpoint {path} cannot be read ({reason}): "
             "save the network's state_dict() alone with torch.save, or as safetensors"
         ) from error
     return _unwrap(content, path)
@@ -136,9 +139,9 @@ def _read_pickle(path: Path) -> Any:
 
 
 def _read_safetensors(path: Path) -> Any:
-    library = needed("safetensors", "safetensors")
+    library = needed("safetensors")
     try:
-        return needed("safetensors.torch", "safetensors").load_file(path)
+        return needed("safetensors.torch").load_file(path)
     except library.SafetensorError as error:
         raise ValueError(first_line(error)) from error
 

@@ -136,7 +136,7 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     """
     names = [known for known, _ in loaded.net.named_modules() if known]
     if name not in names:
-        hint = closest(name, names) or f"its modules start with {', '.join(names[:3])}"
+        hint = closest(name, names) or f"its modules start with {', '.join(names[:3])}, and --list-layers lists all"
         raise LayerError(f"{loaded.name} has no layer {name!r}: {hint}")
     return name
 

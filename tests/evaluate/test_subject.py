@@ -101,4 +101,4 @@ def test_without_the_extra_one_sentence_tells_what_to_install() -> None:
         "except Exception as error:\n    print(type(error).__name__, error)"
     )
     printed = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert printed.startswith("ConfigurationError this takes the package captum: pip install 'ebcli[compare]'")
+    assert printed.startswith("ConfigurationError this takes the package captum: pip install captum\n")

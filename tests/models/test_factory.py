@@ -123,10 +123,11 @@ def test_maps_of_other_code_checkpoints_classes_or_preprocessing_have_other_sett
     ("name", "said"),
     [
         ("code/nets.py:smal", "no factory 'smal': did you mean 'small'"),
-        ("code/nuts.py:small", "cannot be executed.*No such file"),
+        ("code/nuts.py:small", "there is no file code/nuts.py"),
+        ("code/nets.py", "is a file: name the function in it as well, as in code/nets.py:FUNCTION"),
         ("nuts.nets:small", "cannot be imported.*nuts"),
         ("code/nets.py:fails", "failed .RuntimeError: two;"),
-        ("code/nets.py:no_net", "returned a dict, but a torch.nn.Module is needed"),
+        ("code/nets.py:no_net", "returned an object of type dict, but a torch.nn.Module is needed"),
         ("code/nets.py:oblong", r"returns \(B, 5, 222, 222\).*not \(B, num_classes\)"),
         ("code/nets.py:picky", "takes no input of 224 x 224 pixels"),
     ],

@@ -38,6 +38,8 @@ def source_of(name: str) -> tuple[str, Source]:
     known = {**{point.name: point for point in plugins(MODELS)}, **_BUILT_IN}
     if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
         point, rest = _FACTORY, name
+    elif name.endswith(".py"):
+        raise ConfigurationError(f"{name} is a file: name the function in it as well, as in {name}:FUNCTION")
     elif not slash:
         point, rest = _TORCHVISION, name
     elif prefix in known:

@@ -33,6 +33,8 @@ class Factory(Source):
         super().__init__(name)
         place, _, function = name.rpartition(":")
         self._path = Path(place) if place.endswith(".py") else None
+        if self._path is not None and not self._path.is_file():
+            raise ConfigurationError(f"there is no file {place}")
         with self._explained("cannot be executed" if self._path else "cannot be imported"):
             module = importlib.import_module(place) if self._path is None else _executed(self._path)
         made_by = getattr(module, function, None)
@@ -54,7 +56,9 @@ class Factory(Source):
         with self._explained("failed"):
             net = self._make(**options)
         if not isinstance(net, nn.Module):
-            raise ConfigurationError(f"{self.name} returned a {type(net).__name__}, but a torch.nn.Module is needed")
+            raise ConfigurationError(
+                f"{self.name} returned an object of type {type(net).__name__}, but a torch.nn.Module is needed"
+            )
         return net
 
     def files(self, weights: str) -> Sequence[Path]:

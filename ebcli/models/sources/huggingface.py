@@ -38,7 +38,7 @@ class HuggingFace(Source):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._library = needed("transformers", "hf")
+        self._library = needed("transformers")
         with fetching(f"the configuration of hf/{name}", _ADVICE), self._silent():
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
         if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:

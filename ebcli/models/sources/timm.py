@@ -24,7 +24,7 @@ class Timm(Source):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._timm = needed("timm", "timm")
+        self._timm = needed("timm")
         self._architecture, _, self._tag = name.partition(".")
         if not self._timm.is_model(self._architecture):
             hint = closest(self._architecture, self._timm.list_models()) or "timm.list_models() in Python lists all"
