@@ -1,10 +1,11 @@
 """What ``--engine ray`` costs on one machine against the engine that needs no cluster, and what a second worker brings.
 
-    python benchmarks/cluster.py                 # a quarter of an hour
+    python benchmarks/cluster.py                 # ten minutes
     python benchmarks/cluster.py --images 240    # fewer images
 
-Each time is that of a whole command on many photos less that on few, so that starting does not count. All networks
-compute with one thread, as Ray has it; the machine should have two processors or more.
+Times are those between results, from the time when a fifth of them is there until nine tenths are: starting and coming
+to the end do not count. All networks compute with one thread, as Ray has it; the machine should have two processors or
+more, and nothing else to do.
 """
 
 from __future__ import annotations
@@ -33,7 +34,6 @@ from ebcli.tasks import Seen
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
-FEW = 64
 NETWORKS = {"EfficientNet-Lite0": [], "VGG-16": ["--model", "vgg16", "--weights", "none"]}
 
 
@@ -85,8 +85,7 @@ def measure(network: str, model: list[str], engines: dict[str, list[str]], count
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
     for _ in range(rounds):
         for engine, options in engines.items():
-            few, many = run(FEW, [*model, *options]), run(FEW + count, [*model, *options])
-            seconds[engine].append((many - few) / count)
+            seconds[engine].append(run(count, [*model, *options]))
     local, one, two = (statistics.median(seconds[engine]) for engine in ("local", "1 worker", "2 workers"))
     ranges = "; ".join(f"{engine} {min(s) * 1e3:.0f} to {max(s) * 1e3:.0f}" for engine, s in seconds.items())
     print(
@@ -96,13 +95,12 @@ def measure(network: str, model: list[str], engines: dict[str, list[str]], count
 
 
 def run(count: int, options: list[str]) -> float:
-    """Seconds that a run over so many photos takes."""
+    """Seconds an image, in a run over so many photos."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "photos").mkdir()
         for i in range(count):
             (folder / f"photos/{i:05}.jpg").symlink_to(small(i))
-        start = time.perf_counter()
         subprocess.run(
             [sys.executable, "-m", "ebcli", "-q", "photos", "-o", "maps", *options],
             cwd=folder,
@@ -110,7 +108,9 @@ def run(count: int, options: list[str]) -> float:
             stdout=subprocess.DEVNULL,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        return time.perf_counter() - start
+        times = sorted(path.stat().st_mtime for path in (folder / "maps/photos").iterdir())
+        first, last = count // 5, count * 9 // 10
+        return (times[last] - times[first]) / (last - first)
 
 
 def small(i: int) -> Path:
