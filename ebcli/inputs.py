@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
-from ebcli.errors import EbcliError, ImageError
+from ebcli.errors import ImageError
 from ebcli.output import PRIVATE, canonical
 from ebcli.storage import Span, Stamp, members, read, url_of, walk
 
@@ -56,15 +56,8 @@ class Source:
             if self.span is not None:
                 return stamp, BytesIO(self.span.read())
             return stamp, self.path if url_of(self.path) is None else BytesIO(read(self.path))
-        except EbcliError:
-            raise
         except OSError as error:
-            # for URLs, the name and nothing else
-            why = f"it cannot be found ({error.__cause__ or 'the server has no such file'})"
-            is_bare = isinstance(error, FileNotFoundError) and not error.strerror
-            raise ImageError(why if is_bare else error.strerror or str(error)) from error
-        except Exception as error:  # each kind of server has errors of its own
-            raise ImageError(f"it cannot be read: {error or type(error).__name__}") from error
+            raise ImageError(error.strerror or str(error)) from error
 
 
 def find(

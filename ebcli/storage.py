@@ -7,11 +7,11 @@ suffix, parts that patterns fit, and a place below the output directory as any o
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
@@ -36,12 +36,12 @@ class Stamp:
         if url_of(path) is None:
             status = path.stat()
             return cls(status.st_size, status.st_mtime_ns)
-        system, name = _remote(path)
-        try:
-            changed = int(system.modified(name).timestamp() * 1e9)
-        except (NotImplementedError, KeyError, AttributeError):
-            changed = 0
-        return cls(int(system.info(name)["size"] or 0), changed)
+        with _remote(path) as (system, name):
+            try:
+                changed = int(system.modified(name).timestamp() * 1e9)
+            except NotImplementedError:  # as over HTTP
+                changed = 0
+            return cls(int(system.info(name)["size"] or 0), changed)
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Span:
             with self.tar.open("rb") as file:
                 file.seek(self.start)
                 return file.read(self.size)
-        system, name = _remote(self.tar)
-        return bytes(system.cat_file(name, start=self.start, end=self.start + self.size))
+        with _remote(self.tar) as (system, name):
+            return bytes(system.cat_file(name, start=self.start, end=self.start + self.size))
 
 
 def url_of(path: Path) -> str | None:
@@ -74,8 +74,8 @@ def url_of(path: Path) -> str | None:
 
 def read(path: Path) -> bytes:
     """A remote file's bytes. Raises OSError where there is no such file."""
-    system, name = _remote(path)
-    return bytes(system.cat_file(name))
+    with _remote(path) as (system, name):
+        return bytes(system.cat_file(name))
 
 
 def walk(path: Path) -> list[Path]:
@@ -84,12 +84,11 @@ def walk(path: Path) -> list[Path]:
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
     """
-    system, name = _remote(path)
     try:
-        found = [Path(system.unstrip_protocol(file)) for file in system.find(name)]
-    except Exception:  # each kind of server has errors of its own: for reading the file to tell
-        found = []
-    return found or [path]
+        with _remote(path) as (system, name):
+            return [Path(system.unstrip_protocol(file)) for file in system.find(name)] or [path]
+    except OSError:  # for reading the file to tell
+        return [path]
 
 
 def members(path: Path) -> Iterator[tuple[Path, Span]]:
@@ -105,7 +104,7 @@ def members(path: Path) -> Iterator[tuple[Path, Span]]:
         if url_of(path) is None:
             file = stack.enter_context(path.open("rb"))
         else:
-            system, name = _remote(path)
+            system, name = stack.enter_context(_remote(path))
             file = stack.enter_context(system.open(name, "rb"))
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
@@ -114,20 +113,28 @@ def members(path: Path) -> Iterator[tuple[Path, Span]]:
                     yield path.joinpath(*inside), Span(path, member.offset_data, member.size)
 
 
-def _remote(path: Path) -> tuple[Any, str]:
-    """The file system of a URL, and the file's name there."""
+@contextlib.contextmanager
+def _remote(path: Path) -> Iterator[tuple[Any, str]]:
+    """The file system of a URL, and the file's name there; each kind of server has errors of its own.
+
+    Raises:
+        ConfigurationError: the package for this kind of URL is missing.
+        OSError: whatever goes wrong inside, with a sentence.
+    """
     url = url_of(path)
     assert url is not None
-    scheme = url.partition("://")[0]
-    system = _system(scheme)
-    return system, system._strip_protocol(url)
-
-
-@lru_cache
-def _system(scheme: str) -> Any:
     try:
         import fsspec
 
-        return fsspec.filesystem(scheme)
+        system, name = fsspec.url_to_fs(url)
     except (ImportError, ValueError) as error:
-        raise ConfigurationError(f"{scheme}:// cannot be read: {error}") from error
+        raise ConfigurationError(f"{url.partition('://')[0]}:// cannot be read: {error}") from error
+    try:
+        yield system, name
+    except FileNotFoundError as error:  # which has the name and nothing else, whatever the reason
+        why = error.__cause__ or "the server has no such file"
+        raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({why})") from error
+    except (OSError, tarfile.TarError):
+        raise
+    except Exception as error:
+        raise OSError(errno.EIO, f"it cannot be read: {error or type(error).__name__}") from error
