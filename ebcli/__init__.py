@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         unregister,
         weighted_sum,
     )
-    from ebcli.models import LoadedModel, Preprocessing, Source, default_layer, layers, load_model, model_names
+    from ebcli.models import LoadedModel, ModelSource, Preprocessing, default_layer, layers, load_model, model_names
 
     __version__: str
 
@@ -44,8 +44,8 @@ _HOME = {
     "ExcitationResult": "ebcli.eb",
     "LinearMap": "ebcli.eb",
     "LoadedModel": "ebcli.models",
+    "ModelSource": "ebcli.models",
     "Preprocessing": "ebcli.models",
-    "Source": "ebcli.models",
     "check_rule": "ebcli.eb",
     "default_layer": "ebcli.models",
     "disable": "ebcli.eb",
@@ -72,10 +72,10 @@ __all__ = [
     "LayerError",
     "LinearMap",
     "LoadedModel",
+    "ModelSource",
     "OutputError",
     "Preprocessing",
     "RuleError",
-    "Source",
     "UnsupportedOpError",
     "__version__",
     "check_rule",

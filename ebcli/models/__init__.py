@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
     from ebcli.models.preprocessing import Preprocessing
-    from ebcli.models.sources.base import Source
+    from ebcli.models.sources.base import ModelSource
 
 _HOME = {
     "Layer": "ebcli.models.layer_listing",
     "LoadedModel": "ebcli.models.loading",
+    "ModelSource": "ebcli.models.sources.base",
     "Preprocessing": "ebcli.models.preprocessing",
-    "Source": "ebcli.models.sources.base",
     "default_layer": "ebcli.models.layer_listing",
     "layers": "ebcli.models.layer_listing",
     "load_model": "ebcli.models.loading",
@@ -35,8 +35,8 @@ _HOME = {
 __all__ = [
     "Layer",
     "LoadedModel",
+    "ModelSource",
     "Preprocessing",
-    "Source",
     "default_layer",
     "layers",
     "load_model",

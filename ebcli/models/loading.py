@@ -18,7 +18,7 @@ from ebcli.models.classes import read_class_names
 from ebcli.models.names import BUNDLED
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import source_of
-from ebcli.models.sources.base import DEFAULT, Source
+from ebcli.models.sources.base import DEFAULT, ModelSource
 
 UNTRAINED = "none"
 
@@ -113,7 +113,7 @@ def load_model(
     return LoadedModel(name, net, preset, fitting, label, files)
 
 
-def _filled(source: Source, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
+def _filled(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:
     """The network, the name of its weights, and the files that it is made of."""
     file = Path(weights)
     if weights.lower() == UNTRAINED:

@@ -14,7 +14,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.plugins import MODELS, loaded, plugins
 
 if TYPE_CHECKING:
-    from ebcli.models.sources.base import Source
+    from ebcli.models.sources.base import ModelSource
 
 _TORCHVISION, _FACTORY = (
     EntryPoint("torchvision", "ebcli.models.sources.torchvision:Torchvision", MODELS),
@@ -28,7 +28,7 @@ _FILE = re.compile(r".*\.py:\w+")
 _MODULE = re.compile(r"[\w.]+:\w+")
 
 
-def source_of(name: str) -> tuple[str, Source]:
+def source_of(name: str) -> tuple[str, ModelSource]:
     """A network by its name, to be built; and its name as its source spells it.
 
     Raises:
@@ -50,7 +50,7 @@ def source_of(name: str) -> tuple[str, Source]:
     made_by = loaded(point)
     if made_by is None:
         raise ConfigurationError(f"the source of {name!r} cannot be imported: repair or uninstall that package")
-    source: Source = made_by(rest)
+    source: ModelSource = made_by(rest)
     return name.removesuffix(rest) + source.name, source
 
 

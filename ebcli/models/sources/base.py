@@ -19,7 +19,7 @@ from ebcli.models.preprocessing import Preprocessing
 DEFAULT = "DEFAULT"
 
 
-class Source(ABC):
+class ModelSource(ABC):
     """One network of a source, before it is built. A subclass is a source: it knows how its networks are made.
 
     Only ``build`` must be written. What the methods are called with as ``weights`` is ``"none"``, the path of a
@@ -34,7 +34,7 @@ class Source(ABC):
     Examples:
         >>> import ebcli
         >>> from torch import nn
-        >>> class Acme(ebcli.Source):
+        >>> class Acme(ebcli.ModelSource):
         ...     def build(self, num_classes=None):
         ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes or 10))
         >>> Acme("tiny").build(num_classes=2)[1].out_features

@@ -19,10 +19,10 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.checkpoint import first_line
-from ebcli.models.sources.base import Source
+from ebcli.models.sources.base import ModelSource
 
 
-class Factory(Source):
+class Factory(ModelSource):
     """A function or class that gives a network, which may tell more in ``preprocessing`` and ``categories``.
 
     It is called with ``num_classes`` where a checkpoint needs that and the factory has such a parameter, else without

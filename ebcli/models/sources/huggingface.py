@@ -22,7 +22,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.extra import needed
 from ebcli.models.checkpoint import classes_in, refuse_misfits, without_prefixes
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.sources.base import DEFAULT, Source, fetching, square
+from ebcli.models.sources.base import DEFAULT, ModelSource, fetching, square
 
 _ADVICE = (
     "give a model of the hub as in microsoft/resnet-50, with a network or after it was fetched once, "
@@ -33,7 +33,7 @@ _RAMP = 1000  # pixels
 _FILTERS = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}
 
 
-class HuggingFace(Source):
+class HuggingFace(ModelSource):
     """A model by its name on the hub, or by its directory."""
 
     def __init__(self, name: str) -> None:

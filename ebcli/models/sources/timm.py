@@ -12,11 +12,11 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.extra import needed
-from ebcli.models.sources.base import DEFAULT, Source, fetching, square
+from ebcli.models.sources.base import DEFAULT, ModelSource, fetching, square
 from ebcli.models.sources.torchvision import IMAGENET
 
 
-class Timm(Source):
+class Timm(ModelSource):
     """A network by its name in ``timm.list_models()``, with or without the tag of its weights.
 
     They are not listed here: there are more than a thousand.

@@ -23,12 +23,12 @@ import ebcli.models.efficientnet_lite  # noqa: F401, registers the bundled netwo
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.checkpoint import UNREADABLE, classes_in, first_line, load_checkpoint
 from ebcli.models.names import BUNDLED, torchvision_names
-from ebcli.models.sources.base import Source
+from ebcli.models.sources.base import ModelSource
 
 IMAGENET: Sequence[str] = ResNet50_Weights.IMAGENET1K_V1.meta["categories"]
 
 
-class Torchvision(Source):
+class Torchvision(ModelSource):
     """A network by its name in ``torchvision.models``. GoogLeNet and Inception v3 rescale their input themselves.
 
     A checkpoint gets the preprocessing of torchvision's default weights, or of those weights whose file name it bears.

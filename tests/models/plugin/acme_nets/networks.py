@@ -17,7 +17,7 @@ class Net(nn.Module):
         return self.head(doubled(self.stem(x).relu()).mean((2, 3)))
 
 
-class Acme(ebcli.Source):
+class Acme(ebcli.ModelSource):
     def __init__(self, name):
         super().__init__(name)
         if name not in SIZES:
