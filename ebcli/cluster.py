@@ -28,7 +28,7 @@ from ebcli.folder import OutputFolder, ResultFiles
 from ebcli.network import default_batch_size
 from ebcli.plan import RunPlan
 from ebcli.records import History, Record
-from ebcli.remote import PAGE, Desk, Explainer, Row, There, check_here, finished, looked, write_page
+from ebcli.remote import CHUNK, Desk, Explainer, Row, There, check_here, finished, looked, write_page
 from ebcli.workers import processors
 
 try:
@@ -155,7 +155,7 @@ class _Already(Collection[Path]):
         return self._count
 
     def __iter__(self) -> Iterator[Path]:
-        for start in range(0, self._count, PAGE):
+        for start in range(0, self._count, CHUNK):
             yield from _got(self._desk.already.remote(start))
 
     def __contains__(self, path: object) -> bool:

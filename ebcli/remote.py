@@ -33,7 +33,7 @@ from ebcli.workers import Workers
 
 Row = dict[str, Any]
 
-PAGE = 10_000  # how many names go from one process to another at a time
+CHUNK = 10_000  # how many names go from one process to another at a time
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Desk:
         return prepared.steps, prepared.network.batch_size, len(prepared.rest), len(prepared.already), messages
 
     def already(self, start: int) -> list[Path]:
-        return self._prepared.already[start : start + PAGE]
+        return self._prepared.already[start : start + CHUNK]
 
     def deal(self, files: ResultFiles, size: int) -> int:
         """Write the list of files in parts of a size; how many there are."""
