@@ -33,8 +33,10 @@ def bucket() -> Iterator[str]:
         "AWS_DEFAULT_REGION": "us-east-1",
     }
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as server,
+        pytest.MonkeyPatch.context() as patch,
+    ):
         for name, value in settings.items():
             patch.setenv(name, value)
 
@@ -42,11 +44,12 @@ def bucket() -> Iterator[str]:
             with socket.socket() as attempt:
                 return attempt.connect_ex(("127.0.0.1", port)) == 0
 
-        until(answers)
-        fsspec.filesystem("s3").mkdir("photos")
-        yield "photos"
-    server.kill()
-    server.wait()
+        try:
+            until(answers)
+            fsspec.filesystem("s3").mkdir("photos")
+            yield "photos"
+        finally:
+            server.kill()
 
 
 def upload(local: Path, url: str) -> None:

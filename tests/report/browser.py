@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import pytest
+from commands import program
 from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.common.by import By
@@ -111,13 +109,7 @@ class Browser:
 
 
 def start() -> Iterator[Browser]:
-    """For a fixture; where there is no Chromium, tests are skipped, but not on a machine for tests."""
-    chromium, chromedriver = shutil.which("chromium"), shutil.which("chromedriver")
-    if chromium is None or chromedriver is None:
-        reason = "there is no Chromium: install the packages chromium and chromium-driver"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
-    browser = Browser(chromium, chromedriver)
+    """For a fixture."""
+    browser = Browser(program("chromium"), program("chromedriver"))
     yield browser
     browser.driver.quit()
