@@ -22,8 +22,8 @@ class ManualPages(BuildHookInterface):
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
         sys.path.insert(0, self.root)
-        from ebcli.cli import main
-        from ebcli.evaluate.cli import main as benchmark
+        from ebcli.cli.benchmark import main as benchmark
+        from ebcli.cli.saliency import main
 
         folder = Path(self.root, "build/man")
         folder.mkdir(parents=True, exist_ok=True)

@@ -25,12 +25,12 @@ import torch
 from PIL import Image
 from ray.cluster_utils import Cluster
 
-from ebcli.folder import OutputFolder
-from ebcli.inputs import Source
-from ebcli.plan import RunPlan
-from ebcli.prepare import prepare
-from ebcli.records import History
-from ebcli.tasks import Seen
+from ebcli.files.directory import OutputFolder
+from ebcli.files.records import History
+from ebcli.files.sources import Source
+from ebcli.run.plan import RunPlan
+from ebcli.run.prepare import prepare
+from ebcli.run.stages import NetworkInput
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
@@ -65,10 +65,10 @@ def cost(count: int) -> None:
         start = time.process_time()
         seen = [prepared.steps.look(source, call) for source in sources]
         looked = time.process_time()
-        explained = prepared.network.explain([one.pixels for one in seen if isinstance(one, Seen)])
+        explained = prepared.network.explain([one.pixels for one in seen if isinstance(one, NetworkInput)])
         through = time.process_time()
         for source, one, said in zip(sources, seen, explained, strict=True):
-            assert isinstance(one, Seen)
+            assert isinstance(one, NetworkInput)
             prepared.steps.finish(source, one, said, call, folder.write)
         end = time.process_time()
         folder.close()

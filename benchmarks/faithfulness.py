@@ -21,14 +21,14 @@ import numpy as np
 from matplotlib import pyplot
 
 from ebcli.errors import ImageError
-from ebcli.evaluate.benchmark import Benchmark, Row, carry_out, grouped, mean, table
-from ebcli.evaluate.grid import grid, survey
+from ebcli.evaluate.grid import classify_images, grid
+from ebcli.evaluate.labeled_images import LabeledImages
+from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
 from ebcli.evaluate.perturbation import perturbation
-from ebcli.evaluate.pictures import Pictures
 from ebcli.evaluate.published import POINTING
-from ebcli.evaluate.sanity import sanity
-from ebcli.evaluate.subject import Subject
+from ebcli.evaluate.randomization import sanity
+from ebcli.evaluate.runner import Benchmark, Row, grouped, mean, run_benchmark, table
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = Path(__file__).with_suffix(".template.md").read_text(encoding="utf-8")
@@ -94,18 +94,18 @@ class Run:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._shown, self._labels = photos(cache)
-        self.at_all_layers = Subject(MODEL, "DEFAULT", list(STRIDES), (*METHODS, "random", "centre"), "cpu")
-        self.at_one_layer = Subject(MODEL, "DEFAULT", [LAYER], METHODS, "cpu")
+        self.at_all_layers = ModelUnderTest(MODEL, "DEFAULT", list(STRIDES), (*METHODS, "random", "centre"), "cpu")
+        self.at_one_layer = ModelUnderTest(MODEL, "DEFAULT", [LAYER], METHODS, "cpu")
         loaded = self.at_one_layer.loaded
-        self.pictures = Pictures(self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes)
+        self.pictures = LabeledImages(self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes)
 
     def rows(self, test: Benchmark) -> list[Row]:
         """A test's rows."""
-        return carry_out(test, self._cache / "measured", _refuse)
+        return run_benchmark(test, self._cache / "measured", _refuse)
 
     def surveyed(self) -> list[Row]:
         """What the network says about the photos."""
-        return self.rows(survey(self.at_one_layer, self.pictures, self.pictures.keys))
+        return self.rows(classify_images(self.at_one_layer, self.pictures, self.pictures.keys))
 
     def grid(self, cell: int) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""

@@ -31,9 +31,9 @@ import torchvision
 import transformers
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+sys.path.insert(0, str(ROOT / "tests/helpers"))
 
-import libraries  # noqa: E402  they lie with the tests, which share them
+import library_models  # noqa: E402
 import zoo  # noqa: E402
 
 from ebcli.eb.registry import RULES  # noqa: E402
@@ -42,8 +42,8 @@ KINDS = {
     "Classifiers": zoo.CLASSIFIERS,
     "Video": zoo.VIDEO,
     "Segmentation": zoo.SEGMENTATION,
-    "timm": list(libraries.TIMM),
-    "Hugging Face": list(libraries.HUGGING_FACE),
+    "timm": list(library_models.TIMM),
+    "Hugging Face": list(library_models.HUGGING_FACE),
 }
 
 INTRODUCTION = """\
@@ -51,11 +51,11 @@ INTRODUCTION = """\
 
 Every network of torchvision that this package has been run with, which is every classifier of images (they are what
 `eb-saliency --list-models` lists), every classifier of videos and every segmentation network.
-`benchmarks/models_table.py` writes this page from such a run. What it says is tested: `pytest tests/test_zoo.py` is
-the quick part, `pytest -m slow tests/test_zoo.py` the heavy networks, which take long.
+`benchmarks/models_table.py` writes this page from such a run. What it says is tested: `pytest tests/models/test_zoo.py` is
+the quick part, `pytest -m slow tests/models/test_zoo.py` the heavy networks, which take long.
 Below them are one network or a few of each family of timm and Hugging Face that was tried, tested by
-`pytest tests/test_libraries.py`; [Your own networks](own-models.md) tells how to name them. Those of Hugging Face are
-small ones, for images of 64 pixels: their configurations are in `tests/libraries.py`.
+`pytest tests/models/test_libraries.py`; [Your own networks](own-models.md) tells how to name them. Those of Hugging Face are
+small ones, for images of 64 pixels: their configurations are in `tests/helpers/library_models.py`.
 
 The weights are random, in a way that leaves no rule idle: batch norms have statistics and scales of both signs,
 layer scales and classifiers are not the zeros that torchvision starts with. So the masses below are no facts about
@@ -82,7 +82,7 @@ trained networks, but they show where probability can get lost at all.
 
 def measure(name: str) -> dict[str, Any]:
     """One row: EB, marginal and contrastive, to the default layer and to the input."""
-    specimen = libraries.full(name) if "/" in name else zoo.full(name)
+    specimen = library_models.full(name) if "/" in name else zoo.full(name)
     row: dict[str, Any] = {"name": name, "input": list(specimen.inputs.shape[2:]), "layer": specimen.layer}
     row["parameters"] = sum(parameter.numel() for parameter in specimen.net.parameters())
     plain, same, used = specimen.forward(), True, set()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from ebcli.cli import main
+from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs/pictures"

@@ -16,10 +16,10 @@ from ebcli.errors import (
     RuleError,
     UnsupportedOpError,
 )
-from ebcli.lazy import lazily
+from ebcli.imports import installed_version, lazily
 
 if TYPE_CHECKING:
-    from ebcli.display import draw_map
+    from ebcli.drawing.api import draw_map
     from ebcli.eb import (
         ExcitationMode,
         ExcitationResult,
@@ -49,7 +49,7 @@ _HOME = {
     "check_rule": "ebcli.eb",
     "default_layer": "ebcli.models",
     "disable": "ebcli.eb",
-    "draw_map": "ebcli.display",
+    "draw_map": "ebcli.drawing.api",
     "enable": "ebcli.eb",
     "excitation_backprop": "ebcli.eb",
     "excitation_mode": "ebcli.eb",
@@ -101,7 +101,5 @@ _get, __dir__ = lazily(__name__, _HOME)
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        from importlib.metadata import version
-
-        return version("ebcli")
+        return installed_version()
     return _get(name)

@@ -6,8 +6,8 @@ from unittest import mock
 
 import pytest
 import torch
-from commands import DONE, finished
 from runs import tiny_model
+from stub_run import DONE, finished
 
 from ebcli.eb.registry import RULES
 
@@ -16,7 +16,7 @@ torch.set_num_threads(1)  # the tests run in several processes at once
 
 @pytest.fixture
 def worker() -> Iterator[mock.Mock]:
-    with mock.patch("ebcli.run.run", autospec=True) as patched:
+    with mock.patch("ebcli.run.engine.run", autospec=True) as patched:
         patched.return_value = finished(DONE)
         yield patched
 
@@ -25,7 +25,7 @@ def worker() -> Iterator[mock.Mock]:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty one, where each model is a tiny one."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.network.load_model", tiny_model)
+    monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
 
 

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import click
 import pytest
-from commands import program
+from stub_run import program
 
 import ebcli
-from ebcli.cli import main
-from ebcli.evaluate.cli import main as benchmark
+from ebcli.cli.benchmark import main as benchmark
+from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).parents[1]
 

@@ -17,9 +17,9 @@ import nbclient
 import nbformat
 import pytest
 import yaml
-from desk import ROOT, check_mentioned, lay, run_line, run_script
+from documented_commands import ROOT, check_mentioned, lay, run_line, run_script
 
-import ebcli.network
+import ebcli.run.explainer
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -39,7 +39,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working directory of a page; a network that several of its commands use is built once."""
     lay(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.network.load_model", functools.cache(ebcli.network.load_model))
+    monkeypatch.setattr("ebcli.run.explainer.load_model", functools.cache(ebcli.run.explainer.load_model))
     return tmp_path
 
 

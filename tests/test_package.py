@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import version
 
 import pytest
-from commands import heavy_imports, run_python
+from stub_run import heavy_imports, run_python
 
 import ebcli
 
@@ -19,7 +19,7 @@ def test_help_imports_nothing_beyond_click_and_itself() -> None:
     """Keeps ``--help`` fast: 0.2 s leave no room for a scientific package."""
     third_party = run_python(
         "import sys\n"
-        "from ebcli.cli import main\n"
+        "from ebcli.cli.saliency import main\n"
         "try:\n"
         "    main(['--help'])\n"
         "except SystemExit:\n"
@@ -35,6 +35,6 @@ def test_everything_exported_is_there() -> None:
     for name in ebcli.__all__:
         assert getattr(ebcli, name) is not None
         assert name in dir(ebcli)
-    assert ebcli.__version__ == version("ebcli")
+    assert ebcli.__version__ == version("eb-saliency")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ebcli.nothing  # noqa: B018

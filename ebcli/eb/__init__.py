@@ -1,24 +1,24 @@
 """Excitation Backprop for PyTorch networks. Knows nothing of files, the command line or torchvision."""
 
-from ebcli.eb.backprop import ExcitationResult, carriers, excitation_backprop
-from ebcli.eb.building import pass_through, shared, weighted_sum
+from ebcli.eb.backprop import ExcitationResult, excitation_backprop, layers_on_path
 from ebcli.eb.check import check_rule
+from ebcli.eb.contributions import LinearMap
 from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
+from ebcli.eb.primitives import pass_through, shared, weighted_sum
 from ebcli.eb.registry import Call, rule, unregister
-from ebcli.eb.weighted import LinearMap
-from ebcli.plugins import load_rules
+from ebcli.imports import load_rules
 
 __all__ = [
     "Call",
     "ExcitationMode",
     "ExcitationResult",
     "LinearMap",
-    "carriers",
     "check_rule",
     "disable",
     "enable",
     "excitation_backprop",
     "excitation_mode",
+    "layers_on_path",
     "pass_through",
     "rule",
     "shared",

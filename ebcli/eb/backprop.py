@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from ebcli.eb import graph
+from ebcli.eb.autograd import Excitation, quiet
 from ebcli.eb.capture import Capture, Cut, LayerChoice, single_tensor
-from ebcli.eb.functions import Excitation, quiet
+from ebcli.eb.maps import saliency_map
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.maps import saliency_map
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class ExcitationResult:
 
     def _repr_png_(self) -> bytes | None:
         """What notebooks show."""
-        from ebcli.display import png  # drawing is none of the method's business
+        from ebcli.drawing.api import png  # drawing is none of the method's business
 
         return png(self)
 
@@ -173,7 +173,7 @@ def excitation_backprop(
         with _evaluation(net), ExcitationMode(net, unsupported=unsupported) as mode, Capture(net, layers) as capture:
             output = net(capture.enter(inputs))
         logits = single_tensor(output, "the network's output")
-        ways = [_Way.down_to(cut, logits) for cut in capture.cuts()]
+        ways = [LayerPath.down_to(cut, logits) for cut in capture.cuts()]
         sites = graph.unexplained(logits)
         if sites:
             mode.refuse(sites)
@@ -199,7 +199,7 @@ def excitation_backprop(
     return results if isinstance(layer, (list, tuple)) else results[0]
 
 
-def carriers(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
+def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
     """Those of some layers from which anything goes to the output; the rest only makes gates, queries and keys.
 
     Args:
@@ -222,7 +222,7 @@ def carriers(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]
 
 
 @dataclass(frozen=True)
-class _Way:
+class LayerPath:
     """The way down to a layer.
 
     Attributes:
@@ -237,7 +237,7 @@ class _Way:
     above: set[Any]
 
     @classmethod
-    def down_to(cls, cut: Cut, logits: Tensor) -> _Way:
+    def down_to(cls, cut: Cut, logits: Tensor) -> LayerPath:
         """Raises LayerError if nothing goes from the layer to the logits."""
         nodes = list(graph.descend([logits.grad_fn]))
         readers: dict[Any, list[Any]] = {}
@@ -264,7 +264,7 @@ class _Way:
         return all(parent in known for node in self.above for parent in graph.parents(node))
 
 
-def _losses(logits: Tensor, ways: Sequence[_Way], prior: Tensor) -> list[dict[str, Tensor]]:
+def _losses(logits: Tensor, ways: Sequence[LayerPath], prior: Tensor) -> list[dict[str, Tensor]]:
     """By operation, (K, B): the probability that arrives, from a prior (K, B, ...), at neurons nothing explains."""
     nodes = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
     losses: list[dict[str, Tensor]] = [{} for _ in ways]
@@ -276,7 +276,7 @@ def _losses(logits: Tensor, ways: Sequence[_Way], prior: Tensor) -> list[dict[st
     )
     for node, P in zip(nodes, arrived, strict=True):
         if P is not None:  # a layer that something is folded into is not on the way down
-            _, z = node.contributions.sum_up(*node.saved_tensors)
+            _, z = node.contributions.normalizer(*node.saved_tensors)
             lost = P.where(z == 0, 0).flatten(2).sum(2)
             for way, by_site in zip(ways, losses, strict=True):
                 if node in way.above and lost.any():
@@ -284,7 +284,9 @@ def _losses(logits: Tensor, ways: Sequence[_Way], prior: Tensor) -> list[dict[st
     return losses
 
 
-def _descend(logits: Tensor, ways: Sequence[_Way], prior: Tensor, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
+def _descend(
+    logits: Tensor, ways: Sequence[LayerPath], prior: Tensor, contrastive: bool
+) -> list[tuple[Tensor, Tensor]]:
     """Relevance (K, B, ...) at each layer and the marginal mass (K, B), for a prior (K, B, num_classes, ...)."""
     layers = [node for node in graph.descend([logits.grad_fn]) if graph.is_made_by(node, Excitation)]
     top = graph.weighted_below([logits.grad_fn]) if contrastive else []
@@ -299,7 +301,7 @@ def _descend(logits: Tensor, ways: Sequence[_Way], prior: Tensor, contrastive: b
     if contrastive or len(prior) > 1:
         with quiet():
             for node in layers:
-                if len(prior) > 1 or not node.contributions.is_prepared_in_passing:
+                if len(prior) > 1 or not node.contributions.normalizes_in_backward:
                     node.contributions.prepare(*node.saved_tensors)
             for node in top:
                 node.contributions.dual.prepare(*node.saved_tensors)
@@ -319,7 +321,7 @@ def _mass(relevance: Tensor) -> Tensor:
     return relevance.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype)
 
 
-def _down(logits: Tensor, ways: Sequence[_Way], priors: Tensor) -> tuple[Tensor, ...]:
+def _down(logits: Tensor, ways: Sequence[LayerPath], priors: Tensor) -> tuple[Tensor, ...]:
     """Hand priors (K, B, num_classes, ...) down to the layers, all K together."""
     edges = [GradientEdge(node, 0) for way in ways for node in way.ends]
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ebcli.eb import graph
-from ebcli.eb.building import carries_signal, mark_bypass, tensors_in
-from ebcli.eb.functions import Excitation, PassThrough, quiet
+from ebcli.eb.autograd import Excitation, PassThrough, quiet
+from ebcli.eb.primitives import carries_signal, mark_bypass, tensors_in
 from ebcli.errors import LayerError, closest
 
 LayerChoice = str | nn.Module | None

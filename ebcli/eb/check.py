@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb import graph
-from ebcli.eb.building import carries_signal
-from ebcli.eb.definition import Arguments, Definition, Subject, floating
+from ebcli.eb.contributions import WeightedSum
+from ebcli.eb.definition import Arguments, Definition, Operation, floating
 from ebcli.eb.mode import ExcitationMode
-from ebcli.eb.weighted import WeightedSum
+from ebcli.eb.primitives import carries_signal
 from ebcli.errors import RuleError
 
 _LARGEST = 1000  # elements of the signal
@@ -75,7 +75,7 @@ def check_rule(
     if not 0 < size <= _LARGEST:
         raise ValueError(f"the signal has {size} elements, and each is moved one by one: give 1 to {_LARGEST}")
     try:
-        _check(Subject(fn, passes_through, tolerance).to(torch.float64), base)
+        _check(Operation(fn, passes_through, tolerance).to(torch.float64), base)
     except RuleError:
         if raise_exception:
             raise
@@ -83,7 +83,7 @@ def check_rule(
     return True
 
 
-def _check(subject: Subject, base: Arguments) -> None:
+def _check(subject: Operation, base: Arguments) -> None:
     try:
         subject.plain(base.fresh())
     except RuntimeError as error:
@@ -122,7 +122,7 @@ def _check(subject: Subject, base: Arguments) -> None:
 
 
 def _compare(
-    subject: Subject,
+    subject: Operation,
     definition: Definition,
     title: str,
     arguments: Arguments,
@@ -194,7 +194,7 @@ def _is_input(node: Any) -> bool:
     return all(parent.name().endswith("AccumulateGrad") for parent in graph.parents(node))
 
 
-def _run(subject: Subject, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
+def _run(subject: Operation, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
     """The values within the mode, where an exception is the rule's."""
     try:
         outputs = floating(subject.fn(*values))

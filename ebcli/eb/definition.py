@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.building import carries_signal, tensors_in
+from ebcli.eb.primitives import carries_signal, tensors_in
 
 STEP = 1e-6  # of the finite differences
 FURTHER = (1.3, -2.7, 11.0, -13.0)  # steps of an input, to see whether an output depends on it, and how
@@ -45,7 +45,7 @@ class Arguments:
 
 
 @dataclass(frozen=True)
-class Subject:
+class Operation:
     """The operation under test."""
 
     fn: Callable[..., Any]
@@ -56,7 +56,7 @@ class Subject:
     def name(self) -> str:
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
-    def to(self, dtype: torch.dtype) -> Subject:
+    def to(self, dtype: torch.dtype) -> Operation:
         """The same in another precision, as far as modules go: what else `fn` refers to is left as it is."""
         return replace(self, fn=copy.deepcopy(self.fn).eval().to(dtype)) if isinstance(self.fn, nn.Module) else self
 
@@ -69,7 +69,7 @@ class Subject:
 class Definition:
     """What an operation should hand down at certain arguments, element by element, from its values alone."""
 
-    def __init__(self, subject: Subject, arguments: Arguments) -> None:
+    def __init__(self, subject: Operation, arguments: Arguments) -> None:
         def evaluate(values: Sequence[Any]) -> Tensor:
             return torch.cat([value.flatten() for value in subject.plain(values)])
 
@@ -115,7 +115,7 @@ class Definition:
         return clear | self.single.any(1)
 
 
-def _same_place(subject: Subject, arguments: Arguments) -> Tensor:
+def _same_place(subject: Operation, arguments: Arguments) -> Tensor:
     values = subject.plain(arguments.fresh())
     signals = [arguments.values[k] for k in arguments.signals]
     if len(values) != 1 or len(signals) != 1:

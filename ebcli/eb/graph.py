@@ -10,7 +10,7 @@ from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 from torch.nn.modules._functions import BackwardHookFunction
 
-from ebcli.eb.functions import Excitation, PassThrough
+from ebcli.eb.autograd import Excitation, PassThrough
 
 # Ordinary gradients of operations that move values about without changing them, by the stem of the node's name.
 # Only such nodes are looked through when asking whether a tensor can hold anything below zero.

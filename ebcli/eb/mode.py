@@ -17,10 +17,10 @@ from torch.overrides import TorchFunctionMode
 
 import ebcli.eb.rules  # noqa: F401  importing the rules registers them
 from ebcli.eb import graph
-from ebcli.eb.building import bypasses, carries_signal, mark_bypass, overwritten, tensors_in
-from ebcli.eb.functions import is_quiet, quiet
-from ebcli.eb.ignored import IGNORED
+from ebcli.eb.autograd import is_quiet, quiet
+from ebcli.eb.primitives import bypasses, carries_signal, mark_bypass, overwritten, tensors_in
 from ebcli.eb.registry import RULES, Call, name_of
+from ebcli.eb.rules.routing import IGNORED
 from ebcli.errors import UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]

@@ -54,7 +54,7 @@ def name_of(func: Callable[..., Any]) -> str:
     return getattr(func.__self__, "__name__", name) if name == "__get__" and hasattr(func, "__self__") else name
 
 
-def spellings(*names: str) -> list[Callable[..., Any]]:
+def overloads(*names: str) -> list[Callable[..., Any]]:
     """Every function PyTorch has under a name: in torch, F, and as a method; ``add`` is also ``add_`` and ``+=``.
 
     Raises:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebcli.lazy import lazily
+from ebcli.imports import lazily
 
 if TYPE_CHECKING:
     from ebcli.evaluate.curves import perturbation_curve

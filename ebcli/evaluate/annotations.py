@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError, closest
 from ebcli.evaluate.metrics import Box
-from ebcli.extra import needed
+from ebcli.imports import import_optional
 from ebcli.models import read_class_names
 
 VOC_CLASSES = tuple(
@@ -137,7 +137,7 @@ class Coco:
     """
 
     def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
-        reader = needed("pycocotools.coco").COCO
+        reader = import_optional("pycocotools.coco").COCO
         if not images.is_dir():
             raise ConfigurationError(f"there is no directory '{images}' of COCO's images")
         try:

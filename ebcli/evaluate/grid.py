@@ -9,15 +9,15 @@ import numpy as np
 import torch
 
 from ebcli.errors import ConfigurationError
-from ebcli.evaluate.benchmark import Benchmark, Row, grouped, mean
+from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.metrics import grid_hit, grid_score
-from ebcli.evaluate.pictures import Pictures
-from ebcli.evaluate.subject import Subject
-from ebcli.images import decode
-from ebcli.records import configuration_hash
+from ebcli.evaluate.model_under_test import ModelUnderTest
+from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
+from ebcli.files.images import decode
+from ebcli.models.fingerprint import configuration_hash
 
 
-def survey(subject: Subject, pictures: Pictures, keys: Sequence[str]) -> Benchmark:
+def classify_images(subject: ModelUnderTest, pictures: LabeledImages, keys: Sequence[str]) -> Benchmark:
     """What the network says about each image: the class to ask for, and its probability.
 
     Args:
@@ -33,12 +33,12 @@ def survey(subject: Subject, pictures: Pictures, keys: Sequence[str]) -> Benchma
         return [{"image": key, "class": asked, "right": likely == asked, "probability": float(probabilities[asked])}]
 
     settings = {key: subject.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark("survey", {**settings, **pictures.settings}, keys, "image", measure, list)
+    return Benchmark("classify_images", {**settings, **pictures.settings}, keys, "image", measure, list)
 
 
 def grid(
-    subject: Subject,
-    pictures: Pictures,
+    subject: ModelUnderTest,
+    pictures: LabeledImages,
     surveyed: Sequence[Row],
     n: int = 2,
     mosaics: int = 100,
@@ -55,7 +55,7 @@ def grid(
     Args:
         subject: the network.
         pictures: where the images are.
-        surveyed: the rows of ``survey``.
+        surveyed: the rows of ``classify_images``.
         n: how many images a row and a column have.
         mosaics: how many are made, at random.
         confidence: the least probability of an image's class, for it to be taken.

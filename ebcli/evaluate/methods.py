@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb import excitation_backprop
+from ebcli.eb.maps import saliency_map
 from ebcli.errors import LayerError
 from ebcli.evaluate.names import METHODS
-from ebcli.extra import needed
-from ebcli.maps import saliency_map
+from ebcli.imports import import_optional
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer is None for the input itself
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]
@@ -46,7 +46,7 @@ def gradient_x_input(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str
 
 def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
     """Grad-CAM (Selvaraju et al., 2017) at the layer, by Captum."""
-    attribution = needed("captum.attr")
+    attribution = import_optional("captum.attr")
     if layer is None:
         raise LayerError("Grad-CAM weighs the channels of a layer, and the input is none: choose a layer")
     explainer = attribution.LayerGradCam(lambda images: class_scores(net(images)), net.get_submodule(layer))

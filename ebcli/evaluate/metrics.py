@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ebcli.extra import needed
-from ebcli.overlay import is_blank
+from ebcli.drawing.overlay import is_blank
+from ebcli.imports import import_optional
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom; (0, 0) is the image's top left corner
 
@@ -61,7 +61,7 @@ def is_difficult(mask: ArrayLike, others: int) -> bool:
 def grid_score(saliency: ArrayLike, cell: int, n: int) -> float:
     """How much of a map of an ``n`` x ``n`` mosaic lies in the right image: 0 to 1, 1 / n^2 for a constant map.
 
-    This is the localisation metric of the grid pointing game (Böhle et al., CVPR 2021, equation 9; Rao et al.,
+    This is the localization metric of the grid pointing game (Böhle et al., CVPR 2021, equation 9; Rao et al.,
     CVPR 2022): the sum of the positive values there over the sum of all.
 
     Args:
@@ -130,7 +130,7 @@ def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
     values = [np.asarray(saliency, dtype=np.float64).ravel() for saliency in (one, other)]
     if not all(np.isfinite(v).all() and np.ptp(v) > 0 for v in values):
         return 0.0
-    return float(needed("scipy.stats").spearmanr(*values).statistic)
+    return float(import_optional("scipy.stats").spearmanr(*values).statistic)
 
 
 def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
@@ -145,7 +145,7 @@ def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
         np.zeros(np.shape(saliency)) if is_blank(saliency) else np.maximum(saliency, 0) / np.max(saliency)
         for saliency in (one, other)
     ]
-    return float(needed("skimage.metrics", "scikit-image").structural_similarity(*drawn, data_range=1.0))
+    return float(import_optional("skimage.metrics", "scikit-image").structural_similarity(*drawn, data_range=1.0))
 
 
 def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:

@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torchvision.transforms import functional
 
-from ebcli.evaluate.benchmark import Benchmark, Row, grouped, mean
 from ebcli.evaluate.curves import perturbation_curve
+from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.metrics import area_under, resized
+from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
-from ebcli.evaluate.pictures import Pictures
-from ebcli.evaluate.subject import Subject
-from ebcli.images import decode
+from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
+from ebcli.files.images import decode
 
 
 def blur(image: Tensor) -> Tensor:
@@ -44,8 +44,8 @@ _EMPTIED: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mea
 
 def perturbation(
     kind: Literal["deletion", "insertion"],
-    subject: Subject,
-    pictures: Pictures,
+    subject: ModelUnderTest,
+    pictures: LabeledImages,
     keys: Sequence[str],
     baselines: Sequence[str],
     steps: int = 32,

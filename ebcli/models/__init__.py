@@ -7,29 +7,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ebcli.lazy import lazily
+from ebcli.imports import lazily
 
 if TYPE_CHECKING:
     from ebcli.models.classes import read_class_names, resolve_class
-    from ebcli.models.layer_listing import Layer, default_layer, layers, resolve_layer, sweep
+    from ebcli.models.layers import Layer, default_layer, layer_per_resolution, layers, resolve_layer
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
     from ebcli.models.preprocessing import Preprocessing
     from ebcli.models.sources.base import ModelSource
 
 _HOME = {
-    "Layer": "ebcli.models.layer_listing",
+    "Layer": "ebcli.models.layers",
     "LoadedModel": "ebcli.models.loading",
     "ModelSource": "ebcli.models.sources.base",
     "Preprocessing": "ebcli.models.preprocessing",
-    "default_layer": "ebcli.models.layer_listing",
-    "layers": "ebcli.models.layer_listing",
+    "default_layer": "ebcli.models.layers",
+    "layers": "ebcli.models.layers",
     "load_model": "ebcli.models.loading",
     "model_names": "ebcli.models.names",
     "read_class_names": "ebcli.models.classes",
     "resolve_class": "ebcli.models.classes",
-    "resolve_layer": "ebcli.models.layer_listing",
-    "sweep": "ebcli.models.layer_listing",
+    "resolve_layer": "ebcli.models.layers",
+    "layer_per_resolution": "ebcli.models.layers",
 }
 
 __all__ = [
@@ -38,13 +38,13 @@ __all__ = [
     "ModelSource",
     "Preprocessing",
     "default_layer",
+    "layer_per_resolution",
     "layers",
     "load_model",
     "model_names",
     "read_class_names",
     "resolve_class",
     "resolve_layer",
-    "sweep",
 ]
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
-from ebcli.extra import needed
+from ebcli.imports import import_optional
 
 # Where training scripts keep the weights among optimizer states and the like
 WRAPPERS = ("state_dict", "model_state_dict", "model")
@@ -139,9 +139,9 @@ def _read_pickle(path: Path) -> Any:
 
 
 def _read_safetensors(path: Path) -> Any:
-    library = needed("safetensors")
+    library = import_optional("safetensors")
     try:
-        return needed("safetensors.torch").load_file(path)
+        return import_optional("safetensors.torch").load_file(path)
     except library.SafetensorError as error:
         raise ValueError(first_line(error)) from error
 

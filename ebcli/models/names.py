@@ -11,6 +11,7 @@ from pathlib import Path
 from ebcli.models.sources import plugin_names
 
 BUNDLED = "efficientnet_lite0"
+ALL, INPUT = "all", "input"  # accepted in place of a layer's name
 
 
 def model_names() -> list[str]:

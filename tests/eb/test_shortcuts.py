@@ -8,7 +8,8 @@ from test_definition import TARGETS, assert_equal, make, one_hot
 from torch import nn
 
 import ebcli
-from ebcli.eb import backprop, weighted
+from ebcli.eb import backprop
+from ebcli.eb import contributions as weighted
 
 
 @pytest.fixture

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from colours import load_colours
+from color_net import load_colours
 
 
 @pytest.fixture
 def colours(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model is one that knows colours."""
-    monkeypatch.setattr("ebcli.evaluate.subject.load_model", load_colours)
+    monkeypatch.setattr("ebcli.evaluate.model_under_test.load_model", load_colours)

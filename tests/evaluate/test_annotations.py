@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from colours import BLUE, GREEN, RED, painted
+from color_net import BLUE, GREEN, RED, painted
 from data_sets import Thing, write_annotation, write_coco, write_voc
 
 from ebcli.errors import ConfigurationError, ImageError

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from colours import SIDE, colour_photos, load_colours, painted
+from color_net import SIDE, colour_photos, load_colours, painted
 
-from ebcli.evaluate.cli import main
-from ebcli.evaluate.subject import Subject
+from ebcli.cli.benchmark import main
+from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.models import LoadedModel
 
 pytestmark = pytest.mark.usefixtures("colours")
@@ -45,7 +45,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             loaded.net[5].weight[3] = 16  # type: ignore[index]
         return loaded
 
-    monkeypatch.setattr("ebcli.evaluate.subject.load_model", with_white)
+    monkeypatch.setattr("ebcli.evaluate.model_under_test.load_model", with_white)
     tmp_path.joinpath("labels.csv").write_text("0.png,red\n1.png,1\n2.png,Blue\nwhite.png,3\n")
     return folder
 
@@ -100,13 +100,13 @@ def test_a_folder_without_images(tmp_path: Path) -> None:
 def test_cells_are_where_they_are_said_to_be(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each photo of a mosaic fills its own cell, in rows from the top left."""
     seen = []
-    explain = Subject.explain
+    explain = ModelUnderTest.explain
 
-    def watched(self: Subject, inputs: Any, classes: Any, seed: str, net: Any = None) -> Any:
+    def watched(self: ModelUnderTest, inputs: Any, classes: Any, seed: str, net: Any = None) -> Any:
         seen.append((inputs[0], list(classes)))
         return explain(self, inputs, classes, seed, net)
 
-    monkeypatch.setattr(Subject, "explain", watched)
+    monkeypatch.setattr(ModelUnderTest, "explain", watched)
     labels = str(photos.with_name("labels.csv"))
     rows(run(photos, "--json", "--confidence", "0", "--labels", labels, "--cell", "40", model="colours4"))
     mosaics = [(image, classes) for image, classes in seen if len(classes) == 4]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import captum.attr
 import pytest
 import torch
-from colours import colour_net
+from color_net import colour_net
 from torch import nn
 
 import ebcli

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from colours import colour_photos
+from color_net import colour_photos
 
+from ebcli.cli.benchmark import main
 from ebcli.evaluate import area_under
-from ebcli.evaluate.cli import main
 from ebcli.evaluate.perturbation import blur, mean_colour, noise
 
 METHODS = ("contrastive", "marginal", "gradient-x-input", "random")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
-from colours import BLUE, GREEN, RED, painted
+from color_net import BLUE, GREEN, RED, painted
 from data_sets import Thing, write_coco, write_voc
 
-from ebcli.evaluate.cli import main
+from ebcli.cli.benchmark import main
 
 pytestmark = pytest.mark.usefixtures("colours")
 

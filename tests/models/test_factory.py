@@ -11,7 +11,7 @@ import torch
 import ebcli
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.records import configuration_hash, network_settings
+from ebcli.models.fingerprint import configuration_hash, network_settings
 
 NETS = """
 from torch import nn

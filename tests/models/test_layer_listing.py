@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ebcli.errors import LayerError
-from ebcli.models import Layer, LoadedModel, default_layer, layers, load_model, resolve_layer, sweep
+from ebcli.models import Layer, LoadedModel, default_layer, layer_per_resolution, layers, load_model, resolve_layer
 
 
 def shapes_only(name: str) -> LoadedModel:
@@ -262,7 +262,7 @@ def test_a_network_without_spatial_layers_has_no_default():
 @pytest.mark.parametrize("model", ["vgg16", "resnet18", "densenet121", "inception_v3", "vit_b_16", "efficientnet_b0"])
 def test_a_sweep_halves_the_stride_from_layer_to_layer_and_has_the_default(model):
     loaded = shapes_only(model)
-    chosen, found = sweep(loaded), listed(loaded)
+    chosen, found = layer_per_resolution(loaded), listed(loaded)
     strides = [found[name].stride for name in chosen]
     assert default_layer(loaded) in chosen
     for coarse, fine in pairwise(strides):

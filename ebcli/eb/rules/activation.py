@@ -10,24 +10,24 @@ from typing import Any
 from torch import Tensor
 
 from ebcli.eb import graph
-from ebcli.eb.building import folded, pass_through
-from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.primitives import folded, pass_through
+from ebcli.eb.registry import Call, overloads, rule
 
 BOUNDED = 1  # between 0 and some limit: a gate if the other factor is not
 SWITCH = 2  # between 0 and 1: a gate by design
 
 
-@rule(*spellings("relu", "relu6"))
+@rule(*overloads("relu", "relu6"))
 def rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _rectified(call, input)
 
 
-@rule(*spellings("hardtanh"))
+@rule(*overloads("hardtanh"))
 def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwargs: Any) -> Tensor:
     return _cut_off(call, input, min_val)
 
 
-@rule(*spellings("clamp", "clip", "clamp_min"))
+@rule(*overloads("clamp", "clip", "clamp_min"))
 def clamped(call: Call, input: Tensor, min: Any = None, *args: Any, **kwargs: Any) -> Tensor:
     return _cut_off(call, input, min)
 
@@ -44,47 +44,47 @@ def _rectified(call: Call, input: Tensor) -> Tensor:
 
 
 @rule(
-    *spellings("leaky_relu", "elu", "celu", "selu", "prelu", "rrelu", "hardswish", "silu", "gelu", "mish"),
-    *spellings("tanh", "softsign", "hardshrink", "softshrink", "tanhshrink", "erf", "asinh", "atan", "sinh", "sin"),
-    *spellings("expm1", "log1p", "sign", "nan_to_num", "round", "trunc"),
+    *overloads("leaky_relu", "elu", "celu", "selu", "prelu", "rrelu", "hardswish", "silu", "gelu", "mish"),
+    *overloads("tanh", "softsign", "hardshrink", "softshrink", "tanhshrink", "erf", "asinh", "atan", "sinh", "sin"),
+    *overloads("expm1", "log1p", "sign", "nan_to_num", "round", "trunc"),
 )
 def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, keeps_zero=True)
 
 
 @rule(
-    *spellings("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"),
-    *spellings("alpha_dropout", "feature_alpha_dropout"),
+    *overloads("dropout", "dropout1d", "dropout2d", "dropout3d", "feature_dropout"),
+    *overloads("alpha_dropout", "feature_alpha_dropout"),
 )
 def dropout(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     gate = getattr(graph.origin(input), "gate", 0)
     return pass_through(call, input, keeps_zero=True, nonnegative=graph.is_nonnegative(input), gate=gate)
 
 
-@rule(*spellings("abs", "absolute", "square", "sqrt"))
+@rule(*overloads("abs", "absolute", "square", "sqrt"))
 def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, keeps_zero=True, nonnegative=True)
 
 
-@rule(*spellings("sigmoid", "hardsigmoid", "softmax", "softmin", "gumbel_softmax"))
+@rule(*overloads("sigmoid", "hardsigmoid", "softmax", "softmin", "gumbel_softmax"))
 def switch(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     # a softmax is divided by a sum over other units; over its own unit it is one input, one output
     return pass_through(call, input, nonnegative=True, gate=SWITCH)
 
 
-@rule(*spellings("exp", "exp2", "softplus", "reciprocal", "rsqrt"))
+@rule(*overloads("exp", "exp2", "softplus", "reciprocal", "rsqrt"))
 def shifted_nonnegative(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input)
 
 
 @rule(
-    *spellings("log_softmax", "logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power")
+    *overloads("log_softmax", "logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power")
 )
 def shifted(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return pass_through(call, input)
 
 
-@rule(*spellings("glu"))
+@rule(*overloads("glu"))
 def gated_half(call: Call, input: Tensor, dim: int = -1) -> Tensor:
     half, _ = input.chunk(2, dim)
     return pass_through(call, half, keeps_zero=True)

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from ebcli.eb import graph
-from ebcli.eb.building import by_rule, bypasses, carries_signal, folded, mark_bypass, pass_through, shared
-from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.primitives import by_rule, bypasses, carries_signal, folded, mark_bypass, pass_through, shared
+from ebcli.eb.registry import Call, overloads, rule
 
 
-@rule(*spellings("add"))
+@rule(*overloads("add"))
 def add(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
     return _sum(call, input, other, alpha)
 
 
-@rule(*spellings("sub", "subtract"))
+@rule(*overloads("sub", "subtract"))
 def sub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
     return _sum(call, input, other, -alpha)
 
@@ -43,7 +43,7 @@ def _has_share(operand: Any) -> bool:
     return carries_signal(operand) or bypasses(operand)
 
 
-@rule(*spellings("mul", "multiply"))
+@rule(*overloads("mul", "multiply"))
 def mul(call: Call, input: Any, other: Any) -> Any:
     if not (_has_share(input) and _has_share(other)):
         signal, factor = (input, other) if carries_signal(input) else (other, input)
@@ -81,7 +81,7 @@ def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, valu
     return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), total, keeps_zero=is_residual)
 
 
-@rule(*spellings("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
+@rule(*overloads("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
 def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     # a denominator is a norm: it rescales, it does not excite
     if carries_signal(input):
@@ -94,7 +94,7 @@ def rdiv(call: Call, input: Any, other: Any) -> Any:
     return div(call, other, input)
 
 
-@rule(*spellings("neg", "negative"))
+@rule(*overloads("neg", "negative"))
 def neg(call: Call, input: Tensor) -> Tensor:
     return pass_through(call, input, keeps_zero=True)
 

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb import graph
-from ebcli.eb.building import by_rule, bypasses, carries_signal, pass_through, weighted_sum
-from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.contributions import LinearMap
+from ebcli.eb.primitives import by_rule, bypasses, carries_signal, pass_through, weighted_sum
+from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.rules.activation import SWITCH
-from ebcli.eb.weighted import LinearMap
 
 
-@rule(*spellings("scaled_dot_product_attention"))
+@rule(*overloads("scaled_dot_product_attention"))
 def scaled_dot_product_attention(
     call: Call, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
 ) -> Any:
@@ -33,13 +33,13 @@ def scaled_dot_product_attention(
     return weighted_sum(call, value, LinearMap(lambda v: call.func(*fixed, v, *args, **kwargs)))
 
 
-@rule(*spellings("matmul", "mm", "bmm", "mv"), Tensor.__rmatmul__)
+@rule(*overloads("matmul", "mm", "bmm", "mv"), Tensor.__rmatmul__)
 def matmul(call: Call, input: Tensor, other: Tensor) -> Any:
     left, right = (other, input) if call.func is Tensor.__rmatmul__ else (input, other)
     return _product(call, left, right, torch.matmul)
 
 
-@rule(*spellings("einsum"))
+@rule(*overloads("einsum"))
 def einsum(call: Call, equation: str, *operands: Any) -> Any:
     if len(operands) == 1 and isinstance(operands[0], (list, tuple)):
         operands = tuple(operands[0])
@@ -51,7 +51,7 @@ def einsum(call: Call, equation: str, *operands: Any) -> Any:
     return _product(call, left, right, lambda a, b: torch.einsum(equation, a, b))
 
 
-@rule(*spellings("addmm", "addbmm", "baddbmm", "addmv"))
+@rule(*overloads("addmm", "addbmm", "baddbmm", "addmv"))
 def biased_product(
     call: Call, input: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any
 ) -> Any:
@@ -80,7 +80,7 @@ def _product(call: Call, left: Tensor, right: Tensor, product: Callable[[Tensor,
     return weighted_sum(call, right, LinearMap(lambda a, w: product(w, a), left))
 
 
-@rule(*spellings("multi_head_attention_forward"))
+@rule(*overloads("multi_head_attention_forward"))
 def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     """Value projection, attention, output projection: three weighted sums, one after the other."""
     given = _SIGNATURE.bind(*args, **kwargs).arguments  # query (L, B, E), key and value (S, B, E), or all without B

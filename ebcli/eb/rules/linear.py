@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.building import weighted_sum
-from ebcli.eb.registry import Call, rule, spellings
-from ebcli.eb.weighted import LinearMap
+from ebcli.eb.contributions import LinearMap
+from ebcli.eb.primitives import weighted_sum
+from ebcli.eb.registry import Call, overloads, rule
 
 
 def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
@@ -18,14 +18,14 @@ def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda scale: scale.reshape(-1, *(1 for _ in weight.shape[1:]))
 
 
-@rule(*spellings("linear"))
+@rule(*overloads("linear"))
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     # input (..., in), weight (out, in)
     # of more axes than (B, in), a batch norm's second one is not the channels
     return weighted_sum(call, input, LinearMap(F.linear, weight, _rows(weight) if input.ndim == 2 else None))
 
 
-@rule(*spellings("conv1d", "conv2d", "conv3d"))
+@rule(*overloads("conv1d", "conv2d", "conv3d"))
 def convolution(
     call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None, *args: Any, **kwargs: Any
 ) -> Any:
@@ -37,7 +37,7 @@ def convolution(
     return weighted_sum(call, input, LinearMap(convolve, weight, _rows(weight) if is_batched else None))
 
 
-@rule(*spellings("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
+@rule(*overloads("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
 def transposed_convolution(
     call: Call,
     input: Tensor,

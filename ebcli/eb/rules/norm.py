@@ -6,11 +6,11 @@ from typing import Any
 
 from torch import Tensor
 
-from ebcli.eb.building import folded, pass_through
-from ebcli.eb.registry import Call, rule, spellings
+from ebcli.eb.primitives import folded, pass_through
+from ebcli.eb.registry import Call, overloads, rule
 
 
-@rule(*spellings("batch_norm"))
+@rule(*overloads("batch_norm"))
 def batch_norm(
     call: Call,
     input: Tensor,
@@ -33,6 +33,6 @@ def _is_native(call: Call) -> bool:
 
 
 # the paper's rule for local response normalisation, which suits every norm that rescales units by a common factor
-@rule(*spellings("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize"))
+@rule(*overloads("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize"))
 def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input)

@@ -6,15 +6,15 @@ from typing import Any
 
 from torch import Tensor
 
-from ebcli.eb.building import weighted_sum
-from ebcli.eb.registry import Call, rule, spellings
-from ebcli.eb.weighted import LinearMap
+from ebcli.eb.contributions import LinearMap
+from ebcli.eb.primitives import weighted_sum
+from ebcli.eb.registry import Call, overloads, rule
 
 
 @rule(
-    *spellings("avg_pool1d", "avg_pool2d", "avg_pool3d"),
-    *spellings("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
-    *spellings("mean", "sum", "cumsum", "fold"),
+    *overloads("avg_pool1d", "avg_pool2d", "avg_pool3d"),
+    *overloads("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *overloads("mean", "sum", "cumsum", "fold"),
 )
 def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     divisor = kwargs.get("divisor_override", args[5] if len(args) > 5 else None)
@@ -23,7 +23,7 @@ def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))
 
 
-@rule(*spellings("interpolate"))
+@rule(*overloads("interpolate"))
 def interpolation(
     call: Call,
     input: Tensor,

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.plugins import MODELS, loaded, plugins
+from ebcli.imports import MODELS, load_plugin, plugins
 
 if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
@@ -47,7 +47,7 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     else:
         hint = closest(prefix, known) or f"there are {', '.join(f'{one}/NAME' for one in sorted(known))}"
         raise ConfigurationError(f"there is no model {name!r}, for {prefix!r} is no source of models: {hint}")
-    made_by = loaded(point)
+    made_by = load_plugin(point)
     if made_by is None:
         raise ConfigurationError(f"the source of {name!r} cannot be imported: repair or uninstall that package")
     source: ModelSource = made_by(rest)
@@ -59,5 +59,5 @@ def plugin_names() -> list[str]:
     found = []
     for point in plugins(MODELS):
         if point.name not in _BUILT_IN:
-            found += [f"{point.name}/{name}" for name in loaded(point, lambda source: list(source.names())) or ()]
+            found += [f"{point.name}/{name}" for name in load_plugin(point, lambda source: list(source.names())) or ()]
     return sorted(found)

@@ -19,7 +19,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
-from ebcli.extra import needed
+from ebcli.imports import import_optional
 from ebcli.models.checkpoint import classes_in, refuse_misfits, without_prefixes
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources.base import DEFAULT, ModelSource, fetching, square
@@ -38,7 +38,7 @@ class HuggingFace(ModelSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._library = needed("transformers")
+        self._library = import_optional("transformers")
         with fetching(f"the configuration of hf/{name}", _ADVICE), self._silent():
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
         if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:

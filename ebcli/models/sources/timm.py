@@ -11,7 +11,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.extra import needed
+from ebcli.imports import import_optional
 from ebcli.models.sources.base import DEFAULT, ModelSource, fetching, square
 from ebcli.models.sources.torchvision import IMAGENET
 
@@ -24,7 +24,7 @@ class Timm(ModelSource):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._timm = needed("timm")
+        self._timm = import_optional("timm")
         self._architecture, _, self._tag = name.partition(".")
         if not self._timm.is_model(self._architecture):
             hint = closest(self._architecture, self._timm.list_models()) or "timm.list_models() in Python lists all"

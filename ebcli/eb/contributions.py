@@ -1,0 +1,298 @@
+"""Weighted sums: linear maps with the sign of their weights, and the rule that follows a response's sign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ebcli.eb.autograd import Contributions, ratio
+from ebcli.errors import EbcliError
+
+_LARGE = 1 << 22  # weights; below, one block is as good as many
+_BLOCK = 3 << 18  # weights: 3 MiB in float32
+
+
+@dataclass(frozen=True)
+class LinearMap:
+    """A linear map a -> W a, without bias, whose weights can be told apart by sign.
+
+    Attributes:
+        apply: (signal, weight) -> sum, linear in both; (signal) -> sum where there is no weight.
+        weight: W; None where the weights are fixed and never negative, as in average pooling.
+        per_output: (C,) -> a tensor that multiplies W, output channel by output channel; None where outputs have
+            no channels, so that batch norm cannot be folded in.
+        orientation: -1, 0 or +1 for each weight, broadcast: the sign of the scale in a batch norm that follows.
+            None means +1 everywhere.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.nn import functional as F
+        >>> linear = ebcli.LinearMap(F.linear, torch.tensor([[1.0, -2.0]]))
+        >>> linear.halves(both=True)
+        (tensor([[1., 0.]]), tensor([[0., 2.]]))
+    """
+
+    apply: Callable[..., Tensor]
+    weight: Tensor | None = None
+    per_output: Callable[[Tensor], Tensor] | None = None
+    orientation: Tensor | None = None
+
+    def scaled(self, gamma: Tensor) -> LinearMap:
+        """This map followed by a scale for each output channel, gamma (C,), of which only the sign matters."""
+        assert self.per_output is not None
+        return replace(self, orientation=self.per_output(gamma.detach().sign()))
+
+    def oriented(self, *block: slice) -> Tensor:
+        """W as its neurons see it, or a block of it: some of its rows, some of its columns."""
+        assert self.weight is not None
+        weight = self.weight.detach()[block]
+        return weight if self.orientation is None else weight * self.orientation[block[:1]]
+
+    def halves(self, *, both: bool) -> tuple[Tensor, ...]:
+        """max(W, 0) and, if `both`, max(-W, 0)."""
+        weight = self.oriented()
+        positive = weight.clamp(min=0)
+        return (positive, positive - weight) if both else (positive,)  # exactly: one of the two is zero
+
+
+class WeightedSum(Contributions):
+    """The contributions to the neurons of one layer y = W a + b: Z_n = sum_k max(s_n z_kn, 0), z_kn = a_k w_kn.
+
+    Attributes:
+        linear: the map W.
+        signal_is_nonnegative: no a_k is ever below zero.
+        rectified: a ReLU follows, so a positive response is an active neuron and any other a silent one. Silent
+            neurons get no probability, and s = +1 serves for all, unless `feeds_inactive`.
+        feeds_inactive: something above hands probability to neurons whatever their value (batch norm's shift).
+        sign: s for all neurons, whatever their response: +1 for the unit of a class, -1 for its dual (Eq. 6).
+            None, as for every layer below the classifier, follows the sign of each response.
+    """
+
+    def __init__(self, linear: LinearMap, *, signal_is_nonnegative: bool, rectified: bool = False) -> None:
+        self.linear = linear
+        self.signal_is_nonnegative = signal_is_nonnegative
+        self.rectified = rectified
+        self.sign: int | None = None if linear.weight is None else 1
+        self.is_turned = False  # the response followed is a batch norm's, its sign turned back
+        self._response: Tensor | None = None
+        self._version = 0
+        self._site = ""
+
+    @property
+    def weight(self) -> Tensor | None:
+        return self.linear.weight
+
+    def of_dual(self) -> WeightedSum:
+        """The same layer with the sign of the dual units."""
+        dual = WeightedSum(self.linear, signal_is_nonnegative=self.signal_is_nonnegative)
+        dual.sign = -1
+        return dual
+
+    def follow(self, response: Tensor, site: str) -> None:
+        """Set y, whose sign is followed; `site` names the layer in an error."""
+        self._response, self._version, self._site = response.detach(), response._version, site
+
+    def freeze(self) -> None:
+        """Keep the signs as they are now, because y is about to be overwritten."""
+        if self._response is not None and self._response.is_floating_point():
+            self.follow(self._response.sign().to(torch.int8), self._site)
+
+    def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
+        parts = [part.detach().requires_grad_() for part in self._parts(*signals)]
+        with torch.enable_grad():
+            return parts, self._total(parts)
+
+    def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
+        """P_in = a * (dZ/da)^T (P / Z), the whole-layer form of Eq. 10; Z is linear in each part of a."""
+
+        def slopes(quotient: Tensor) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(z, parts, quotient, retain_graph=self.z is not None)
+
+        if z.dtype != torch.float16:
+            return [_of_parts(parts, slopes(ratio(P, z.detach())))]
+        quotient = ratio(P.float(), z.detach().float())
+        scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
+        return [(_of_parts(parts, [s.float() for s in slopes(ratio(quotient, scale).half())]) * scale).half()]
+
+    def _total(self, parts: list[Tensor]) -> Tensor:
+        """Z, of the signal's parts."""
+        signs = self._signs()
+        if self.linear.weight is None:  # no weight is negative
+
+            def of(sign: int) -> Tensor:
+                return self.linear.apply(parts[0 if sign > 0 else 1])
+
+        else:
+            halves = self.linear.halves(both=_takes_both(signs, parts))
+
+            def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
+                return _added([self.linear.apply(a, half) for a, half in zip(parts, halves[::sign], strict=False)])
+
+        if isinstance(signs, int):
+            return of(signs)
+        total = torch.where(signs > 0, of(1), of(-1))
+        total.detach().masked_fill_(signs == 0, 0)
+        return total
+
+    def _parts(self, signal: Tensor) -> list[Tensor]:
+        """a+, and a- where there may be one."""
+        return [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
+
+    def _signs(self) -> int | Tensor:
+        """s of all neurons, or a tensor of which only the signs matter."""
+        if self.sign is not None:
+            return self.sign
+        if (self.rectified and not self.feeds_inactive) or self._is_nonnegative():
+            return 1
+        response = self._signed_response()
+        return torch.where(response > 0, 1, -1) if self.rectified else response
+
+    def _is_nonnegative(self) -> bool:
+        """Whether no response can be below zero."""
+        return self.linear.weight is None and self.signal_is_nonnegative
+
+    def unexplained(self, z: Tensor) -> Tensor:
+        nothing = z == 0
+        if self.sign is None and not self.feeds_inactive:  # where the response is zero, nothing arrives
+            nothing &= False if self._is_nonnegative() else self._signed_response() != 0
+        return nothing.any()
+
+    def prepare(self, *signals: Tensor) -> None:
+        if self._is_large():
+            self._share_by_rows(*signals)
+        else:
+            super().prepare(*signals)
+
+    @property
+    def normalizes_in_backward(self) -> bool:
+        return self._is_large()
+
+    def shares(self, *operands: Tensor) -> list[Tensor]:
+        if not self._is_large():
+            return super().shares(*operands)
+        signal, P = operands
+        return [self._share_by_rows(signal, P) if self.z is None else self._share_by_columns(signal, P, self.z)]
+
+    def _is_large(self) -> bool:
+        """Whether W is a matrix that takes longer to read than to multiply by.
+
+        It is then walked in blocks, whose W+ and W- never leave the processor's cache.
+        """
+        weight = self.linear.weight
+        if self.linear.apply is not F.linear or weight is None or weight.is_cuda or weight.dtype == torch.float16:
+            return False
+        return weight.numel() >= _LARGE
+
+    def _share_by_rows(self, signal: Tensor, P: Tensor | None = None) -> Tensor:
+        """The signal's share of P (..., out), reading W once; finds and keeps Z on the way."""
+        signs, ups = self._signs(), self._parts(signal)
+        slopes: list[Any] = [0] * len(ups)
+        totals = []
+        for block, halves in self._blocks(0, both=_takes_both(signs, ups)):
+            z: Any = 0
+            for sign, applies in _each(signs, block):
+                total = _added([F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False)])
+                z = z + total * applies
+                if P is not None:
+                    q = ratio(P[..., block] * applies, total)
+                    slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
+            totals.append(z)
+        self.z = torch.cat(totals, -1)
+        return _of_parts(ups, slopes)
+
+    def _share_by_columns(self, signal: Tensor, P: Tensor, z: Tensor) -> Tensor:
+        """The signal's share of P (..., out), reading W once, where Z is known."""
+        signs, ups = self._signs(), self._parts(signal)
+        q = ratio(P, z)
+        by_sign = [(sign, q * applies) for sign, applies in _each(signs)]
+        shares = []
+        for block, halves in self._blocks(1, both=_takes_both(signs, ups)):
+            slopes: list[Any] = [0] * len(ups)
+            for sign, q in by_sign:
+                slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
+            shares.append(_of_parts([up[..., block] for up in ups], slopes))
+        return torch.cat(shares, -1)
+
+    def _blocks(self, axis: int, *, both: bool) -> Iterator[tuple[slice, list[Tensor]]]:
+        """Slices of rows (axis 0) or columns (1) of W; with each, until the next one, W+ and, if `both`, W-."""
+        weight = self.linear.weight
+        assert weight is not None
+        size, width = weight.shape[axis], max(1, _BLOCK // weight.shape[1 - axis])
+        buffers = [weight.new_empty(0) for _ in range(1 + both)]
+        for start in range(0, size, width):
+            block = slice(start, start + width)
+            w = self.linear.oriented(*[slice(None)] * axis, block)
+            positive = torch.clamp(w, min=0, out=buffers[0].resize_(w.shape))
+            halves = [positive]
+            if both:
+                halves.append(torch.sub(positive, w, out=buffers[1].resize_(w.shape)))
+            yield block, halves
+
+    def _signed_response(self) -> Tensor:
+        assert self._response is not None
+        if self._response._version != self._version:
+            raise EbcliError(
+                f"the output of {self._site} was overwritten in place after another layer had read it; "
+                "make that operation out of place"
+            )
+        return self._response
+
+
+def _takes_both(signs: int | Tensor, parts: list[Tensor]) -> bool:
+    """Whether W- has a part in it as well as W+."""
+    return len(parts) > 1 or not isinstance(signs, int) or signs < 0
+
+
+def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, Any]]:
+    """Each sign that occurs, and for which of a block of neurons: a mask, or True for all."""
+    if isinstance(signs, int):
+        return [(signs, True)]
+    return [(1, signs[..., block] > 0), (-1, signs[..., block] < 0)]
+
+
+def _of_parts(parts: Sequence[Tensor], slopes: Sequence[Any]) -> Any:
+    """The shares of a+ and a- together."""
+    return _added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
+
+
+def _added(terms: Sequence[Any]) -> Any:
+    """Their sum; the built-in one would begin with 0, which takes another pass over a tensor."""
+    return sum(terms[1:], terms[0])
+
+
+class SharedSum(Contributions):
+    """The contributions to y = a_1 + a_2 (a residual): Z = sum_k max(s a_k, 0), s the sign of y.
+
+    Attributes:
+        scales: what each operand is multiplied with before the sum, -1 for a subtrahend.
+    """
+
+    weight = None
+
+    def __init__(self, *scales: float) -> None:
+        self.scales = scales
+
+    def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
+        terms = [
+            a.detach() if scale == 1 else a.detach() * scale for a, scale in zip(signals, self.scales, strict=True)
+        ]
+        # recomputed, not kept: the next operation may overwrite y in place
+        sign = _added(terms).sign()
+        parts = [(sign * term).clamp_(min=0) for term in terms]
+        return parts, _added(parts)
+
+    def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
+        quotient = ratio(P, z)
+        return [part * quotient for part in parts]
+
+    def of_dual(self) -> SharedSum:
+        """A sum has no weights to negate."""
+        return self
+
+    def unexplained(self, z: Tensor) -> Tensor:
+        return (z == 0).any() if self.feeds_inactive else torch.zeros((), dtype=torch.bool, device=z.device)

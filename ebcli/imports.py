@@ -1,0 +1,83 @@
+"""Names imported on first use, packages that only some features need, and plug-ins. Imports no torch."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from importlib.metadata import EntryPoint, entry_points, version
+from typing import Any, TypeVar
+
+from ebcli.errors import ConfigurationError
+
+T = TypeVar("T")
+
+DISTRIBUTION = "eb-saliency"
+MODELS, RULES = "ebcli.models", "ebcli.rules"
+
+
+def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """The ``__getattr__`` and the ``__dir__`` (PEP 562) of a package that imports its names on first use.
+
+    Args:
+        package: its name.
+        homes: each name that it offers, and the module that has it.
+    """
+    names = sys.modules[package].__dict__
+
+    def get(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        names[name] = getattr(importlib.import_module(homes[name]), name)
+        return names[name]
+
+    return get, lambda: sorted({*names, *names["__all__"]})
+
+
+def import_optional(module: str, package: str | None = None) -> Any:
+    """Import a module of an optional dependency.
+
+    Args:
+        module: the module to import.
+        package: the package that provides it on the package index; None if it is named like the module's root.
+
+    Raises:
+        ConfigurationError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        name = package or module.partition(".")[0]
+        raise ConfigurationError(f"this needs the package {name}: pip install {name}") from error
+
+
+def installed_version() -> str:
+    """The version of this package."""
+    return version(DISTRIBUTION)
+
+
+def plugins(group: str) -> list[EntryPoint]:
+    """The entry points that installed packages offer in a group, sorted by name; nothing is imported."""
+    return sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
+
+
+def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
+    """Load an entry point and pass it to ``use``; None, with a warning, if either fails."""
+    try:
+        return use(point.load())
+    except Exception as error:  # a plug-in can fail in any way, and must not take anything else with it
+        package = point.dist.name if point.dist else point.module
+        reason = " ".join(str(error).split())
+        warnings.warn(
+            f"the plug-in {point.name!r} of the package {package} is ignored: loading {point.value} failed "
+            f"({type(error).__name__}: {reason})",
+            stacklevel=2,
+        )
+        return None
+
+
+def load_rules() -> None:
+    """Import the plug-ins that register excitation rules."""
+    for point in plugins(RULES):
+        load_plugin(point)

@@ -1,0 +1,43 @@
+"""Hashes that tell one network and one set of settings from another. Imports no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ebcli.imports import installed_version
+
+if TYPE_CHECKING:
+    from ebcli.models.loading import LoadedModel
+
+
+def configuration_hash(settings: Mapping[str, object]) -> str:
+    """A short name for settings; equal settings have equal names, whatever their order."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def network_settings(loaded: LoadedModel) -> dict[str, object]:
+    """What results depend on of this program and of a network, for ``configuration_hash``.
+
+    Of a checkpoint, and of the file that a factory is in, the content counts.
+    """
+    return {
+        "version": installed_version().split(".")[:2],  # what is released as a patch computes the same
+        "model": loaded.name,
+        "weights": None if Path(loaded.weights) in loaded.files else loaded.weights,
+        "files": [content_hash(file) for file in loaded.files],
+        "preprocessing": repr(loaded.transforms),
+        "categories": loaded.categories,
+    }
+
+
+def content_hash(path: Path) -> str:
+    """The SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()

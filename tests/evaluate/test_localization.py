@@ -1,0 +1,96 @@
+"""Boxes around what a map shows, against boxes in annotations."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from color_net import GREEN, RED, painted
+from data_sets import Thing, write_annotation
+
+from ebcli.cli.benchmark import main
+
+pytestmark = pytest.mark.usefixtures("colours")
+
+SIZE = (448, 224)  # twice as wide as high, and no smaller than the network gets it
+RED_THING, GREEN_THING = Thing("red", (30, 40, 130, 160)), Thing("green", (300, 20, 400, 60))
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> tuple[Path, Path]:
+    """One image as it is said to be, one whose red is elsewhere."""
+    images, annotations = tmp_path / "images", tmp_path / "boxes"
+    images.mkdir()
+    (annotations / "below").mkdir(parents=True)
+    painted(SIZE, (RED, RED_THING.rectangle), (GREEN, GREEN_THING.rectangle)).save(images / "right.png")
+    painted(SIZE, (RED, (0, 0, 40, 40))).save(images / "wrong.png")
+    write_annotation(annotations / "right.xml", SIZE, [RED_THING, GREEN_THING])
+    write_annotation(annotations / "below" / "wrong.xml", SIZE, [RED_THING])
+    return images, annotations
+
+
+def run(folders: tuple[Path, Path], *arguments: str) -> Result:
+    images, annotations = folders
+    common = ("--model", "colours", "--weights", "none", "--layer", "0", "-o", str(images.with_name("kept")), "--json")
+    return CliRunner().invoke(main, ("localize", str(images), str(annotations), *common, *arguments))
+
+
+def rows(result: Result) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_errors_by_method_and_alpha(folders: tuple[Path, Path]) -> None:
+    """The mean of the red map is 12000 / 100352 of its maximum, so that 9 times as much is too much to ask."""
+    result = run(folders, "--method", "contrastive", "--method", "marginal", "--alpha", "1", "--alpha", "9")
+    assert result.exit_code == 0, result.output
+    assert [(row["method"], row["alpha"], row["questions"]) for row in rows(result)] == [
+        ("contrastive", 1.0, 3),
+        ("contrastive", 9.0, 3),
+        ("marginal", 1.0, 3),
+        ("marginal", 9.0, 3),
+    ]
+    for row in rows(result):
+        # of red and green in the first image and red in the second, the last is wrong, and red above 1
+        assert row["error"] == pytest.approx(100 / 3 if row["alpha"] == 1 else 200 / 3)
+
+
+def test_one_of_several_boxes_will_do(folders: tuple[Path, Path]) -> None:
+    write_annotation(folders[1] / "below" / "wrong.xml", SIZE, [RED_THING, Thing("red", (0, 0, 40, 50))])
+    (row,) = rows(run(folders))
+    assert row["error"] == 0
+
+
+def test_names_of_classes_from_a_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
+    names = {"red": "n00000001", "green": "n00000002"}
+    for path in folders[1].rglob("*.xml"):
+        text = path.read_text()
+        for name, number in names.items():
+            text = text.replace(f"<name>{name}</name>", f"<name>{number}</name>")
+        path.write_text(text)
+    unnamed = run(folders)
+    assert unnamed.exit_code == 2
+    assert "right.png: it is annotated with 'n00000001', but there is no class 'n00000001'" in unnamed.stderr
+    assert "there is nothing to measure: no image of 2 gave a result" in unnamed.stderr
+    classes = tmp_path / "classes.txt"
+    classes.write_text("n00000001 red, crimson\nn00000002 green\nn00000003 blue\n")
+    (row,) = rows(run(folders, "--classes", str(classes)))
+    assert row["error"] == pytest.approx(100 / 3)
+    classes.write_text("n00000001\n")
+    refused = run(folders, "--classes", str(classes))
+    assert refused.exit_code == 2
+    assert "there are 1 names of classes, but colours tells 3 apart" in refused.stderr
+
+
+def test_an_image_without_annotation_is_told(folders: tuple[Path, Path]) -> None:
+    (folders[1] / "below" / "wrong.xml").unlink()
+    result = run(folders)
+    assert result.exit_code == 1
+    assert "wrong.png: there is no annotation wrong.xml\n1 could not be measured\n" in result.stderr
+    assert [(row["error"], row["questions"]) for row in rows(result)] == [(0, 2)]
+    (folders[1] / "right.xml").unlink()
+    nothing = run(folders)
+    assert nothing.exit_code == 2
+    assert f"there are no annotations (*.xml) below '{folders[1]}'" in nothing.stderr

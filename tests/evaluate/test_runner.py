@@ -1,0 +1,115 @@
+"""What is measured is kept, whatever ends a run."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from runs import until
+
+from ebcli.errors import ImageError, OutputError
+from ebcli.evaluate.runner import Benchmark, Row, grouped, mean, run_benchmark, table
+
+UNITS = [f"unit {number}" for number in range(12)]
+
+
+def benchmark(measured: list[str] | None = None, **settings: object) -> Benchmark:
+    def measure(unit: str) -> list[Row]:
+        if measured is not None:
+            measured.append(unit)
+        number = int(unit.partition(" ")[2])
+        return [{"method": method, "value": number / 7} for method in ("a", "b")]
+
+    return Benchmark("tenths", settings, UNITS, "image", measure, list)
+
+
+def refuse(unit: str, error: ImageError) -> None:
+    raise AssertionError(unit) from error
+
+
+def _slowly(folder: Path) -> None:
+    """In a process of its own: hangs in the middle."""
+    test = benchmark()
+
+    def measure(unit: str) -> list[Row]:
+        if unit == "unit 5":
+            signal.pause()
+        return test.measure(unit)
+
+    run_benchmark(Benchmark(test.name, test.settings, test.units, test.unit, measure, list), folder, refuse, quiet=True)
+
+
+def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    whole = run_benchmark(benchmark(), tmp_path / "whole", refuse)
+    process = multiprocessing.get_context("forkserver").Process(target=_slowly, args=(tmp_path / "killed",))
+    process.start()
+    until(lambda: any(path.read_text().count('"unit"') == 5 for path in (tmp_path / "killed").glob("*")))
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    assert process.exitcode == -signal.SIGKILL
+    (file,) = (tmp_path / "killed").iterdir()
+    with file.open("ab") as end:
+        end.write(b'{"unit": "unit 5", "rows": [{"meth')  # as if it had been killed while it wrote
+    measured: list[str] = []
+    assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
+    assert measured == UNITS[5:]
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [line.get("unit") for line in lines] == [None, *UNITS]
+    measured.clear()
+    assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
+    assert measured == []
+
+
+def test_other_settings_are_measured_anew_and_kept_beside(tmp_path: Path) -> None:
+    first: list[str] = []
+    run_benchmark(benchmark(first, layer="one"), tmp_path, refuse)
+    second: list[str] = []
+    run_benchmark(benchmark(second, layer="two"), tmp_path, refuse)
+    assert first == second == UNITS
+    settings = [json.loads(path.read_text().splitlines()[0])["settings"] for path in tmp_path.iterdir()]
+    assert sorted(setting["layer"] for setting in settings) == ["one", "two"]
+
+
+def test_failures_are_told_and_tried_again(tmp_path: Path) -> None:
+    test, failures = benchmark(), []
+
+    def measure(unit: str) -> list[Row]:
+        if unit == "unit 3":
+            raise ImageError("it is broken")
+        return test.measure(unit)
+
+    broken = Benchmark(test.name, test.settings, test.units, test.unit, measure, list)
+    for _ in range(2):
+        rows = run_benchmark(broken, tmp_path, lambda unit, error: failures.append((unit, str(error))))
+        assert len(rows) == 22
+    assert failures == [("unit 3", "it is broken")] * 2
+    assert len(run_benchmark(test, tmp_path, refuse)) == 24
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(OutputError, match=r"cannot write to '.*file/tenths-.*: File exists"):
+        run_benchmark(benchmark(), tmp_path / "file", refuse)
+
+
+def test_tables_are_markdown() -> None:
+    rows = [{"method": "a", "score": 0.98765, "images": 3}, {"method": "longer", "score": None, "images": 12}]
+    assert table(rows).splitlines() == [
+        "| method | score | images |",
+        "| ------ | ----: | -----: |",
+        "| a      | 0.988 |      3 |",
+        "| longer |     - |     12 |",
+    ]
+
+
+def test_grouping_and_means() -> None:
+    rows = [{"a": 1, "b": 2, "v": 4.0}, {"a": 0, "b": 2, "v": 1.0}, {"a": 1, "b": 2, "v": 5.0}]
+    groups = grouped(rows, "a", "b")
+    assert list(groups) == [(1, 2), (0, 2)]
+    assert mean(groups[1, 2], "v") == 4.5
+    assert mean([], "v") is None

@@ -1,0 +1,161 @@
+"""The output directory: whole files or none, nobody else's replaced, nothing left behind."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from ebcli.errors import ConfigurationError, OutputError
+from ebcli.files.directory import OutputFolder, refuse_foreign_files
+from ebcli.files.naming import encode_picture, parse_result_name
+from ebcli.files.records import History
+
+OWN = encode_picture(Image.new("RGB", (1, 1)), "png")
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "deep/out"
+
+
+@pytest.fixture
+def folder(out: Path) -> Iterator[OutputFolder]:
+    with closing(OutputFolder(out, History(), overwrite=False)) as opened:
+        yield opened
+
+
+def files(out: Path) -> set[str]:
+    return {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {"records.jsonl"}
+
+
+def test_files_are_written_where_they_belong_and_nothing_else_remains(out: Path) -> None:
+    with closing(OutputFolder(out, History(), overwrite=False)) as folder:
+        folder.write({Path("a/b.png"): b"b", Path("c.npz"): b"c"})
+    assert files(out) == {"a/b.png", "c.npz"}
+    assert (out / "a/b.png").read_bytes() == b"b"
+    assert sorted(path.name for path in out.iterdir()) == ["a", "c.npz", "records.jsonl"]
+
+
+def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder: OutputFolder) -> None:
+    folder.write({Path("a.png"): OWN})
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OutputError, match=r"cannot write '.*b\.png': File too large"):
+            folder.write({Path("a.png"): b"new", Path("b.png"): b"x" * 1001})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert (out / "a.png").read_bytes() == OWN
+    assert files(out) == {"a.png"}
+
+
+def test_a_file_that_has_come_to_be_is_replaced_only_if_it_is_ours(out: Path, folder: OutputFolder) -> None:
+    (out / "own.png").write_bytes(OWN)
+    folder.write({Path("own.png"): b"new"})
+    assert (out / "own.png").read_bytes() == b"new"
+    (out / "other.png").write_bytes(b"other")
+    with pytest.raises(OutputError, match=r"other\.png' has come to be.*did not write it"):
+        folder.write({Path("other.png"): b"new"})
+    assert (out / "other.png").read_bytes() == b"other"
+
+
+def test_overwrite_replaces_anything(out: Path) -> None:
+    out.mkdir(parents=True)
+    (out / "other.png").write_bytes(b"other")
+    with closing(OutputFolder(out, History(), overwrite=True)) as folder:
+        folder.write({Path("other.png"): b"new"})
+    assert (out / "other.png").read_bytes() == b"new"
+
+
+def test_a_link_at_a_result_s_place_does_not_lead_the_result_elsewhere(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "precious.png").write_bytes(OWN)
+    out.mkdir(parents=True)
+    (out / "a.png").symlink_to(tmp_path / "precious.png")
+    with closing(OutputFolder(out, History(), overwrite=False)) as folder, pytest.raises(OutputError):
+        folder.write({Path("a.png"): b"new"})
+    with closing(OutputFolder(out, History(), overwrite=True)) as folder:
+        folder.write({Path("a.png"): b"new"})
+    assert (tmp_path / "precious.png").read_bytes() == OWN
+    assert (out / "a.png").read_bytes() == b"new"
+
+
+def test_files_obey_the_umask(out: Path, folder: OutputFolder) -> None:
+    old = os.umask(0o027)
+    try:
+        folder.write({Path("a.png"): b"a"})
+    finally:
+        os.umask(old)
+    assert (out / "a.png").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("make", [Path.touch, lambda path: path.symlink_to("nowhere")])
+def test_a_directory_that_cannot_be_made_is_one_clear_error(out: Path, make: Callable[[Path], None]) -> None:
+    out.parent.mkdir()
+    make(out)
+    with pytest.raises(OutputError, match=r"cannot write to '.*out'"):
+        OutputFolder(out, History(), overwrite=False)
+
+
+def work_until_killed(out: Path, started: Event) -> None:
+    OutputFolder(out, History(), overwrite=False)
+    (private,) = out.glob(".eb-saliency-*")
+    (private / "7").write_bytes(b"half a pict")
+    started.set()
+    signal.pause()
+
+
+def test_what_a_killed_run_left_is_removed_and_what_a_live_one_needs_is_not(out: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    started = context.Event()
+    other = context.Process(target=work_until_killed, args=(out, started))
+    other.start()
+    try:
+        assert started.wait(60)
+        OutputFolder(out, History(), overwrite=False).close()
+        assert files(out) == {f"{next(out.glob('.eb-*')).name}/7"}
+    finally:
+        other.kill()
+        other.join()
+    OutputFolder(out, History(), overwrite=False).close()
+    assert os.listdir(out) == ["records.jsonl"]  # noqa: PTH208 - hidden files as well
+
+
+def refuse(out: Path, *places: str, written: tuple[str, ...] = ()) -> None:
+    history = History(written=dict.fromkeys(written, ("", 0)))
+
+    def is_result(path: Path) -> bool:
+        return path.suffix == ".png" and parse_result_name(path) is not None
+
+    refuse_foreign_files(out, map(Path, places), is_result, history)
+
+
+def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:
+    refuse(out, "a.jpg")  # no such directory
+    (out / "d").mkdir(parents=True)
+    for name in ("a.jpg", "a.jpg.1-cat.jpg", "b.jpg.2-dog.png", "notes.txt", "d/a.jpg.3.png"):
+        (out / name).write_bytes(b"mine")
+    refuse(out, "a.jpg")
+    refuse(out, "b.jpg", "d/a.jpg", written=("b.jpg.2-dog.png", "d/a.jpg.3.png"))
+    with pytest.raises(ConfigurationError, match=r"'.*out/b\.jpg\.2-dog\.png' would be replaced.*write it.*overwrite"):
+        refuse(out, "a.jpg", "b.jpg")
+    with pytest.raises(ConfigurationError, match=r"out/b\.jpg.*d/a\.jpg\.3\.png' would be replaced.*write them"):
+        refuse(out, "b.jpg", "d/a.jpg")
+    (out / "b.jpg.2-dog.png").write_bytes(OWN)  # written, but its run was killed before the record was
+    refuse(out, "b.jpg")
+
+
+def test_a_file_where_a_directory_must_be_is_found_as_well(out: Path) -> None:
+    out.mkdir(parents=True)
+    (out / "photos").touch()
+    with pytest.raises(OutputError, match="photos"):
+        refuse(out, "photos/a.jpg")

@@ -1,0 +1,105 @@
+"""Which files a run works on: walked, filtered, each once, in an order that anybody can repeat."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ebcli.files.sources import Source, find
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def make(*names: str) -> None:
+    for name in names:
+        path = Path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def names(paths: Sequence[str], without: str | None = None, **patterns: Sequence[str]) -> list[str]:
+    return [
+        str(source.path) for source in find(map(Path, paths), None if without is None else Path(without), **patterns)
+    ]  # type: ignore[arg-type]
+
+
+def test_directories_are_sorted_by_path_and_the_results_left_out() -> None:
+    make("d/b/2.jpg", "d/b/10.jpg", "d/a.png", "d/notes.txt", "d/out/a.png.1.png", "d/b/c/d.png", "d/.hidden.png")
+    assert names(["d/b/c/d.png", "d", "gone.jpg"], without="d/out") == [
+        "d/b/c/d.png",
+        "d/.hidden.png",
+        "d/a.png",
+        "d/b/10.jpg",
+        "d/b/2.jpg",
+        "d/notes.txt",
+        "gone.jpg",
+    ]
+    assert [source.named for source in find([Path("gone.jpg"), Path("d/b")])] == [True, False, False, False]
+
+
+def test_a_directory_may_be_the_one_for_the_results_itself() -> None:
+    make("d/a.png", "d/.eb-saliency-killed/0")
+    assert names(["d"], without="d") == ["d/a.png"]
+
+
+def test_links_are_followed_and_circles_end() -> None:
+    make("d/z/1.jpg", "elsewhere/2.jpg")
+    Path("d/a").symlink_to("z")  # the real directory keeps its own name, though the link sorts before it
+    Path("d/z/loop").symlink_to(Path.cwd() / "d")
+    Path("d/z/self").symlink_to(".")
+    Path("d/out").symlink_to(Path.cwd() / "elsewhere")
+    Path("elsewhere/back").symlink_to(Path.cwd() / "d/z")
+    Path("d/3.jpg").symlink_to("z/1.jpg")  # another name for a file is another input
+    assert names(["d"]) == ["d/3.jpg", "d/out/2.jpg", "d/z/1.jpg"]
+
+
+def test_what_cannot_be_an_image_is_not_passed_over_in_silence() -> None:
+    make("d/a.jpg")
+    os.mkfifo("d/pipe.jpg")
+    Path("d/dangling.jpg").symlink_to("nowhere")
+    assert names(["d"]) == ["d/a.jpg", "d/dangling.jpg", "d/pipe.jpg"]
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads every directory")
+def test_a_directory_that_cannot_be_listed_is_an_input_that_will_fail() -> None:
+    Path("closed").mkdir(mode=0)
+    assert find([Path()]) == [Source(Path("closed"))]
+
+
+def test_the_same_file_is_taken_once_however_it_is_spelt() -> None:
+    make("d/a.jpg", "d/sub/b.jpg")
+    assert names(["d/a.jpg", "./d/sub/../a.jpg", f"{Path.cwd()}/d/a.jpg", "d", "d/"]) == ["d/a.jpg", "d/sub/b.jpg"]
+
+
+def test_two_files_are_two_however_alike_their_names_look() -> None:
+    make("d/a.jpg", "elsewhere/a.jpg", "elsewhere/sub/x.jpg")
+    Path("d/link").symlink_to(Path.cwd() / "elsewhere/sub")
+    assert len(names(["d/link/../a.jpg", "d/a.jpg"])) == 2  # the first one is elsewhere/a.jpg
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ({"include": ["*.jpg"]}, ["d/a.jpg", "d/thumbs/a.jpg"]),
+        ({"exclude": ["*.jpg"]}, ["d/b.png", "d/thumbs/b.png"]),
+        ({"exclude": ["thumbs"]}, ["d/a.jpg", "d/b.png"]),
+        ({"include": ["thumbs"]}, ["d/thumbs/a.jpg", "d/thumbs/b.png"]),
+        ({"include": ["thumbs/*.png", "a.*"]}, ["d/a.jpg", "d/thumbs/a.jpg", "d/thumbs/b.png"]),
+        ({"include": ["*.jpg"], "exclude": ["thumbs"]}, ["d/a.jpg"]),
+        ({"exclude": ["d"]}, ["d/a.jpg", "d/b.png", "d/thumbs/a.jpg", "d/thumbs/b.png"]),  # the user named it
+    ],
+)
+def test_patterns(patterns: dict[str, list[str]], expected: list[str]) -> None:
+    make("d/a.jpg", "d/b.png", "d/thumbs/a.jpg", "d/thumbs/b.png")
+    assert names(["d"], **patterns) == expected
+
+
+def test_patterns_hold_for_named_files_too() -> None:
+    assert names(["x/a.jpg", "x/b.png", "y/c.jpg"], include=["*.jpg"], exclude=["y"]) == ["x/a.jpg"]

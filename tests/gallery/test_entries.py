@@ -1,0 +1,145 @@
+"""What the page takes from the records, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from galleries import CATS, COMMON, add, append, photo
+
+from ebcli.files.records import FILE
+from ebcli.gallery.entries import read_entries
+
+
+@pytest.fixture
+def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "maps"
+
+
+def test_an_input_comes_once_with_its_last_line_for_each_layer_and_method(maps: Path) -> None:
+    source = photo(Path("a.png"))
+    for common in (COMMON, replace(COMMON, layer="features.9"), replace(COMMON, method="marginal EB"), COMMON):
+        last = add(maps, source, CATS[:1], common=common)
+    append(maps, replace(last, classes=(replace(CATS[0], score=0.75),)))
+    add(maps, photo(Path("b.png")))
+    first, second = read_entries(maps)
+    assert (first.input, second.input) == ("a.png", "b.png")
+    assert [(outcome.layer, outcome.method) for outcome in first.outcomes] == [
+        ("features.9", "contrastive EB"),
+        ("features.23", "marginal EB"),
+        ("features.23", "contrastive EB"),
+    ]
+    assert first.outcomes[-1].classes[0].score == 0.75
+
+
+def test_a_line_of_several_layers_is_an_outcome_for_each(maps: Path) -> None:
+    """Of a later one at one of the layers, that one is replaced; pictures are told apart by their order."""
+    done = add(maps, photo(Path("a.png")))
+    both = tuple(replace(one, layer=layer) for one in CATS for layer in ("features.23", "features.9"))
+    output = tuple(f"maps/a.png.{one.index}@{one.layer}.png" for one in both)
+    for path in output:
+        Path(path).write_bytes(b"1234")
+    together = replace(done, layer="features.23, features.9", classes=both, output=output, output_bytes=(4,) * 4)
+    append(maps, together, replace(together, layer="features.9", classes=both[1::2], output=(), output_bytes=()))
+    (entry,) = read_entries(maps)
+    assert [outcome.layer for outcome in entry.outcomes] == ["features.23", "features.9"]
+    assert [[one.index for one in outcome.classes] for outcome in entry.outcomes] == [[282, 285]] * 2
+    assert [outcome.seconds for outcome in entry.outcomes] == [0.25, 0.5]  # half of what both took; the later line's
+    results = [one.result for outcome in entry.outcomes for one in outcome.classes]
+    assert results == [Path("a.png.282@features.23.png"), Path("a.png.285@features.23.png"), None, None]
+
+
+def test_a_panel_is_the_result_of_all_its_maps(maps: Path) -> None:
+    done = add(maps, photo(Path("a.png")))
+    Path("maps/a.png.panel.png").write_bytes(b"1234")
+    append(maps, replace(done, output=("maps/a.png.panel.png",), output_bytes=(4,)))
+    assert [one.result for one in read_entries(maps)[0].outcomes[0].classes] == [Path("a.png.panel.png")] * 2
+
+
+def test_a_failure_takes_the_place_of_an_earlier_success_and_the_other_way_round(maps: Path) -> None:
+    done = add(maps, photo(Path("a.png")))
+    failed = replace(done, status="failed", error="it is broken", output=(), output_bytes=(), classes=())
+    append(maps, failed)
+    assert [outcome.error for outcome in read_entries(maps)[0].outcomes] == ["it is broken"]
+    append(maps, done)
+    assert [outcome.error for outcome in read_entries(maps)[0].outcomes] == [None]
+
+
+def bad_lines() -> list[Any]:
+    good = json.loads(COMMON.line()) | {"input": "b", "place": "b", "input_bytes": 1, "input_mtime_ns": 1}
+    return [
+        "",
+        "\x00\xff",
+        "[]",
+        "null",
+        '"text"',
+        json.dumps(good)[:-9],
+        *(
+            json.dumps(good | change)
+            for change in (
+                {"schema": 2},
+                {"status": "planned"},
+                {"status": []},
+                {"place": "../b"},
+                {"place": "/b"},
+                {"place": 7},
+                {"place": "\ud800"},
+                {"layer": []},
+                {"input_bytes": None},
+                {"input_bytes": float("inf")},
+                {"classes": [{"index": 1}]},
+                {"classes": [{"index": "x", "name": None, "score": 1, "mass": 1, "blank": False}]},
+                {"classes": [{"index": 1, "name": None, "score": "high", "mass": 1, "blank": False}]},
+                {"classes": 3},
+                {"output": ["x"]},
+                {"output": ["x", "y"], "output_bytes": [1, 2]},
+                {"seconds": "long"},
+            )
+        ),
+        json.dumps({key: value for key, value in good.items() if key != "model"}),
+    ]
+
+
+@pytest.mark.parametrize("line", bad_lines())
+def test_a_line_that_makes_no_sense_does_not_count(line: str, maps: Path) -> None:
+    add(maps, photo(Path("a.png")))
+    with (maps / FILE).open("ab") as file:
+        file.write(line.encode(errors="surrogateescape") + b"\n")
+    add(maps, photo(Path("c.png")))
+    assert [entry.input for entry in read_entries(maps)] == ["a.png", "c.png"]
+
+
+def test_the_line_that_bad_ones_are_made_of_is_good(maps: Path) -> None:
+    whole = json.loads(COMMON.line()) | {"input": "b", "place": "b", "input_bytes": 1, "input_mtime_ns": 1}
+    append(maps)
+    (maps / FILE).write_text(json.dumps(whole) + "\n")
+    assert [entry.input for entry in read_entries(maps)] == ["b"]
+
+
+def test_numbers_that_json_lacks_are_none(maps: Path) -> None:
+    add(maps, photo(Path("a.png")), [replace(CATS[0], score=float("nan"), mass=float("inf"))])
+    (shown,) = read_entries(maps)[0].outcomes[0].classes
+    assert (shown.score, shown.mass) == (None, None)
+
+
+def test_results_are_those_that_the_line_wrote(maps: Path) -> None:
+    """Not those of a later line, of another size, or gone."""
+    source = photo(Path("dir/a.png"))
+    add(maps, source, keep=("raw",), common=replace(COMMON, layer="features.9"))
+    add(maps, source, keep=("raw",))
+    replaced, kept = read_entries(maps)[0].outcomes
+    assert [shown.result for shown in replaced.classes] == [None, None]
+    assert replaced.raw is None
+    pictures = [Path("dir/a.png.282-tiger-cat.png"), Path("dir/a.png.285-egyptian-cat.png")]
+    assert [shown.result for shown in kept.classes] == pictures
+    assert kept.raw == Path("dir/a.png.npz")
+
+    (maps / pictures[0]).write_bytes(b"another one")
+    (maps / kept.raw).unlink()
+    _, kept = read_entries(maps)[0].outcomes
+    assert [shown.result for shown in kept.classes] == [None, pictures[1]]
+    assert kept.raw is None

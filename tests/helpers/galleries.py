@@ -1,0 +1,121 @@
+"""Output directories as runs leave them, without a network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.files.images import Placement
+from ebcli.files.naming import encode_arrays, encode_picture, output_relpath, picture_place, raw_place
+from ebcli.files.records import ClassRecord, Record, RecordFile
+from ebcli.files.storage import Stamp
+
+CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
+COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")
+
+
+def photo(path: Path, size: tuple[int, int] = (96, 64), colour: str = "steelblue") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, colour).save(path)
+    return path
+
+
+def append(directory: Path, *records: Record) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    file = RecordFile(directory)
+    for record in records:
+        file.append(record)
+    file.close()
+
+
+def add(
+    directory: Path,
+    source: Path,
+    classes: Sequence[ClassRecord] = CATS,
+    keep: Sequence[str] = ("thumbnails",),
+    common: Record = COMMON,
+    hot: tuple[int, int] = (1, 0),
+) -> Record:
+    """The results of a photo, each map with one hot cell of 4 x 4, and its record.
+
+    Args:
+        keep: what the run leaves: ``thumbnails``, ``raw`` arrays.
+        hot: column and row.
+    """
+    with Image.open(source) as opened:
+        image = opened.convert("RGB")
+    stamp, place = Stamp.of(source), output_relpath(source)
+    whole = Placement(0, 0, *image.size)
+    maps = np.zeros((len(classes), 4, 4), np.float32)
+    maps[:, hot[1], hot[0]] = 1
+    for number, one in enumerate(classes):
+        maps[number] *= not one.blank
+    files = {
+        picture_place(place, one.index, one.name): encode_picture(Image.new("RGB", image.size, "red"), "png")
+        for one in classes
+    }
+    if "raw" in keep:
+        arrays = {"classes": np.array([one.index for one in classes]), "maps": maps, "image_size": np.array(image.size)}
+        files[raw_place(place)] = encode_arrays({**arrays, "crop": np.array([0, 0, *image.size])})
+    record = replace(
+        common,
+        input=str(source),
+        place=str(place),
+        output=tuple(str(directory / path) for path in files),
+        output_bytes=tuple(map(len, files.values())),
+        classes=tuple(classes),
+        seconds=0.5,
+        input_bytes=stamp.bytes,
+        input_mtime_ns=stamp.mtime_ns,
+    )
+    if "thumbnails" in keep:
+        explained = explanation({common.layer: maps}, [one.index for one in classes])
+        files |= thumbnails(names_of(record), image, whole, explained, DrawingStyle())
+    for path, content in files.items():
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(content)
+    append(directory, record)
+    return record
+
+
+def names_of(record: Record) -> ThumbnailNames:
+    assert record.input_bytes is not None
+    assert record.input_mtime_ns is not None
+    stamp = Stamp(record.input_bytes, record.input_mtime_ns)
+    return ThumbnailNames(record.place, stamp, record.configuration, record.method)
+
+
+def explanation(maps: dict[str, np.ndarray], classes: Sequence[int]) -> Explanation:
+    """By layers, maps (K, h, w) of K classes."""
+    layers = [LayerMaps(layer, [0.5] * len(classes), of_layer) for layer, of_layer in maps.items()]
+    return Explanation(list(classes), [0.5] * len(classes), [None] * len(classes), tuple(layers), 0.1)
+
+
+def crowd(directory: Path, count: int) -> None:
+    """So many images with one class each, of ten, whose thumbnails are all the same file."""
+    source = photo(directory.with_name("one.png"))
+    first = add(directory, source, CATS[:1])
+    names = names_of(first)
+    file = RecordFile(directory)
+    for number in range(1, count):
+        index = number % 10
+        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False)
+        record = replace(
+            first, input=f"photos/{number:05}.jpg", place=f"photos/{number:05}.jpg", output=(), classes=(one,)
+        )
+        record = replace(record, output_bytes=(), seconds=number / 1000)
+        own = names_of(record)
+        maps = own.map(COMMON.layer, index), names.map(COMMON.layer, 282)
+        for new, old in ((own.photo, names.photo), maps):
+            (directory / new).parent.mkdir(exist_ok=True)
+            os.link(directory / old, directory / new)
+        file.append(record)
+    file.close()

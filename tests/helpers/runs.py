@@ -1,0 +1,136 @@
+"""Runs of the command as processes of their own, which can be killed, with a network that takes no time."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from ebcli.cli.saliency import main
+
+# A server that has imported torch forks each run: they start at once, and have nothing of pytest in them
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["torch", "torchvision", "ebcli.run.engine", "tqdm", "matplotlib"])
+
+
+def tiny_model(*_: object, **__: object) -> Any:
+    """A stand-in for ``load_model``."""
+    import torch
+    from torch import nn
+    from torchvision.transforms._presets import ImageClassification
+
+    from ebcli.models import LoadedModel
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(3, 8, 3, 2), nn.Conv2d(8, 16, 3)
+    net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
+    names = tuple(f"class {letter}" for letter in "abcdefg")
+    return LoadedModel("tiny", net.eval(), ImageClassification(crop_size=24, resize_size=28), names, "none")
+
+
+def invoke(*arguments: str) -> Result:
+    """The command within this process, without workers, for a network like ``tiny_model``."""
+    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", *arguments))
+
+
+class Started:
+    """``eb-saliency ARGUMENTS`` in a directory, with a tiny network; its stdout and stderr in files."""
+
+    def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
+        self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
+        arguments = ("--layer", "2", "--workers", str(workers), *arguments)
+        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments))
+        self.process.start()
+
+    def wait(self) -> int:
+        """Its exit status."""
+        self.process.join(timeout=300)
+        assert self.process.exitcode is not None, "it hangs"
+        return self.process.exitcode
+
+    def kill(self, how: int) -> None:
+        assert self.process.pid is not None
+        with suppress(ProcessLookupError):  # it may have come to its end
+            os.kill(self.process.pid, how)
+
+    def children(self) -> list[int]:
+        """Its worker processes."""
+        found = []
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            try:
+                fields = status.read_text(encoding="ascii", errors="replace").rsplit(")", 1)[1].split()
+                command = status.with_name("cmdline").read_bytes()
+            except OSError:
+                continue
+            if fields[1] == str(self.process.pid) and b"spawn_main" in command:
+                found.append(int(status.parent.name))
+        return found
+
+
+def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...]) -> None:
+    for path, number in ((out, 1), (err, 2)):
+        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+        os.dup2(file, number)
+    os.chdir(cwd)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    import ebcli.run.explainer
+
+    ebcli.run.explainer.load_model = tiny_model
+    main(arguments)
+
+
+def finish(cwd: Path, *arguments: str, workers: int = 0) -> Started:
+    """Run to the end, which must be a good one."""
+    run = Started(cwd, *arguments, workers=workers)
+    assert run.wait() == 0, run.err.read_text()
+    return run
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for something to come about."""
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "it never came about"
+        time.sleep(0.005)
+
+
+def photos(directory: Path, count: int) -> None:
+    """So many small JPEGs, all different, in a small tree."""
+    generator = np.random.default_rng(0)
+    for number in range(count):
+        path = directory / f"{number % 3}" / f"{number:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (40, 48, 3), dtype=np.uint8)).save(path, quality=50)
+
+
+def tree(directory: Path) -> dict[str, bytes]:
+    """All that is below a directory, but the records."""
+    paths = (path for path in directory.rglob("*") if path.name != "records.jsonl")
+    return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in paths}
+
+
+def records(directory: Path) -> list[dict[str, Any]]:
+    """The records below an output directory; every line must be whole."""
+    try:
+        content = (directory / "records.jsonl").read_bytes()
+    except FileNotFoundError:
+        return []
+    assert content.endswith(b"\n") or not content
+    return [json.loads(line) for line in content.splitlines()]
+
+
+def count(directory: Path) -> int:
+    """How many records there are, while they are being written."""
+    path = directory / "records.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -1,0 +1,76 @@
+"""Networks of timm and of Hugging Face: what holds for all of them, as test_zoo.py has it for torchvision's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import library_models
+import pytest
+import torch
+import zoo
+
+import ebcli
+from ebcli.models import layers
+
+NAMES = [*library_models.TIMM, *library_models.HUGGING_FACE]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_marginal(name: str) -> None:
+    specimen = library_models.small(name)
+    plain = specimen.forward()
+    assert plain.shape == (1, 10)
+    for layer, grid in ((specimen.layer, (4, 4)), (None, (64, 64))):
+        result = specimen.excite(layer)
+        assert torch.equal(result.logits, plain)
+        assert result.relevance.isfinite().all()
+        assert (result.relevance >= 0).all()
+        # on the way to the pixels, class tokens and position embeddings get a large share
+        assert (0.1 if layer else 0.01) < result.mass.item() <= 1 + 1e-4
+        assert result.maps.shape == (1, *grid)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_mass_is_one_without_shifts(name: str) -> None:
+    """Where nothing is added to the signal, no unit is active without an input that explains it."""
+    specimen = library_models.small(name, shifts=False).double()
+    assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-6)
+    result = specimen.excite(specimen.layer, contrastive=True)
+    positive = result.relevance.clamp(min=0).sum().item()
+    assert result.mass.item() == pytest.approx(1, abs=1e-6)
+    assert positive > 1e-11  # far above what rounding leaves of two maps that are nearly equal
+    assert abs(result.relevance.sum().item()) <= 1e-4 * positive
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["timm/seresnet18", "timm/ese_vovnet19b_dw", "timm/mobilenetv3_small_100", "timm/vit_tiny_patch16_224", "hf/vit"],
+)
+def test_all_layers_that_are_offered_have_a_map_and_no_gate_is(name: str) -> None:
+    specimen = library_models.small(name)
+    offered = [layer.name for layer in layers(zoo.as_loaded(specimen))]
+    results = ebcli.excitation_backprop(specimen.net, specimen.inputs, 0, layer=offered)
+    assert all(result.mass.item() > 0.01 for result in results)
+    called = {part for layer in offered for part in layer.split(".")}
+    # what squeeze-excitations, queries and keys are made of, by the libraries' own names
+    assert not {"conv_reduce", "conv_expand", "q_norm", "k_norm", "q_proj", "k_proj"} & called
+    assert not any(layer.endswith((".se.fc1", ".se.fc2", ".attn.fc", ".attn.gate")) for layer in offered)
+
+
+def test_what_has_no_rule_is_named() -> None:
+    """Focal modulation multiplies two signals of equal rank, as gated linear units with a SiLU do."""
+    import transformers
+
+    config = transformers.FocalNetConfig(image_size=64, embed_dim=16, depths=[1, 1, 2, 1])
+    net = transformers.FocalNetForImageClassification(config).eval()
+    with pytest.raises(ebcli.UnsupportedOpError, match=r"mul in focalnet.encoder.stages.0.layers.0.modulation"):
+        ebcli.excitation_backprop(net, torch.rand(1, 3, 64, 64), 0)
+
+
+def test_the_table_has_every_network() -> None:
+    table = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    lines = [line for line in table.splitlines() if line.startswith("| `")]
+    assert sorted(line.split("`")[1] for line in lines) == sorted(
+        [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *NAMES]
+    )
+    assert all(line.endswith(" yes |") for line in lines)

@@ -1,0 +1,80 @@
+"""docs/own-models.md, and what the README has of it: each command line runs, in a directory with the files it names."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+import transformers
+from click.testing import CliRunner
+from safetensors.torch import save_file
+from torchvision.models import resnet18
+
+from ebcli.cli.saliency import main
+from ebcli.models import load_model
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/own-models.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [line for block in re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+COMMANDS += re.findall(r"^eb-saliency --model (?:timm/|hf/|nets\.py:).*$", README, re.MULTILINE)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the page takes for granted."""
+    folder = tmp_path_factory.mktemp("own")
+    (folder / "photos").mkdir()
+    shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "photos")
+    shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "img.jpg")
+    shutil.copy(ROOT / "docs/examples/nets.py", folder)
+    torch.manual_seed(0)
+    torch.save(load_model(f"{folder}/nets.py:small").net.state_dict(), folder / "finetuned.pth")
+    torch.save({"state_dict": resnet18(num_classes=10).state_dict()}, folder / "finetuned-resnet18.pth")
+    save_file(timm.create_model("resnet18", num_classes=10).state_dict(), folder / "finetuned-timm.safetensors")
+    names = [f"class {letter}" for letter in "abcdefghij"]
+    (folder / "labels.txt").write_text("\n".join(names))
+    (folder / "labels.json").write_text(json.dumps(dict(enumerate(names))))
+    config = transformers.ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 16, 24, 32], depths=[1, 1, 1, 1], num_labels=3
+    )
+    model = transformers.ResNetForImageClassification(config)
+    model.save_pretrained(folder / "my_model")
+    torch.save(model.state_dict(), folder / "finetuned-hf.pth")
+    return folder
+
+
+def test_the_factory_on_the_page_is_the_one_in_the_file() -> None:
+    assert f"```python\n{(ROOT / 'docs/examples/nets.py').read_text(encoding='utf-8')}```\n" in PAGE
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    arguments = shlex.split(line)[1:]
+    result = CliRunner().invoke(main, [*arguments, "--workers", "0"])
+    assert result.exit_code == 0, result.output
+    if "--list-layers" in arguments:
+        assert result.stdout.splitlines()[0].split() == ["0", "Conv2d", "32x30x30", "2.13"]
+        return
+    pictures = result.stdout.splitlines()
+    assert len(pictures) == (2 if "--top-k" in arguments else 1)
+    assert all(Path(picture).is_file() for picture in pictures)
+    if "--classes" in arguments:
+        assert re.search(r"(chelsea|img)\.jpg\.\d-class-[a-j]\.png$", pictures[0])
+
+
+def test_the_checkpoint_that_does_not_fit_is_told_as_on_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    state = torch.load("finetuned.pth", weights_only=True)
+    state["8.b"] = state.pop("8.bias")
+    torch.save(state, "finetuned.pth")
+    result = CliRunner().invoke(main, ["photos", "--model", "nets.py:small", "--weights", "finetuned.pth"])
+    assert result.exit_code == 2
+    assert result.stderr.removeprefix("Error: ") in PAGE

@@ -1,0 +1,164 @@
+"""Every network of torchvision: what holds for all of them, and which networks lose probability and why.
+
+The heaviest are marked slow: ``pytest -m slow tests/models/test_zoo.py``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import zoo
+from torchvision.ops.misc import SqueezeExcitation
+
+from ebcli.models import default_layer, layers
+
+# Those that take more than a few seconds; of each family there are others that do not
+SLOW = {
+    *("convnext_base", "convnext_large", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7", "densenet161"),
+    *("efficientnet_v2_m", "efficientnet_v2_l", "maxvit_t", "regnet_x_16gf", "regnet_x_32gf", "regnet_y_16gf"),
+    *("regnet_y_32gf", "regnet_y_128gf", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet101_2", "resnet152"),
+    *("swin_b", "swin_s", "swin_v2_b", "swin_v2_s", "vgg13", "vgg13_bn", "vgg16", "vgg19", "vgg19_bn"),
+    *("vit_l_16", "vit_l_32", "vit_h_14", "mvit_v1_b", "mvit_v2_s", "s3d", "swin3d_s", "swin3d_b"),
+    *("fcn_resnet101", "deeplabv3_resnet101", "vgg16_bn", "wide_resnet50_2", "densenet201", "convnext_small"),
+}
+
+# Grids of the small inputs at the layer looked at, where they are not of stride 16, which the default layer aims at
+GRIDS = {
+    "alexnet": (3, 3),
+    "squeezenet1_0": (3, 3),
+    "squeezenet1_1": (3, 3),
+    "inception_v3": (4, 4),
+    **dict.fromkeys(["vit_b_32", "vit_l_32", "vit_l_16", "vit_b_16", "vit_h_14"], (4, 4)),
+    "s3d": (2, 7, 7),
+    **dict.fromkeys(["r3d_18", "r2plus1d_18"], (2, 8, 8)),
+    "mc3_18": (8, 8, 8),
+    **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], (4, 4, 4)),
+    **dict.fromkeys(["mvit_v1_b", "mvit_v2_s"], (8, 14, 14)),
+    **{name: (8, 8) for name in zoo.SEGMENTATION if "resnet" in name},  # dilated, not strided
+    "lraspp_mobilenet_v3_large": (8, 8),
+}
+
+# Each of their units has so many inputs that some explain its response, whatever the biases. The others lose
+# probability: at depthwise convolutions, whose units have few inputs, at times none that speaks for the response
+# (MobileNet and what is made of its blocks, ShuffleNet; ResNeXt, whose groups are narrow; ConvNeXt where the image is
+# smaller than the kernel); at the class token, a parameter that attention reads (ViT, MViT); at tokens that pad a
+# small image to whole windows (Swin).
+WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resnet", "squeezenet", "vgg", "wide_resnet")
+WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
+
+# One small network of each family
+FAMILIES = {
+    "quick": ["resnet18", "squeezenet1_1", "mobilenet_v3_small"],
+    "slow": [
+        *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_lite0", "efficientnet_v2_s"),
+        *("googlenet", "inception_v3", "maxvit_t", "mnasnet0_5", "mobilenet_v2", "regnet_x_400mf", "regnet_y_400mf"),
+        *("resnext50_32x4d", "shufflenet_v2_x0_5", "swin_t", "swin_v2_t", "vgg11_bn", "vit_b_32"),
+    ],
+}
+
+TABLE = Path(__file__).parents[2] / "docs" / "models.md"
+
+
+def each(names):
+    return pytest.mark.parametrize(
+        "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+    )
+
+
+every_network = each([*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION])
+
+
+def state_of(net):
+    """All that a pass through a network could leave behind in it."""
+    tensors = [*net.parameters(), *net.buffers()]
+    return (
+        [(tensor.requires_grad, tensor.grad, tensor._version, tensor.data_ptr()) for tensor in tensors],
+        [(module.training, sorted(vars(module))) for module in net.modules()],
+        [len(module._forward_hooks) + len(module._forward_pre_hooks) for module in net.modules()],
+        [len(module._backward_hooks) + len(module._backward_pre_hooks) for module in net.modules()],
+    )
+
+
+@every_network
+def test_marginal(name):
+    specimen = zoo.small(name)
+    plain = specimen.forward()
+    specimen.net.train()  # as a user may have left it: the pass itself is one in evaluation mode
+    before = state_of(specimen.net)
+    extent = tuple(specimen.inputs.shape[2:])
+    grid = GRIDS.get(name, tuple(side // 16 for side in extent))
+    for layer, shape in ((specimen.layer, grid), (None, extent)):
+        result = specimen.excite(layer)
+        assert torch.equal(result.logits, plain)
+        assert result.relevance.isfinite().all()
+        assert (result.relevance >= 0).all()
+        assert 0.1 < result.mass.item() <= 1 + 1e-4
+        if name.startswith(WHOLE):
+            assert result.mass.item() == pytest.approx(1, abs=1e-4)
+        assert result.maps.shape == (1, *shape)
+        # what a class token keeps is no part of the map
+        assert result.maps.sum().item() <= result.mass.item() + 1e-4
+    assert result.maps.sum().item() == pytest.approx(result.mass.item(), rel=1e-4)
+    assert state_of(specimen.net) == before
+
+
+@every_network
+def test_mass_is_one_without_shifts(name):
+    """Where nothing is added to the signal, no unit is active without an input that explains it."""
+    specimen = zoo.small(name, shifts=False)
+    assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
+    # class and dual both arrive whole, so their difference sums to 0; float32 cannot tell where they nearly cancel
+    result = specimen.double().excite(specimen.layer, contrastive=True)
+    positive = result.relevance.clamp(min=0).sum().item()
+    assert result.mass.item() == pytest.approx(1, abs=1e-9)
+    assert positive > 1e-8
+    assert abs(result.relevance.sum().item()) <= 1e-4 * positive
+
+
+@pytest.mark.parametrize("name", ["convnext_tiny", "swin_t"])
+def test_mass_is_one_where_the_image_fills_kernels_and_windows(name):
+    specimen = zoo.full(name)
+    assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
+
+
+def test_what_a_vision_transformer_loses_its_class_token_has():
+    specimen = zoo.small("vit_b_32")
+    assert specimen.excite(specimen.layer).mass.item() == pytest.approx(1, abs=1e-4)  # the token itself is in there
+    assert specimen.excite("encoder.layers.encoder_layer_0").mass.item() == pytest.approx(1, abs=1e-4)
+    at_tokens = specimen.excite("encoder.dropout").relevance  # (1, 1 + 16, 768), the class token first
+    assert at_tokens.sum().item() == pytest.approx(1, abs=1e-4)
+    assert specimen.excite("conv_proj").mass.item() == pytest.approx(at_tokens[:, 1:].sum().item(), abs=1e-4)
+    assert at_tokens[:, 0].sum() > 0.01
+
+
+@pytest.mark.parametrize(
+    "name", [*FAMILIES["quick"], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES["slow"])]
+)
+def test_every_listed_layer(name):
+    """All have a map; what is inside a squeeze-excitation only makes a gate, so it has none to show."""
+    specimen = zoo.small(name)
+    loaded = zoo.as_loaded(specimen)
+    gates = tuple(f"{path}." for path, module in specimen.net.named_modules() if isinstance(module, SqueezeExcitation))
+    offered = layers(loaded)
+    for layer in offered:
+        result = specimen.excite(layer.name)
+        assert result.relevance.shape == (1, *layer.shape)
+        assert (result.relevance >= 0).all()
+        assert 0.01 < result.mass.item() <= 1 + 1e-4
+        if layer.stride is not None:
+            assert result.maps.shape[1] == round(specimen.inputs.shape[-1] / layer.stride)
+    assert len(offered) > 10
+    assert not any(layer.name.startswith(gates) for layer in offered)
+
+
+@pytest.mark.parametrize("name", zoo.CLASSIFIERS)
+def test_default_layer_is_the_documented_one(name):
+    loaded = zoo.shapes_only(name)
+    layer = default_layer(loaded)
+    assert f"| `{name}` " in TABLE.read_text(encoding="utf-8")
+    (row,) = (line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` "))
+    assert f"| `{layer}` |" in row
+    stride = {found.name: found.stride for found in layers(loaded)}[layer]
+    assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer

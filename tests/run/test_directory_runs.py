@@ -1,0 +1,324 @@
+"""What a run over many images computes, replaces, leaves out and says."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from runs import invoke, photos, records, tiny_model, tree
+
+import ebcli.run.explainer
+from ebcli.cli.saliency import main
+from ebcli.files.images import Geometry, decode, placement
+from ebcli.models import load_model
+from ebcli.run.plan import RunPlan
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+SAMPLES = Path(__file__).parents[2] / "sample_images"
+
+
+def arrays(directory: str) -> dict[str, dict[str, Any]]:
+    found = {}
+    for path in sorted(Path(directory).rglob("*.npz")):
+        with np.load(path, allow_pickle=False) as file:
+            found[str(path.relative_to(directory))] = dict(file)
+    return found
+
+
+def assert_equal_maps(ones: dict[str, dict[str, Any]], others: dict[str, dict[str, Any]]) -> None:
+    assert ones.keys() == others.keys()
+    for name, one in ones.items():
+        other = others[name]
+        assert np.array_equal(one["classes"], other["classes"])
+        for key in ("relevance", "maps", "scores", "mass"):
+            scale = np.abs(other[key]).max()
+            assert np.abs(one[key] - other[key]).max() <= 1e-5 * scale, (name, key)
+
+
+def test_maps_do_not_depend_on_batches_workers_order_or_shards() -> None:
+    photos(Path("photos"), 20)
+    paths = sorted(str(path) for path in Path("photos").rglob("*.jpg"))
+    raw = ("--raw", "--top-k", "2")
+    for path in paths:  # each one alone
+        assert invoke(*raw, "-o", "single", path).exit_code == 0
+    single = arrays("single")
+    assert len(single) == 20
+    for name, arguments in {
+        "batches of 3": ("--batch-size", "3", "photos"),
+        "batches of 20": ("--batch-size", "20", "photos"),
+        "backwards": ("--batch-size", "7", *paths[::-1]),
+        "workers": ("--batch-size", "6", "--workers", "2", "photos"),
+    }.items():
+        result = invoke(*raw, "-o", name, *arguments)
+        assert result.exit_code == 0, result.output
+        assert_equal_maps(arrays(name), single)
+    lines = [invoke(*raw, "-o", "shards", "--shard", f"{i}/3", "photos").stdout.splitlines() for i in (1, 2, 3)]
+    assert sorted(map(len, lines)) == [18, 21, 21]
+    assert_equal_maps(arrays("shards"), single)
+    # the same number at a time gives the same to the bit, whatever it meets there
+    invoke(*raw, "-o", "again", "--batch-size", "7", "photos")
+    assert tree(Path("again")) == tree(Path("backwards"))
+
+
+def test_batches_of_photos_equal_single_photos_with_the_bundled_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ebcli.run.explainer, "load_model", load_model)
+    options = ("--raw", "--layer", "features.11", "--workers", "0", "--target", "282", str(SAMPLES))
+    for name, size in (("three", "3"), ("one", "1")):
+        result = CliRunner().invoke(main, ("-o", name, "--batch-size", size, *options))
+        assert result.exit_code == 0, result.output
+    assert len(arrays("one")) == 4
+    assert_equal_maps(arrays("three"), arrays("one"))
+
+
+def test_the_raw_file_holds_what_the_python_interface_gives() -> None:
+    shutil.copy(SAMPLES / "coffee.jpg", "a.jpg")
+    result = invoke("--raw", "--target", "3", "--target", "class f", "a.jpg")
+    assert result.stdout.splitlines() == [
+        "saliency/a.jpg.3-class-d.png",
+        "saliency/a.jpg.5-class-f.png",
+        "saliency/a.jpg.npz",
+    ]
+    (raw,) = arrays("saliency").values()
+    loaded = tiny_model()
+    inputs = loaded.transforms(Image.open("a.jpg"))[None]
+    expected = ebcli.excitation_backprop(loaded.net, inputs, [[3, 5]], layer="2", contrastive=True)
+    assert np.allclose(raw["relevance"], expected.relevance[0].numpy(), rtol=1e-5, atol=1e-8)
+    assert raw["relevance"].min() < 0  # signed
+    assert np.allclose(raw["maps"], expected.maps[0].numpy(), rtol=1e-5, atol=1e-7)
+    assert np.allclose(raw["mass"], expected.mass[0].numpy(), rtol=1e-5)
+    assert np.allclose(raw["scores"], expected.logits[0].softmax(0)[[3, 5]].numpy(), rtol=1e-5)
+    assert raw["classes"].tolist() == [3, 5]
+    assert raw["names"].tolist() == ["class d", "class f"]
+    assert [str(raw[key]) for key in ("model", "weights", "layer", "method")] == ["tiny", "none", "2", "contrastive EB"]
+    assert f"torch {version('torch')}" in raw["versions"].tolist()
+    place = placement(decode(Path("a.jpg")).size, Geometry.of(loaded.transforms))
+    assert raw["crop"].tolist() == [place.left, place.top, place.right, place.bottom]
+    assert raw["image_size"].tolist() == [600, 400]
+
+
+def test_records_say_what_was_computed() -> None:
+    photos(Path("photos"), 2)
+    Path("photos/bad.jpg").touch()
+    result = invoke("--json", "--target", "3", "--marginal", "photos")
+    assert result.exit_code == 1
+    first, second, bad = map(json.loads, result.stdout.splitlines())
+    assert sorted(result.stdout.splitlines()) == sorted(Path("saliency/records.jsonl").read_text().splitlines())
+    for record, name in ((first, "0/0000.jpg"), (second, "1/0001.jpg")):
+        (path,) = record["output"]
+        assert path == f"saliency/photos/{name}.3-class-d.png"
+        assert record["output_bytes"] == [Path(path).stat().st_size]
+        assert (record["schema"], record["status"], record["error"]) == (1, "done", None)
+        assert (record["input"], record["layer"], record["method"]) == (f"photos/{name}", "2", "marginal EB")
+        assert record["input_bytes"] == Path("photos", name).stat().st_size
+        assert 0 < record["seconds"] < 60
+        loaded = tiny_model()
+        inputs = loaded.transforms(Image.open(record["input"]))[None]
+        expected = ebcli.excitation_backprop(loaded.net, inputs, [[3]], layer="2")
+        (shown,) = record["classes"]
+        assert (shown["index"], shown["name"]) == (3, "class d")
+        assert shown["mass"] == pytest.approx(float(expected.mass[0, 0]), rel=1e-5)
+        assert shown["score"] == pytest.approx(float(expected.logits[0].softmax(0)[3]), rel=1e-5)
+    assert (bad["status"], bad["output"], bad["classes"]) == ("failed", [], [])
+
+
+@pytest.mark.parametrize(("name", "format"), [("jpg", "JPEG"), ("webp", "WEBP"), ("PNG", "PNG")])
+def test_formats(name: str, format: str) -> None:
+    photos(Path("photos"), 1)
+    (path,) = invoke("--format", name, "photos").stdout.splitlines()
+    assert path.endswith(f".{name.lower()}")
+    with Image.open(path) as picture:
+        assert picture.format == format
+
+
+@pytest.mark.parametrize("target", [[], ["--target", "3"]])
+def test_a_file_of_somebody_else_stops_the_run_before_it_begins(target: list[str]) -> None:
+    photos(Path("photos"), 3)
+    foreign = Path("saliency/photos/2/0002.jpg.3-class-d.png")
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"precious")
+    before = tree(Path())
+    for option in ([], ["--skip-existing"], ["--dry-run"]):
+        result = invoke(*target, *option, "photos")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == (
+            f"Error: '{foreign}' would be replaced, but this program did not write it: choose another --output, or "
+            "pass --overwrite\n"
+        )
+        assert tree(Path()) == before
+    assert invoke("--overwrite", "--target", "3", "photos").exit_code == 0
+    assert foreign.read_bytes() != b"precious"
+    assert invoke("--target", "3", "photos").exit_code == 0  # now it is ours
+
+
+def test_files_with_other_names_are_in_nobody_s_way() -> None:
+    photos(Path("photos"), 1)
+    others = [Path("saliency/photos/0", name) for name in ("0000.jpg", "0000.jpg.3-mine.png", "0000.jpg.9.png", "npz")]
+    others += [Path("saliency/photos/0", name) for name in ("0000.jpg.npz", "0000.jpg.3-class-d.jpg")]
+    for other in others:
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_bytes(b"precious")
+    assert invoke("--top-k", "7", "photos").exit_code == 0
+    assert all(other.read_bytes() == b"precious" for other in others)
+    result = invoke("--raw", "photos")  # which is in the way of the arrays alone
+    assert result.exit_code == 2
+    assert "0000.jpg.npz' would be replaced" in result.stderr
+
+
+def test_own_results_are_replaced_and_never_taken_for_inputs() -> None:
+    photos(Path("photos"), 3)
+    first = invoke("-o", "photos", "photos")
+    assert first.exit_code == 0
+    before = tree(Path("photos"))
+    (Path("photos") / "records.jsonl").rename("records.jsonl")
+    second = invoke("-o", "photos", "photos")  # the files say that they are ours, if the records are gone
+    assert (second.exit_code, second.stdout) == (0, first.stdout)
+    assert tree(Path("photos")) == before
+    assert invoke("-o", "photos", "--skip-existing", "photos").stdout == ""
+
+
+def test_a_dry_run_says_what_a_run_would_do_and_does_nothing() -> None:
+    photos(Path("photos"), 5)
+    Path("photos/notes").write_text("no image")
+    assert invoke("--include", "1", "photos").exit_code == 0
+    before = tree(Path())
+    before_records = records(Path("saliency"))
+    planned = invoke("--dry-run", "--skip-existing", "photos")
+    assert planned.exit_code == 0
+    assert planned.stderr.endswith("Of 5 images: 3 planned, 2 already done; 1 other file is no image\n")
+    assert tree(Path()) == before
+    assert records(Path("saliency")) == before_records
+    done = invoke("--json", "--skip-existing", "photos")
+    assert [json.loads(line)["input"] for line in done.stdout.splitlines()] == planned.stdout.splitlines()
+    invoke("--dry-run", "-o", "elsewhere", "photos")
+    assert not Path("elsewhere").exists()
+
+
+def test_failed_images_are_tried_again() -> None:
+    photos(Path("photos"), 3)
+    bad = Path("photos/1/0001.jpg")
+    good = bad.read_bytes()
+    bad.write_bytes(good[:200])
+    assert invoke("photos").exit_code == 1
+    bad.write_bytes(good)
+    result = invoke("--skip-existing", "photos")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("saliency/photos/1/0001.jpg.")
+    assert result.stderr == "Of 3 images: 1 done, 2 already done\n"
+
+
+def test_fail_fast_stops_at_the_first_failure() -> None:
+    photos(Path("photos"), 60)
+    Path("photos/0/0006.jpg").write_bytes(b"")
+    result = invoke("--fail-fast", "--batch-size", "2", "photos")
+    assert result.exit_code == 1
+    done = len(result.stdout.splitlines())
+    assert 2 <= done <= 12
+    assert "photos/0/0006.jpg: it is not an image" in result.stderr
+    assert result.stderr.endswith(f"Of 60 images: {done} done, 1 failed, {59 - done} left\n")
+    assert len(tree(Path("saliency"))) == done + len([p for p in Path("saliency").rglob("*") if p.is_dir()])
+    result = invoke("--batch-size", "2", "photos")
+    assert len(result.stdout.splitlines()) == 59
+
+
+def test_shards_are_equal_parts_and_together_the_whole() -> None:
+    photos(Path("photos"), 10)
+    whole = invoke("--dry-run", "photos").stdout.splitlines()
+    parts = [invoke("--dry-run", "--shard", f"{i}/4", "photos").stdout.splitlines() for i in range(1, 5)]
+    assert sorted(path for part in parts for path in part) == whole
+    assert sorted(map(len, parts)) == [2, 2, 3, 3]
+    result = invoke("--shard", "11/11", "photos")  # more shards than images
+    assert (result.exit_code, result.stdout) == (0, "")
+
+
+def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 11)
+    invoke("-o", "expected", "--raw", "photos")
+    real, sizes = ebcli.run.explainer.excitation_backprop, []
+
+    def short(net: Any, inputs: torch.Tensor, *rest: Any, **options: Any) -> Any:
+        sizes.append(len(inputs))
+        if len(inputs) > 2:
+            error: type[RuntimeError] = torch.OutOfMemoryError if len(inputs) > 4 else RuntimeError
+            raise error("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
+        return real(net, inputs, *rest, **options)
+
+    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", short)
+    result = invoke("-o", "short", "--raw", "--batch-size", "8", "photos")
+    assert result.exit_code == 0
+    assert result.stderr.splitlines() == [
+        "Warning: not enough memory on cpu: going on with batches of 4",
+        "Warning: not enough memory on cpu: going on with batches of 2",
+    ]
+    assert sizes == [1, 8, 4, 2, 2, 2, 2, 2, 2]  # the first is the check of the layer
+    assert_equal_maps(arrays("short"), arrays("expected"))
+
+
+def test_memory_that_does_not_suffice_for_one_image_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 3)
+    network = mock.Mock(side_effect=[mock.DEFAULT, torch.OutOfMemoryError("out of memory")])
+    network.return_value = (mock.Mock(maps=torch.zeros(1, 1, 4, 4), logits=torch.zeros(1, 7)),)
+    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", network)
+    result = invoke("--batch-size", "1", "photos")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "Error: cpu has not enough memory for one image: try another --device\n" in result.stderr
+
+
+def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
+    photos(Path("photos"), 2)
+    result = invoke("--layer", "5", "photos")
+    assert result.exit_code == 2
+    assert "no spatial extent" in result.stderr
+    assert not Path("saliency").exists()
+
+
+def test_every_setting_that_changes_results_makes_another_configuration(tmp_path: Path) -> None:
+    from ebcli.drawing.color_scale import DrawingStyle
+    from ebcli.run.explainer import Explainer
+    from ebcli.run.prepare import _common
+
+    checkpoint = tmp_path / "own.pth"
+
+    def configuration(**settings: Any) -> str:
+        plan = RunPlan((Path("a.jpg"),), **{"layers": ("2",), **settings})
+        return _common(plan, Explainer(plan), DrawingStyle.of(plan)).configuration
+
+    same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
+    same += [{"skip_existing": True}, {"overwrite": True}, {"fail_fast": True}, {"include": ("*",)}]
+    assert len({configuration(**settings) for settings in same}) == 1
+    other: list[dict[str, Any]] = [{}, {"layers": ("0",)}, {"contrastive": False}, {"targets": ("3",)}, {"top_k": 2}]
+    other += [{"targets": ("3", "4")}, {"format": "jpg"}, {"raw": True}, {"cmap": "jet"}, {"alpha": 0.5}]
+    other += [
+        {"dtype": "bfloat16"},
+        {"style": "heatmap"},
+        {"signed": True},
+        {"vmin": 0.5},
+        {"vmax": 2.0},
+        {"percentile": 99.0},
+    ]
+    other += [{"panel": True}, {"panel": True, "with_marginal": True}, {"layers": ("2", "0")}, {"layers": ("input",)}]
+    assert len({configuration(**settings) for settings in other}) == len(other)
+    assert configuration(targets=("class d",)) == configuration(targets=("3",))
+
+    def with_weights(*_arguments: Any, **_options: Any) -> Any:
+        import dataclasses
+
+        return dataclasses.replace(tiny_model(), weights=str(checkpoint), files=(checkpoint,))
+
+    with mock.patch.object(ebcli.run.explainer, "load_model", with_weights):
+        found = []
+        for content in (b"one", b"two", b"one"):
+            checkpoint.write_bytes(content)
+            found.append(configuration(weights=str(checkpoint)))
+        assert found[0] == found[2] != found[1]
+        elsewhere = checkpoint.rename(tmp_path / "moved.pth")
+        checkpoint = elsewhere
+        assert configuration(weights=str(checkpoint)) == found[0]

@@ -1,0 +1,158 @@
+"""Whole runs with real networks, through the command line."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+from click.testing import CliRunner, Result
+from PIL import Image
+
+import ebcli
+from ebcli.cli.saliency import main
+from ebcli.files.images import decode
+
+SAMPLES = Path(__file__).parents[2] / "sample_images"
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ("--workers", "0", *arguments))
+
+
+def share_above(target: str, contrastive: bool) -> float:
+    """How much of the positive map of the mosaic lies in its upper half, the cat."""
+    loaded = ebcli.load_model()
+    inputs = loaded.transforms(decode(SAMPLES / "mosaic.jpg"))[None]
+    assert loaded.categories is not None
+    index = loaded.categories.index(target)
+    result = ebcli.excitation_backprop(loaded.net, inputs, index, layer="features.11", contrastive=contrastive)
+    positive = result.maps[0].clamp(min=0)
+    return float(positive[: len(positive) // 2].sum() / positive.sum())
+
+
+def test_in_the_mosaic_each_class_lies_on_its_own_photo() -> None:
+    assert share_above("tiger cat", contrastive=True) > 0.9
+    assert share_above("espresso", contrastive=True) < 0.1
+    # without contrast, part of each map lies on the other class's photo
+    assert share_above("tiger cat", contrastive=True) > share_above("tiger cat", contrastive=False)
+    assert share_above("espresso", contrastive=True) < share_above("espresso", contrastive=False)
+
+
+def test_a_directory_of_photos_becomes_a_tree_of_pictures(tmp_path: Path) -> None:
+    (tmp_path / "photos/deep").mkdir(parents=True)
+    shutil.copy(SAMPLES / "coffee.jpg", "photos/coffee.jpg")
+    shutil.copy(SAMPLES / "chelsea.jpg", "photos/deep/no suffix")
+    (tmp_path / "photos/notes.txt").write_text("not a picture")
+    first = invoke("photos")
+    assert (first.exit_code, first.stderr) == (0, "Of 2 images: 2 done; 1 other file is no image\n")
+    written = [Path(line) for line in first.stdout.splitlines()]
+    assert sorted(written) == sorted(path.relative_to(tmp_path) for path in Path.cwd().glob("saliency/**/*.png"))
+    assert [str(path) for path in written] == [
+        "saliency/photos/coffee.jpg.967-espresso.png",
+        "saliency/photos/deep/no suffix.282-tiger-cat.png",
+    ]
+    for path, source in zip(written, ("coffee", "chelsea"), strict=True):
+        with Image.open(path) as picture, Image.open(SAMPLES / f"{source}.jpg") as photo:
+            assert (picture.format, picture.size) == ("PNG", photo.size)
+    # its own results are no input, and the same again is the same
+    before = [path.read_bytes() for path in written]
+    second = invoke(".")
+    assert second.stdout == first.stdout
+    assert [path.read_bytes() for path in written] == before
+
+
+def test_one_bad_image_is_named_and_the_others_are_written(tmp_path: Path) -> None:
+    (tmp_path / "bad.jpg").write_bytes((SAMPLES / "chelsea.jpg").read_bytes()[:2000])
+    result = invoke("bad.jpg", str(SAMPLES / "rocket.jpg"), "missing.jpg")
+    assert result.exit_code == 1
+    assert len(result.stdout.splitlines()) == 1
+    assert Path(result.stdout.strip()).is_file()
+    bad, missing, summary = result.stderr.splitlines()
+    assert bad.startswith("bad.jpg: ")
+    assert missing == "missing.jpg: No such file or directory"
+    assert summary == "Of 3 images: 1 done, 2 failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--model", "vgg61"], "'vgg16'"),
+        (["--layer", "featurs.11"], "'features.11'"),
+        (["--target", "tigre cat"], "'tiger cat'"),
+        (["--target", "1000"], "0 to 999"),
+        (["--top-k", "1001"], "1000 classes"),
+        (["--cmap", "infernal"], "'inferno'"),
+        (["--device", "warp"], "warp"),
+        (["--weights", "IMAGENET_V1"], "'IMAGENET1K_V1'"),
+    ],
+)
+def test_a_wrong_name_gets_one_line_with_the_closest_and_no_work_is_done(arguments: list[str], expected: str) -> None:
+    result = invoke(*arguments, str(SAMPLES / "coffee.jpg"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("Error: ")
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not Path("saliency").exists()
+
+
+def test_targets_top_k_and_marginal_maps() -> None:
+    photo = str(SAMPLES / "mosaic.jpg")
+    top = invoke("--top-k", "3", "-o", "top", photo)
+    assert len(set(top.stdout.splitlines())) == 3
+    targets = ("--target", "espresso", "--target", "282", "--target", "967", "--target", "tiger cat")
+    chosen = invoke(*targets, "-o", "contrastive", photo)
+    assert [line.rpartition("mosaic.jpg.")[2] for line in chosen.stdout.splitlines()] == [
+        "967-espresso.png",
+        "282-tiger-cat.png",
+    ]
+    marginal = invoke(*targets, "-o", "marginal", "--marginal", photo)
+    for one, other in zip(chosen.stdout.splitlines(), marginal.stdout.splitlines(), strict=True):
+        assert not np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(other)))
+
+
+def test_a_checkpoint_with_classes_of_its_own(tmp_path: Path) -> None:
+    torch.save(torchvision.models.squeezenet1_1(num_classes=5).state_dict(), tmp_path / "own.pth")
+    own = ("--model", "squeezenet1_1", "--weights", "own.pth", "--layer", "features.7", str(SAMPLES / "rocket.jpg"))
+    result = invoke("--target", "4", *own)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.endswith("rocket.jpg.4.png\n")
+    for wrong in (["--target", "5"], ["--target", "rocket"], ["--top-k", "6"]):
+        result = invoke(*wrong, *own)
+        assert result.exit_code == 2
+        assert "Error: " in result.stderr
+
+
+def test_list_layers() -> None:
+    result = invoke("--model", "vgg16", "--weights", "none", "--list-layers")
+    assert result.exit_code == 0
+    assert result.stderr.split() == ["NAME", "TYPE", "OUTPUT", "STRIDE"]
+    # pool4 of VGG-16 gives 512 channels of 14 x 14 cells of 16 pixels for an input of 224
+    assert ["features.23", "MaxPool2d", "512x14x14", "16"] in [line.split() for line in result.stdout.splitlines()]
+    assert len({line.index("MaxPool2d") for line in result.stdout.splitlines() if "MaxPool2d" in line}) == 1
+
+
+def test_the_line_of_the_readme_for_vgg16_without_its_weights() -> None:
+    result = invoke("--model", "vgg16", "--weights", "none", "--layer", "features.23", str(SAMPLES / "rocket.jpg"))
+    assert result.exit_code == 0, result.stderr
+    assert Path(result.stdout.strip()).is_file()
+
+
+def test_a_large_image_is_no_reason_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Image.open(SAMPLES / "rocket.jpg") as photo:
+        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", photo.width * photo.height - 1)
+    result = invoke(str(SAMPLES / "rocket.jpg"))
+    assert (result.exit_code, result.stderr) == (0, "")
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    result = invoke(str(SAMPLES / "rocket.jpg"))
+    assert result.exit_code == 1
+    assert "too many pixels" in result.stderr

@@ -1,0 +1,78 @@
+"""The network's part of a run: errors come before any work, and what was lost is told for each image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from runs import tiny_model
+from torch import nn
+
+from ebcli import LayerError, UnsupportedOpError
+from ebcli.run import explainer as network_module
+from ebcli.run.explainer import Explainer
+from ebcli.run.plan import RunPlan
+
+IMAGES = [np.random.default_rng(i).integers(0, 256, (24, 24, 3), dtype=np.uint8) for i in range(2)]
+
+
+class Cosines(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft2(x).real
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
+    model = tiny_model()
+    monkeypatch.setattr(network_module, "load_model", lambda *_, **__: model)
+    return model
+
+
+def plan(**options: Any) -> RunPlan:
+    return RunPlan(images=(Path("a.jpg"),), layers=("2",), batch_size=2, **options)
+
+
+def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
+    loaded.net.insert(3, Cosines())
+    with pytest.raises(UnsupportedOpError, match="fft_fft2 in 3"):
+        Explainer(plan())
+    with pytest.warns(UserWarning, match="ordinary gradients, not excitation, were used for fft_fft2 in 3"):
+        network = Explainer(plan(allow_unsupported=True))
+    with pytest.warns(UserWarning, match="fft_fft2"):
+        assert np.isfinite(network.explain(IMAGES)[1].layers[0].maps).all()
+
+
+def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> None:
+    for module in loaded.net.modules():
+        if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
+            nn.init.constant_(module.bias, 0.5)
+    assert Explainer(plan()).explain(IMAGES)[0].layers[0].losses is None
+    network = Explainer(plan(explain_losses=True, targets=("0", "2")))
+    for explained in network.explain(IMAGES):
+        (at,) = explained.layers
+        assert at.losses is not None
+        for k in (0, 1):
+            lost = sum(by_class[k] for by_class in at.losses.values())
+            assert at.mass[k] + lost == pytest.approx(1, abs=1e-5)
+
+
+def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_module, "default_layer", lambda _: "2")
+    flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
+    with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial extent.*, such as '2'"):
+        Explainer(RunPlan(images=(Path("a.jpg"),), layers=(flat,)))
+
+
+def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
+    exact = Explainer(plan(targets=("3",), explain_losses=True)).explain(IMAGES)
+    network = Explainer(plan(targets=("3",), dtype="bfloat16", explain_losses=True))
+    assert {parameter.dtype for parameter in network.loaded.net.parameters()} == {torch.bfloat16}
+    for coarse, fine in zip(network.explain(IMAGES), exact, strict=True):
+        (one,), (other,) = coarse.layers, fine.layers
+        assert one.maps.dtype == np.float32
+        assert 0 < np.abs(one.maps - other.maps).max() < 0.03 * np.abs(other.maps).max()
+        assert one.mass == pytest.approx(other.mass, rel=0.02)
+        assert coarse.scores == pytest.approx(fine.scores, rel=0.02)

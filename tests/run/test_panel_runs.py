@@ -1,0 +1,146 @@
+"""Runs with panels or several layers: what they write, record, replace and leave out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from runs import finish, invoke, photos, records, tiny_model, tree
+
+import ebcli
+from ebcli.run.explainer import Explainer
+from ebcli.run.plan import RunPlan
+
+pytestmark = pytest.mark.usefixtures("working_directory")  # invoke() names layer 2, so one more makes two
+LAYERS = ("--layer", "0", "--layer", "input")
+
+
+def names(directory: str) -> list[str]:
+    return sorted(str(path.relative_to(directory)) for path in Path(directory).rglob("*.*") if path.is_file())
+
+
+def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -> None:
+    photos(Path("photos"), 4)
+    first = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "photos")
+    assert first.exit_code == 0, first.output
+    expected = [f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in ("panel.png", "npz")]
+    assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
+    assert names("saliency") == sorted([*expected, "records.jsonl"])
+    before = tree(Path("saliency"))
+
+    assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos").stdout == ""
+    Path("saliency/photos/0/0003.jpg.panel.png").unlink()
+    again = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos", "saliency")
+    assert again.stdout.splitlines() == [f"saliency/{name}" for name in expected[2:4]]
+    assert tree(Path("saliency")) == before
+    # the same below workers, and with the panels as inputs left out
+    workers = finish(Path.cwd(), "--panel", "--top-k", "3", "--raw", *LAYERS, "-o", "workers", "photos", workers=2)
+    assert len(workers.out.read_text().splitlines()) == 8
+    assert tree(Path("workers")) == before
+
+
+def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
+    photos(Path("photos"), 1)
+    foreign = Path("saliency/photos/0/0000.jpg.panel.png")
+    foreign.parent.mkdir(parents=True)
+    foreign.write_bytes(b"precious")
+    assert invoke("photos").exit_code == 0
+    result = invoke("--panel", "photos")
+    assert result.exit_code == 2
+    assert f"'{foreign}' would be replaced" in result.stderr
+    assert foreign.read_bytes() == b"precious"
+    picture = Path("saliency/photos/0/0000.jpg.3-class-d.png")
+    picture.write_bytes(b"precious")  # which no panel replaces
+    assert invoke("--panel", "--format", "webp", "photos").exit_code == 0
+
+
+def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
+    photos(Path("photos"), 2)
+    result = invoke("--json", "--raw", "--target", "3", "--target", "5", *LAYERS, "photos")
+    assert result.exit_code == 0, result.output
+    first, _ = map(json.loads, result.stdout.splitlines())
+    order = [(3, "d", "2"), (3, "d", "0"), (3, "d", "input"), (5, "f", "2"), (5, "f", "0"), (5, "f", "input")]
+    stem = "saliency/photos/0/0000.jpg"
+    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.png" for k, letter, layer in order] + [f"{stem}.npz"]
+    assert first["layer"] == "2, 0, input"
+    assert [(shown["index"], shown["layer"]) for shown in first["classes"]] == [(k, layer) for k, _, layer in order]
+
+    loaded = tiny_model()
+    inputs = loaded.transforms(Image.open("photos/0/0000.jpg"))[None]
+    with np.load(f"{stem}.npz") as raw:
+        assert raw["layer"].tolist() == ["2", "0", "input"]
+        for place, layer in enumerate(("2", "0", "input")):
+            single = ebcli.excitation_backprop(
+                loaded.net, inputs, [[3, 5]], None if layer == "input" else layer, contrastive=True
+            )
+            for key, expected in (("maps", single.maps), ("mass", single.mass), ("relevance", single.relevance)):
+                np.testing.assert_allclose(raw[f"{key}@{layer}"], expected[0].numpy(), rtol=1e-4, atol=1e-7)
+            for k in (0, 1):
+                shown = first["classes"][3 * k + place]
+                assert shown["mass"] == pytest.approx(float(single.mass[0, k]), rel=1e-4)
+                even = 1 / single.maps[0, k].numel()
+                assert shown["peak"] == pytest.approx(float(single.maps[0, k].max()) / even, rel=1e-3)
+    assert invoke("--skip-existing", "--raw", "--target", "3", "--target", "5", *LAYERS, "photos").stdout == ""
+
+
+def test_each_of_several_layers_is_drawn_as_it_is_alone() -> None:
+    photos(Path("photos"), 1)
+    together = invoke("-o", "together", "--target", "3", *LAYERS, "photos").stdout.splitlines()
+    (alone,) = invoke("-o", "alone", "--target", "3", "photos").stdout.splitlines()
+    one, other = (np.asarray(Image.open(path)).astype(int) for path in (together[0], alone))
+    assert np.abs(one - other).max() <= 1
+    assert len({Path(path).read_bytes() for path in together}) == 3
+
+
+def test_blank_maps_are_told_of_each_layer() -> None:
+    photos(Path("photos"), 1)
+    record = json.loads(invoke("--json", "--panel", "--top-k", "7", *LAYERS, "photos").stdout)
+    for shown in record["classes"]:
+        assert shown["blank"] == (not shown["peak"] > 0)
+
+
+def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layers": ("2", "input"), "top_k": 2}
+    pixels = [np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)]
+    (both,) = Explainer(RunPlan(**plan, with_marginal=True)).explain(pixels)
+    (one,) = Explainer(RunPlan(**plan)).explain(pixels)
+    (marginal,) = Explainer(RunPlan(**plan, contrastive=False)).explain(pixels)
+    for at, contrastive, other in zip(both.layers, one.layers, marginal.layers, strict=True):
+        np.testing.assert_allclose(at.maps, contrastive.maps, rtol=1e-5, atol=1e-8)
+        assert at.marginal is not None
+        np.testing.assert_allclose(at.marginal, other.maps, rtol=1e-5, atol=1e-8)
+        assert other.marginal is None
+
+
+def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch import nn
+
+    def model(*_: object, **__: object) -> Any:
+        loaded = tiny_model()
+        loaded.net[3] = nn.Sequential()
+        loaded.net[3].add_module("b", nn.ReLU())
+        loaded.net.add_module("3_b", nn.Identity())
+        return loaded
+
+    monkeypatch.setattr("ebcli.run.explainer.load_model", model)
+    photos(Path("photos"), 1)
+    result = invoke("--layer", "3.b", "--layer", "3_b", "photos")
+    assert result.exit_code == 2
+    assert "the layers '3.b' and '3_b' look alike in file names" in result.stderr
+
+
+def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
+    # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
+    assert Explainer(RunPlan((Path("a.jpg"),), layers=("all",))).layers == ("3", "input")
+
+
+def test_records_of_panels_name_all_their_maps() -> None:
+    photos(Path("photos"), 1)
+    invoke("--panel", "--top-k", "2", *LAYERS, "photos")
+    (record,) = records(Path("saliency"))
+    assert len(record["output"]) == len(record["output_bytes"]) == 1
+    assert [shown["layer"] for shown in record["classes"]] == ["2", "0", "input"] * 2

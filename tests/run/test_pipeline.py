@@ -1,0 +1,97 @@
+"""How images flow through a run: their order, how many are under way at a time, and what memory that takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+from runs import invoke, photos
+
+import ebcli.run.explainer
+import ebcli.run.stages
+from ebcli.cli.saliency import main
+from ebcli.run.plan import RunPlan
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+
+
+def test_the_order_on_stdout_is_that_of_the_inputs() -> None:
+    photos(Path("photos"), 9)
+    Image.new("RGB", (2000, 1500)).save("photos/0/0000.jpg")  # takes longer than the others
+    result = CliRunner().invoke(main, ["--layer", "2", "--workers", "2", "--json", "photos"])
+    inputs = [json.loads(line)["input"] for line in result.stdout.splitlines()]
+    assert inputs == sorted(inputs)
+    assert len(inputs) == 9
+
+
+def test_one_image_starts_no_process() -> None:
+    photos(Path("photos"), 1)
+    with mock.patch("ebcli.run.workers._Process", side_effect=AssertionError("a process was started")):
+        result = CliRunner().invoke(main, ["--layer", "2", "photos"])
+    assert result.exit_code == 0, result.stderr
+
+
+def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    photos(Path("photos"), 40)
+    seen, explained, drawn = [], [], []
+
+    def counted(done: list[int], before: list[int], real: Any, seconds: float = 0) -> Any:
+        def task(*arguments: Any) -> Any:
+            time.sleep(seconds)
+            value = real(*arguments)
+            done.append(len(before) - len(done))
+            return value
+
+        return task
+
+    monkeypatch.setattr(ebcli.run.stages, "look", counted(seen, [], ebcli.run.stages.look))
+    monkeypatch.setattr(ebcli.run.stages, "draw", counted(drawn, explained, ebcli.run.stages.draw, 0.02))
+    real = ebcli.run.explainer.Explainer.explain
+
+    def explain(self: Any, images: Any) -> Any:
+        time.sleep(0.05 if len(explained) > 20 else 0)  # at first the drawing is slower, and then the network
+        found = real(self, images)
+        ahead.append(len(seen) - len(explained))
+        explained.extend([0] * len(images))
+        behind.append(len(explained) - len(drawn))
+        return found
+
+    ahead: list[int] = []
+    behind: list[int] = []
+    monkeypatch.setattr(ebcli.run.explainer.Explainer, "explain", explain)
+    assert invoke("--batch-size", "2", "photos").exit_code == 0
+    assert len(drawn) == 40
+    assert max(ahead) <= 3 * 2
+    assert max(behind) <= (2 + 2) * 2
+
+
+def resident() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="there is no /proc")
+def test_memory_does_not_grow_with_the_number_of_images() -> None:
+    from ebcli.run.engine import run
+
+    photos(Path("photos"), 20)
+    images = []
+    for number in range(1500):
+        images.append(Path(f"links/{number}.jpg"))
+        images[-1].parent.mkdir(exist_ok=True)
+        os.link(f"photos/{number % 20 % 3}/{number % 20:04}.jpg", images[-1])
+    sizes = {}
+    for number, record in enumerate(run(RunPlan(tuple(images), layers=("2",), workers=0)).results):
+        assert record.status == "done"
+        if number in (300, 1499):
+            sizes[number] = resident()
+    assert sizes[1499] < 1.05 * sizes[300]

@@ -1,0 +1,116 @@
+"""Functions in processes of their own, which may die."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from ebcli.errors import ImageError, WorkerError
+from ebcli.run.workers import Workers
+
+
+def die_at_first(marker: Path) -> str:
+    if not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "alive"
+
+
+def die(how: int) -> None:
+    if how < 0:
+        os.kill(os.getpid(), -how)
+    os._exit(how)
+
+
+def complain(message: str) -> None:
+    raise ImageError(message)
+
+
+class StrangeError(Exception):
+    """One that pickle cannot rebuild."""
+
+    def __init__(self, one: int, two: int) -> None:
+        super().__init__(f"{one} {two}")
+
+
+def complain_strangely() -> None:
+    raise StrangeError(1, 2)
+
+
+def test_calls_run_in_other_processes_and_their_errors_come_back() -> None:
+    with Workers(2) as workers:
+        pids = {workers.submit(workers.call, os.getpid).result() for _ in range(4)}
+        assert os.getpid() not in pids
+        with pytest.raises(ImageError, match="it is broken"):
+            workers.submit(workers.call, complain, "it is broken").result()
+        with pytest.raises(RuntimeError, match="StrangeError: 1 2"):
+            workers.submit(workers.call, complain_strangely).result()
+    assert not multiprocessing.active_children()
+
+
+def test_without_processes_calls_run_here() -> None:
+    with Workers(0) as workers:
+        assert workers.submit(workers.call, os.getpid).result() == os.getpid()
+
+
+def test_a_process_that_dies_is_named_and_its_call_made_again(tmp_path: Path) -> None:
+    with Workers(1) as workers, pytest.warns(UserWarning) as caught:
+        before = workers.submit(workers.call, os.getpid).result()
+        assert workers.submit(workers.call, die_at_first, tmp_path / "marker").result() == "alive"
+        assert workers.submit(workers.call, os.getpid).result() != before
+    assert [str(warning.message) for warning in caught] == [
+        f"worker process {before} was killed by SIGKILL: its image is tried again"
+    ]
+
+
+@pytest.mark.parametrize(("how", "message"), [(-signal.SIGSEGV, "was killed by SIGSEGV"), (3, "ended with status 3")])
+def test_a_call_that_kills_twice_fails_and_the_next_one_does_not(how: int, message: str) -> None:
+    with Workers(1) as workers, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with pytest.raises(WorkerError, match=rf"worker process \d+ {message}, the second one"):
+            workers.submit(workers.call, die, how).result()
+        assert workers.submit(workers.call, abs, -1).result() == 1
+
+
+def test_processes_end_when_the_main_one_is_killed() -> None:
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+
+    def main() -> None:
+        workers = Workers(1)
+        there.send(workers.submit(workers.call, os.getpid).result())
+        signal.pause()
+
+    process = context.Process(target=main)
+    process.start()
+    worker = here.recv()
+    os.kill(worker, 0)  # it is there
+    process.kill()
+    process.join()
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            state = Path(f"/proc/{worker}/stat").read_text(encoding="ascii").rsplit(")", 1)[1].split()[0]
+        except FileNotFoundError:
+            return
+        if state == "Z":  # over, only nobody has asked how
+            return
+        time.sleep(0.05)
+    pytest.fail("the worker process has outlived its main process")
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="there is no /proc")
+def test_an_interrupt_is_for_the_main_process_alone() -> None:
+    """From the very start: an interrupt that comes while a worker still imports may print no traceback."""
+    with Workers(1) as workers:
+        worker = workers.submit(workers.call, os.getpid).result()
+        status = dict(line.split(":", 1) for line in Path(f"/proc/{worker}/status").read_text().splitlines())
+        assert int(status["SigBlk"], 16) & 1 << (signal.SIGINT - 1)
+        os.kill(worker, signal.SIGINT)
+        assert workers.submit(workers.call, os.getpid).result() == worker
