@@ -28,7 +28,7 @@ from ray.cluster_utils import Cluster
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import History
 from ebcli.files.sources import Source
-from ebcli.run.plan import RunPlan
+from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan
 from ebcli.run.prepare import prepare
 from ebcli.run.stages import NetworkInput
 
@@ -46,7 +46,7 @@ def main() -> None:
     # a processor more than there are, for drawing beside two networks
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
     try:
-        ray = ["--engine", "ray", "--ray-address", cluster.address, "--num-workers"]
+        ray = ["--engine", "ray", "--ray-address", cluster.address, "--workers"]
         engines = {"local": ["--workers", "1"], "1 worker": [*ray, "1"], "2 workers": [*ray, "2"]}
         for network, model in NETWORKS.items():
             count = options.images if not model else options.images // 4
@@ -59,17 +59,23 @@ def cost(count: int) -> None:
     """Processor seconds that an image takes on the network, and before and behind it."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        prepared = prepare(RunPlan(images=(small(0),), output=Path(name), device="cpu", batch_size=8))
+        prepared = prepare(
+            RunPlan(
+                InputOptions((small(0),)),
+                output=OutputOptions(Path(name)),
+                execution=ExecutionOptions(device="cpu", batch_size=8),
+            )
+        )
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
         folder = OutputFolder(Path(name), History(), overwrite=True)
         start = time.process_time()
-        seen = [prepared.steps.look(source, call) for source in sources]
+        seen = [prepared.stages.look(source, call) for source in sources]
         looked = time.process_time()
-        explained = prepared.network.explain([one.pixels for one in seen if isinstance(one, NetworkInput)])
+        explained = prepared.explainer.explain([one.pixels for one in seen if isinstance(one, NetworkInput)])
         through = time.process_time()
         for source, one, said in zip(sources, seen, explained, strict=True):
             assert isinstance(one, NetworkInput)
-            prepared.steps.finish(source, one, said, call, folder.write)
+            prepared.stages.finish(source, one, said, call, folder.write)
         end = time.process_time()
         folder.close()
     g, p = (through - looked) / len(sources), (end - through + looked - start) / len(sources)

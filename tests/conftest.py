@@ -16,7 +16,9 @@ torch.set_num_threads(1)  # the tests run in several processes at once
 
 @pytest.fixture
 def worker() -> Iterator[mock.Mock]:
-    with mock.patch("ebcli.run.engine.run", autospec=True) as patched:
+    """Stands in for the run; a gallery page would need its records."""
+    page = mock.patch("ebcli.gallery.page.write_gallery", autospec=True)
+    with mock.patch("ebcli.run.engine.run", autospec=True) as patched, page:
         patched.return_value = finished(DONE)
         yield patched
 

@@ -116,7 +116,7 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
         *,
         model: str,
         weights: str,
-        classes: Path | None,
+        class_names: Path | None,
         resize: int | None,
         crop: int | None,
         mean: tuple[float, ...] | None,
@@ -143,10 +143,10 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
                 layers,
                 methods,
                 device,
-                classes=classes,
+                classes=class_names,
                 preprocessing=Preprocessing(resize, crop, mean, std),
             )
-            session = Session(subject, classes, output, limit, seed, quiet)
+            session = Session(subject, class_names, output, limit, seed, quiet)
             test = prepare(session, **own)
             try:
                 rows = test.summarise(session.run_benchmark(test))

@@ -1,4 +1,4 @@
-"""What the user reads of a run: results on stdout, everything else on stderr."""
+"""What the user reads: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -26,72 +26,78 @@ if TYPE_CHECKING:
     from ebcli.run.engine import Run
     from ebcli.run.plan import RunPlan
 
-_LOSSES_SHOWN = 3
+_LOST_SHOWN = 3
 
 SOME_FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
 def say(message: str) -> None:
-    """A line on stderr."""
+    """Print a line to stderr."""
     click.echo(message, err=True)
 
 
-def report(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> None:
-    """Read the results as they come and print them; exit with a status unless all is done."""
+def shown(path: Path | str) -> str:
+    """A path for messages: line breaks and escape sequences are escaped."""
+    name = click.format_filename(path)
+    return name if name.isprintable() else repr(name)
+
+
+def print_results(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Print results as they come; returns the exit status."""
     from tqdm import tqdm
 
     if verbose:
         say(f"{work.model} ({work.weights}), layer {work.layer}, on {work.device}")
-        for path in work.already:
-            say(f"{_shown(path)}: already done")
-    if plan.vmax is None and work.vmax is not None and not quiet:
-        say(f"All maps are drawn on one scale: --vmax {work.vmax:g} gives the same without looking at a sample first")
+        for path in work.skipped:
+            say(f"{shown(path)}: up to date, skipped")
+    if plan.style.vmax is None and work.vmax is not None and not quiet:
+        say(f"All maps share one scale; --vmax {work.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
+    dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
         try:
             for record in tqdm(work.results, total=work.total, unit="image", leave=False, disable=hidden):
                 counts[record.status] += 1
                 with tqdm.external_write_mode():
-                    _report_one(record, as_json, quiet, verbose)
+                    _print_record(record, as_json, quiet, verbose)
         finally:
-            _summarise(work, counts, bool(interrupted), quiet and not plan.dry_run)
-    if work.page is not None and not quiet:
-        say(f"The page of all results: {_shown(work.page)}")
+            _summarize(work, counts, bool(interrupted), quiet and not dry_run)
     if interrupted:
-        sys.exit(128 + interrupted[0])
+        return 128 + interrupted[0]
     if counts["failed"]:
-        sys.exit(SOME_FAILED)
-    if not (counts["done"] or counts["planned"] or work.already or plan.shard):
-        raise EbcliError("there is no image among the files")
+        return SOME_FAILED
+    if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
+        raise EbcliError("no images found")
+    return 0
 
 
-def report_findings(findings: Iterable[Finding], as_json: bool) -> None:
-    """Print the lines of the self-check as they come; exit with a status unless all is well."""
+def print_findings(findings: Iterable[Finding], as_json: bool) -> None:
+    """Print the findings of the self-check as they come; exit with a status unless all are fine."""
     failed = False
     for finding in findings:
         failed = failed or not finding.ok
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {_shown(finding.found)}"
+        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
         click.echo(json.dumps(asdict(finding)) if as_json else line)
     if failed:
         sys.exit(SOME_FAILED)
 
 
-def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> None:
-    name = _shown(record.input)
+def _print_record(record: Record, as_json: bool, quiet: bool, verbose: bool) -> None:
+    name = shown(record.input)
     if record.error is not None:
         say(f"{name}: {record.error}")
     if record.status == "not an image":
         if verbose:
-            say(f"{name}: left out, it is not an image")
+            say(f"{name}: not an image, skipped")
         return
-    several = len({shown.layer for shown in record.classes}) > 1
-    for shown in record.classes:
-        title = f"class {shown.index}" + f" ({shown.name})" * bool(shown.name) + f" at {shown.layer}" * several
+    several = len({one.layer for one in record.classes}) > 1
+    for one in record.classes:
+        title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         if verbose:
-            say(f"{name}: {title}, probability {shown.score:.3f}, mass {shown.mass:.3f}{_lost(shown)}")
-        if shown.blank and not quiet:
-            say(f"{name}: the map of {title} is empty, so the picture shows none")
+            say(f"{name}: {title}, probability {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
+        if one.blank and not quiet:
+            say(f"{name}: the map of {title} is blank")
     if as_json:
         click.echo(record.line())
         return
@@ -99,40 +105,40 @@ def _report_one(record: Record, as_json: bool, quiet: bool, verbose: bool) -> No
         click.echo(os.fsencode(path))  # bytes: not every file name is valid text
 
 
-def _lost(shown: ClassRecord) -> str:
-    """Where most of what is missing from the mass got lost."""
-    worst = sorted((shown.losses or {}).items(), key=lambda item: -item[1])[:_LOSSES_SHOWN]
-    said = [f"{lost:.3f} in {site.partition(' in ')[2] or site}" for site, lost in worst if lost >= 0.0005]
-    return f", lost {', '.join(said)}" * bool(said)
+def _lost(one: ClassRecord) -> str:
+    """The operations at which the most probability was lost."""
+    worst = sorted((one.losses or {}).items(), key=lambda item: -item[1])[:_LOST_SHOWN]
+    parts = [f"{lost:.3f} in {site.partition(' in ')[2] or site}" for site, lost in worst if lost >= 0.0005]
+    return f", lost {', '.join(parts)}" * bool(parts)
 
 
-def _summarise(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) -> None:
-    """One line where there is more to say than that everything was done."""
+def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) -> None:
+    """Print one line, unless everything is done and that is all there is to say."""
     others = counts["not an image"]
     left = work.total - counts.total()
-    said = {
-        "planned": counts["planned"],
+    parts = {
+        "to process": counts["planned"],
         "done": counts["done"],
-        "already done": len(work.already),
+        "up to date": len(work.skipped),
         "failed": counts["failed"],
         "left": left,
     }
     trouble = interrupted or counts["failed"] or left
-    if trouble or (not quiet and (counts["planned"] or work.already or others)):
-        total = work.total + len(work.already) - others
-        parts = ", ".join(f"{count} {what}" for what, count in said.items() if count) or "none done"
+    if trouble or (not quiet and (counts["planned"] or work.skipped or others)):
+        total = work.total + len(work.skipped) - others
+        said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
         say(
             ("Interrupted. " if interrupted else "")
-            + f"Of {total} image{'s' * (total != 1)}: {parts}"
-            + f"; {others} other file{'s are no images' if others > 1 else ' is no image'}" * bool(others)
+            + f"{total} image{'s' * (total != 1)}: {said}"
+            + f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
         )
 
 
 @contextmanager
 def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
-    """The first SIGINT or SIGTERM lets what has begun come to its end, the second does not; yields the first."""
+    """Let the first SIGINT or SIGTERM finish the images in progress, and the second abort; yields the first."""
     caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
+    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
         yield caught
         return
 
@@ -150,14 +156,9 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _shown(path: Path | str) -> str:
-    name = click.format_filename(path)
-    return name if name.isprintable() else repr(name)  # line breaks and escape sequences are shown, not obeyed
-
-
 @contextmanager
 def plain_errors(debug: bool) -> Iterator[None]:
-    """One sentence on stderr and the exit status for whatever goes wrong; the traceback with ``--debug``."""
+    """Turn any error into one sentence on stderr and an exit status; with ``--debug``, a traceback."""
     try:
         yield
     except KeyboardInterrupt:
@@ -167,7 +168,7 @@ def plain_errors(debug: bool) -> Iterator[None]:
         raise
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # the reader of stdout has gone; Click ends the program quietly
+            raise  # stdout was closed; Click exits quietly
         if debug:
             import traceback
 
@@ -176,18 +177,18 @@ def plain_errors(debug: bool) -> Iterator[None]:
             say(f"Error: {error}")
         else:
             reason = " ".join(str(error).split())
-            say(f"Error: {type(error).__name__}: {reason} (unexpected; --debug shows where)")
+            say(f"Error: {type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
         sys.exit(MISUSED)
 
 
 @contextmanager
 def plain_warnings(quiet: bool) -> Iterator[None]:
-    """Warnings as one line each on stderr, without the source line that raised them."""
+    """Print each warning as one line on stderr, without its source line."""
     with warnings.catch_warnings():
         if quiet:
             warnings.simplefilter("ignore")
         else:
-            # Pillow's warning at half the size that it refuses; it would not name the file
+            # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
             warnings.showwarning = lambda message, *_, **__: say(f"Warning: {message}")
         yield

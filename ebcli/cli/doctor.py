@@ -1,4 +1,4 @@
-"""The self-check: what is installed, whether it is whole, and whether a small run comes out right."""
+"""The self-check: installed packages, devices, weights, a small run, and disk space."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from packaging.requirements import Requirement
 from ebcli.errors import EbcliError
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.names import INPUT
-from ebcli.run.plan import RunPlan
+from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
-HEAD = "features.17"  # the bundled network's layer below the pooling and the classifier
-TOLERANCE = 0.01  # above what rounding does, to the 10 bits of some GPUs' products, too, and below what is wrong
-DEVELOPERS = {"test", "release"}  # the extras whose packages concern nobody else
+HEAD = "features.17"  # the bundled network's last layer before the pooling and the classifier
+TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real ones
+DEVELOPERS = {"test", "release"}  # extras that only developers need
 
 GB = 1e9
-CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # the weights of most networks, and some hundred pictures
+CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # for most weights, and for some hundred pictures
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Finding:
     """One line of the self-check.
 
     Attributes:
-        check: what was looked at.
-        ok: whether it is as it should be.
-        found: what there is; where it is not as it should be, a sentence on what is wrong and what to do.
+        check: what was checked.
+        ok: whether it is fine.
+        found: what was found; if it is not fine, what is wrong and what to do about it.
     """
 
     check: str
@@ -42,43 +42,41 @@ class Finding:
     found: str
 
 
-def examine(device: str = RunPlan.device, output: Path = RunPlan.output) -> Iterator[Finding]:
-    """DrawingStyle at all that a run depends on, one thing after the other; leaves nothing behind.
+def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.directory) -> Iterator[Finding]:
+    """Check everything that a run depends on; leaves no files behind.
 
     Args:
-        device: where the small run computes.
-        output: the directory that results would be written to.
+        device: the device of the small run.
+        output: the output directory to check.
     """
     yield Finding("Python", True, platform.python_version())
     yield from _packages()
     reinstall = "reinstall both with pip install --force-reinstall torch torchvision"
     yield _finding("devices", _devices, reinstall)
     yield _finding("weights", _weights, reinstall)
-    yield _finding("a small run", lambda: _small_run(device), "--debug with an image of yours shows where")
+    yield _finding("a small run", lambda: _small_run(device), "run an image with --debug for the traceback")
     yield _finding("torch.hub cache", _cache, reinstall)
-    elsewhere = "choose another directory with --output"
+    elsewhere = "choose another --output directory"
     yield _finding("output directory", lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere)
 
 
-def _finding(check: str, look: Callable[[], str], advice: str) -> Finding:
-    """What ``look`` returns or raises; ``advice`` is for errors that give none themselves."""
+def _finding(check: str, inspect: Callable[[], str], advice: str) -> Finding:
+    """What ``inspect`` returns or raises; ``advice`` is for errors that include none."""
     try:
-        return Finding(check, True, look())
+        return Finding(check, True, inspect())
     except EbcliError as error:
         return Finding(check, False, str(error))
-    except Exception as error:  # a broken package may raise anything
+    except Exception as error:  # a broken package can raise anything
         reason = " ".join(str(error).split())
         return Finding(check, False, f"{type(error).__name__}: {reason}: {advice}")
 
 
 def _packages() -> Iterator[Finding]:
-    """This package, those it needs, and those of its extras that are installed."""
+    """This package, its dependencies, and the installed packages of its extras."""
     try:
         own = metadata(DISTRIBUTION)
     except PackageNotFoundError:
-        yield Finding(
-            DISTRIBUTION, False, "it is not installed, only its source is there: install it with pip install ."
-        )
+        yield Finding(DISTRIBUTION, False, "not installed, only its source is present: run pip install .")
         return
     yield Finding(DISTRIBUTION, True, own["Version"])
     extras = [extra for extra in own.get_all("Provides-Extra", []) if extra not in DEVELOPERS]
@@ -88,10 +86,12 @@ def _packages() -> Iterator[Finding]:
             installed = version(requirement.name)
         except PackageNotFoundError:
             if needed:
-                yield Finding(requirement.name, False, f"it is not installed: {_install(requirement)}")
+                yield Finding(requirement.name, False, f"not installed: {_install(requirement)}")
             continue
         if wanted and not requirement.specifier.contains(installed, prereleases=True):
-            unfit = f"{installed} is installed, but ebcli needs {requirement.specifier}: {_install(requirement)}"
+            unfit = (
+                f"{installed} is installed, but {DISTRIBUTION} needs {requirement.specifier}: {_install(requirement)}"
+            )
             yield Finding(requirement.name, False, unfit)
         elif wanted:
             yield Finding(requirement.name, True, installed)
@@ -122,7 +122,7 @@ def _weights() -> str:
 
 
 def _small_run(device: str) -> str:
-    """The bundled network on a generated image, through all that a run goes through."""
+    """Run the bundled network on a generated image, through all stages of a run."""
     from PIL import Image
 
     from ebcli.run.engine import run
@@ -131,20 +131,24 @@ def _small_run(device: str) -> str:
     with TemporaryDirectory(prefix="eb-saliency-") as folder:
         image = Path(folder, "image.png")
         Image.radial_gradient("L").convert("RGB").save(image)
-        layers, output = (HEAD, INPUT), Path(folder, "maps")
-        plan = RunPlan((image,), layers=layers, contrastive=False, output=output, workers=0, device=device)
+        plan = RunPlan(
+            InputOptions((image,)),
+            maps=MapOptions(layers=(HEAD, INPUT), contrastive=False),
+            output=OutputOptions(Path(folder, "maps")),
+            execution=ExecutionOptions(workers=0, device=device),
+        )
         work = run(plan)
         (record,) = work.results
         if record.error is not None:
             raise EbcliError(f"a generated image failed: {record.error}")
         for path in record.output:
             Image.open(path).load()
-    head, pixels = (shown.mass for shown in record.classes)
-    # Nothing is lost in the classifier and the pooling; on the way on to the pixels, biases keep a part
+    head, pixels = (one.mass for one in record.classes)
+    # the classifier and the pooling lose nothing; further down to the pixels, biases do
     if not (isclose(head, 1, abs_tol=TOLERANCE) and 0 < pixels < 1 + TOLERANCE):
         raise EbcliError(
-            f"the maps computed on {work.device} are wrong, with a mass of {head:.3g} at {HEAD} in place of 1, and "
-            f"{pixels:.3g} at the pixels: update torch and the device's driver, or pass --device cpu"
+            f"the maps computed on {work.device} are wrong: their mass is {head:.3g} at {HEAD} instead of 1, and "
+            f"{pixels:.3g} at the pixels: update torch and the device driver, or use --device cpu"
         )
     seconds = time.perf_counter() - start
     return f"2 maps on {work.device} in {seconds:.1f} s, mass {head:.3f} at {HEAD} and {pixels:.3f} at the pixels"
@@ -154,14 +158,14 @@ def _cache() -> str:
     import torch
 
     folder = Path(torch.hub.get_dir(), "checkpoints")
-    return _room(folder, CACHE_ROOM, "set TORCH_HOME to a directory elsewhere")
+    return _room(folder, CACHE_ROOM, "set TORCH_HOME to another directory")
 
 
 def _room(folder: Path, least: float, remedy: str) -> str:
-    """How much is free where a directory is or would be made; something is written there to see whether it can be.
+    """The free space for a directory, which need not exist; checks by writing that files can be written there.
 
     Raises:
-        EbcliError: nothing can be written there, or less than ``least`` bytes.
+        EbcliError: it is not writable, or has less than ``least`` bytes of free space.
     """
     folder = folder.absolute()
     try:
@@ -169,8 +173,8 @@ def _room(folder: Path, least: float, remedy: str) -> str:
         with TemporaryFile(dir=there, buffering=0) as file:
             file.write(b"\0")
     except OSError as error:
-        raise EbcliError(f"nothing can be written to {folder} ({error.strerror}): {remedy}") from error
+        raise EbcliError(f"cannot write to {folder} ({error.strerror}): {remedy}") from error
     free = shutil.disk_usage(there).free
     if free < least:
-        raise EbcliError(f"only {free / GB:.2f} GB are free for {folder}: make room for {least / GB:g} GB, or {remedy}")
+        raise EbcliError(f"only {free / GB:.2f} GB are free for {folder}: free {least / GB:g} GB, or {remedy}")
     return f"{folder}, {free / GB:.1f} GB free"

@@ -1,20 +1,67 @@
-"""The options that say which network is meant, for all commands."""
+"""The options of the commands, in sections, and what the shell completes. Imports neither torch nor torchvision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from ebcli.cli import completion
-from ebcli.run.plan import RunPlan
+from ebcli.drawing.style import STYLES, DrawingStyle
+from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class _Channels(click.ParamType):
+class SectionOption(click.Option):
+    """An option that ``--help`` lists in a section."""
+
+    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section = section
+
+
+class SectionedCommand(click.Command):
+    """A command whose ``--help`` lists options in sections; options without one are listed last."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        last: list[tuple[str, str]] = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                section = getattr(parameter, "section", None)
+                (last if section is None else sections.setdefault(section, [])).append(record)
+        sections.setdefault("Information", []).extend(last)
+        for section, records in sections.items():
+            with formatter.section(section):
+                formatter.write_dl(records)
+
+
+class ClassName(click.ParamType):
+    """A class index or name; names contain spaces, so the list in an environment variable is split at semicolons."""
+
+    name = "class"
+    envvar_list_splitter = ";"
+
+
+class Shard(click.ParamType):
+    """``2/4`` -> (2, 4)."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        i, slash, n = str(value).partition("/")
+        if not (slash and i.isdecimal() and n.isdecimal()):
+            self.fail(f"{value!r} is not a shard: 2/4, for example, is the second of four", param, ctx)
+        return int(i), int(n)
+
+
+class Channels(click.ParamType):
     """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
 
     name = "numbers"
@@ -23,54 +70,255 @@ class _Channels(click.ParamType):
         try:
             return tuple(map(float, str(value).split(",")))
         except ValueError:
-            self.fail(f"{value!r} is neither a number nor three with commas between them", param, ctx)
+            self.fail(f"{value!r} is neither a number nor three numbers separated by commas", param, ctx)
 
 
-_CHANNELS = _Channels()
+def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
+    return [name for name in names if name.startswith(incomplete)]
 
-_OPTIONS = (
-    click.option(
+
+def _complete_model(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    from ebcli.models import model_names
+
+    return _starting(incomplete, model_names())
+
+
+def _complete_colormap(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
+    """The names of matplotlib's colormaps; reversed ones only after an underscore."""
+    from matplotlib import colormaps
+
+    return _starting(incomplete, (name for name in colormaps if "_" in incomplete or not name.endswith("_r")))
+
+
+def _complete_weights(
+    _context: click.Context, _option: click.Parameter, incomplete: str
+) -> list[str] | list[CompletionItem]:
+    return _starting(incomplete, ("DEFAULT", "none")) or [CompletionItem(incomplete, type="file")]
+
+
+def _section(name: str) -> Callable[..., Callable[[F], F]]:
+    return partial(click.option, cls=SectionOption, section=name)
+
+
+def _apply(options: Iterable[Callable[[Any], Any]], command: F) -> F:
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
+
+
+_input, _model, _map, _output = map(_section, ("Input", "Model", "Map", "Output"))
+_appearance, _resuming, _performance = map(_section, ("Appearance", "Resuming", "Performance"))
+_cluster, _information = map(_section, ("Cluster", "Information"))
+_PATH, _DIRECTORY = click.Path(path_type=Path), click.Path(file_okay=False, path_type=Path)
+_CHANNELS = Channels()
+
+_MODEL = (
+    _model(
         "--model",
         metavar="NAME",
-        default=RunPlan.model,
-        shell_complete=completion.models,
-        help="A classifier of torchvision by its name, timm/NAME, hf/NAME (of Hugging Face, or a local directory), or "
-        "one of your own: FILE.py:FACTORY or MODULE:FACTORY, whose code is executed.",
+        default=ModelSpec.name,
+        shell_complete=_complete_model,
+        help="Load a torchvision classifier, timm/NAME, hf/NAME (Hugging Face or a directory), or run your own code: "
+        "FILE.py:FACTORY or MODULE:FACTORY.",
     ),
-    click.option(
+    _model(
         "--weights",
         metavar="NAME|FILE|none",
-        default=RunPlan.weights,
-        shell_complete=completion.weights,
-        help="DEFAULT, the name of other weights of this model, a checkpoint file, of which nothing is executed, or "
-        "none for an untrained net.",
+        default=ModelSpec.weights,
+        shell_complete=_complete_weights,
+        help="Load these weights: DEFAULT, a name, a checkpoint (with weights_only=True), or none.",
     ),
-    click.option(
-        "--classes",
+    _model(
+        "--class-names",
         metavar="FILE",
-        type=click.Path(path_type=Path),
-        show_default="those the model comes with",
-        help="The class names in the order of the network's outputs: one a line, or JSON.",
+        type=_PATH,
+        show_default="the model's own",
+        help="Read the class names, in output order, from FILE: one per line, or JSON.",
     ),
-    click.option(
+    _model(
         "--resize",
         metavar="PIXELS",
         type=int,
-        show_default="the model's own, as for the next three",
-        help="What an image's shorter side is resized to.",
+        show_default=False,
+        help="Resize the shorter side to PIXELS, in place of the model's own preprocessing.",
     ),
-    click.option(
-        "--crop", metavar="PIXELS", type=int, help="The side of the square that the network then gets of the centre."
+    _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Center-crop size in pixels."),
+    _model(
+        "--mean",
+        metavar="X[,X,X]",
+        type=_CHANNELS,
+        show_default=False,
+        help="Per-channel normalization mean, for pixels from 0 to 1.",
     ),
-    click.option(
-        "--mean", metavar="X[,X,X]", type=_CHANNELS, help="What is subtracted from pixels of 0 to 1; one, or R,G,B."
+    _model(
+        "--std",
+        metavar="X[,X,X]",
+        type=_CHANNELS,
+        show_default=False,
+        help="Per-channel normalization standard deviation.",
     ),
-    click.option("--std", metavar="X[,X,X]", type=_CHANNELS, help="What the rest is divided by, likewise."),
 )
 
 
 def model_options(command: F) -> F:
-    """Add ``--model``, ``--weights``, ``--classes`` and the preprocessing's options to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    """Add the options that say which network to load and how to preprocess its input."""
+    return _apply(_MODEL, command)
+
+
+_SALIENCY = (
+    _input(
+        "--from-file",
+        metavar="FILE",
+        type=click.File("rb"),
+        help="Also read paths from FILE, one per line; - is stdin.",
+    ),
+    _input("-0", "--null", is_flag=True, help="Split --from-file at NUL characters, as find -print0 writes them."),
+    _input(
+        "--include",
+        metavar="GLOB",
+        multiple=True,
+        show_default="all",
+        help="Only use files matching GLOB, by name, directory or end of the path. Repeatable.",
+    ),
+    _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files matching GLOB."),
+    _input(
+        "--shard",
+        metavar="I/N",
+        type=Shard(),
+        show_default="from RANK and WORLD_SIZE, or all",
+        help="Only process the I-th of N shards of the images, counted from 1.",
+    ),
+    *_MODEL,
+    _map(
+        "--layer",
+        "layers",
+        envvar="EB_SALIENCY_LAYER",
+        metavar="NAME|input|all",
+        multiple=True,
+        show_default="the model's own",
+        help="Compute the map at this layer; input is the pixels, all one layer per resolution. Repeatable.",
+    ),
+    _map(
+        "--contrastive/--marginal",
+        default=MapOptions.contrastive,
+        help="Contrastive map (class minus its dual) or marginal map.",
+    ),
+    _map("--with-marginal", is_flag=True, help="In panels, show the marginal map beside the contrastive one."),
+    _map(
+        "--target",
+        "targets",
+        envvar="EB_SALIENCY_TARGET",
+        type=ClassName(),
+        multiple=True,
+        show_default="the most likely",
+        help="Explain this class, by index or name. Repeatable.",
+    ),
+    _map("--top-k", type=click.IntRange(min=1), default=MapOptions.top_k, help="Explain the K most likely classes."),
+    _map(
+        "--allow-unsupported",
+        is_flag=True,
+        help="Use ordinary gradients, with a warning, for operations without an excitation rule.",
+    ),
+    _output(
+        "-o",
+        "--output",
+        type=_DIRECTORY,
+        default=OutputOptions.directory,
+        help="Write results to this directory, mirroring the input tree.",
+    ),
+    _output(
+        "--format", type=click.Choice(FORMATS, case_sensitive=False), default=OutputOptions.format, help="Image format."
+    ),
+    _output("--raw", is_flag=True, help="Also write each image's signed relevance to a compressed .npz file."),
+    _output("--panel", is_flag=True, help="Draw one figure per image, with the photo and all its maps."),
+    _output("--report", is_flag=True, help="Also write a gallery page of all results, report/index.html."),
+    _output("--report-only", metavar="DIR", type=_DIRECTORY, help="Write the gallery page for DIR and exit."),
+    _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
+    _appearance(
+        "--style",
+        type=click.Choice(STYLES, case_sensitive=False),
+        default=DrawingStyle.name,
+        help="How to draw the map.",
+    ),
+    _appearance(
+        "--cmap",
+        metavar="NAME",
+        shell_complete=_complete_colormap,
+        show_default="inferno; jet for --style paper; RdBu_r for --signed",
+        help="Matplotlib colormap.",
+    ),
+    _appearance(
+        "--alpha",
+        type=click.FloatRange(0, 1),
+        default=DrawingStyle.alpha,
+        help="Opacity of an overlay at the upper end of the scale.",
+    ),
+    _appearance("--signed", is_flag=True, help="Draw negative values, too, on a scale symmetric about 0."),
+    _appearance(
+        "--scale",
+        type=click.Choice(SCALES, case_sensitive=False),
+        default=OutputOptions.scale,
+        help="Scale each map to its own maximum, or all maps of the run alike, from a sample.",
+    ),
+    _appearance(
+        "--vmin", type=float, default=DrawingStyle.vmin, help="Lower end of the scale; 1 is a uniform map's value."
+    ),
+    _appearance("--vmax", type=float, show_default="by --scale", help="Upper end of the scale, in the same units."),
+    _appearance(
+        "--percentile",
+        type=float,
+        default=DrawingStyle.percentile,
+        help="End each map's scale at this percentile of its positive values.",
+    ),
+    _resuming("--skip-existing", is_flag=True, help="Skip images whose results are up to date."),
+    _resuming("--overwrite", is_flag=True, help="Also replace files that this program did not write."),
+    _resuming("--dry-run", is_flag=True, help="List the images without processing them."),
+    _resuming("--fail-fast", is_flag=True, help="Stop at the first image that fails."),
+    _performance(
+        "--batch-size",
+        type=click.IntRange(min=1),
+        show_default="by device",
+        help="Images per batch; halved when memory runs out.",
+    ),
+    _performance(
+        "--workers",
+        type=click.IntRange(min=0),
+        show_default="one per CPU",
+        help="Number of processes that decode and draw; on Ray, that hold the network.",
+    ),
+    _performance(
+        "--device",
+        metavar="NAME",
+        default=ExecutionOptions.device,
+        help="Run the network on cpu, cuda, cuda:1, ...; auto prefers a GPU.",
+    ),
+    _performance(
+        "--dtype",
+        type=click.Choice(DTYPES),
+        default=ExecutionOptions.dtype,
+        help="Floating-point type of the network; bfloat16 is faster on recent GPUs, but coarser.",
+    ),
+    _cluster(
+        "--engine",
+        type=click.Choice(ENGINES, case_sensitive=False),
+        default=ExecutionOptions.engine,
+        help="Run on this machine, or on the Ray cluster at RAY_ADDRESS (needs ray[data]).",
+    ),
+    _cluster(
+        "--gpus-per-worker",
+        type=click.FloatRange(min=0),
+        show_default="1 if there are GPUs",
+        help="GPUs per Ray worker; fractions share a GPU.",
+    ),
+    _information("--list-models", is_flag=True, help="List the models of torchvision and plug-ins and exit."),
+    _information("--list-layers", is_flag=True, help="List the name, type, shape and stride of layers and exit."),
+    _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
+    _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
+    _information("-v", "--verbose", is_flag=True, help="Print settings, scores and where probability was lost."),
+    _information("--debug", is_flag=True, help="Show the traceback of an error."),
+)
+
+
+def saliency_options(command: F) -> F:
+    """Add all options of ``eb-saliency``."""
+    return _apply(_SALIENCY, command)

@@ -1,53 +1,41 @@
-"""The command line: options -> RunPlan."""
+"""The command ``eb-saliency``: options -> RunPlan -> run."""
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import click
 
-from ebcli.cli import completion
-from ebcli.cli.console import plain_errors, plain_warnings, report, report_findings, say
-from ebcli.cli.options import model_options
+from ebcli.cli.console import plain_errors, plain_warnings, print_findings, print_results, say, shown
+from ebcli.cli.options import SectionedCommand, saliency_options
+from ebcli.drawing.style import DrawingStyle
 from ebcli.imports import DISTRIBUTION
-from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, STYLES, RunPlan
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
+
+T = TypeVar("T")
 
 EPILOG = """
-Without --model, the bundled EfficientNet-Lite0 with its ImageNet weights is used; nothing is downloaded.
+Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are used; nothing is downloaded.
 
-Every option can also be set in the environment: --top-k as EB_SALIENCY_TOP_K, --contrastive as
-EB_SALIENCY_CONTRASTIVE=1 or 0, several targets as EB_SALIENCY_TARGET="tabby;tiger cat".
+Every option can be set in the environment: EB_SALIENCY_TOP_K for --top-k, EB_SALIENCY_CONTRASTIVE=0 for --marginal,
+EB_SALIENCY_TARGET="tabby;tiger cat" for several targets.
 
-What became of each image is also appended to records.jsonl in the output directory, one JSON object a line.
+Each image's record is also appended to records.jsonl in the output directory, one JSON object per line.
 
-Exit status: 0 all done, 1 some images failed and the rest are written, 2 wrong usage or results that cannot be
-written, 130 interrupted.
+Exit status: 0 if all images are done, 1 if some failed, 2 on wrong usage or if results cannot be written, 130 if
+interrupted.
 """
 
 
-class _ClassName(click.ParamType):
-    """A class index or name; as names hold spaces, an environment variable's list is split at semicolons."""
-
-    name = "class"
-    envvar_list_splitter = ";"
-
-
-class _Shard(click.ParamType):
-    """``2/4`` -> (2, 4)."""
-
-    name = "shard"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        i, slash, n = str(value).partition("/")
-        if not (slash and i.isdecimal() and n.isdecimal()):
-            self.fail(f"{value!r} is no shard: give it as in 2/4, for the second of four", param, ctx)
-        return int(i), int(n)
-
-
 @click.command(
+    cls=SectionedCommand,
     context_settings={
         "auto_envvar_prefix": "EB_SALIENCY",
         "help_option_names": ["-h", "--help"],
@@ -57,202 +45,13 @@ class _Shard(click.ParamType):
     epilog=EPILOG,
 )
 @click.argument("images", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--from-file",
-    metavar="LIST",
-    type=click.File("rb"),
-    help="Also take the files and directories named in LIST, one a line; - is stdin.",
-)
-@click.option("-0", "--null", "null", is_flag=True, help="LIST is separated by NUL characters, as by find -print0.")
-@click.option(
-    "--include",
-    metavar="GLOB",
-    multiple=True,
-    show_default="all",
-    help="Only files that fit: by their name, a directory's, or the end of their path. Can be repeated.",
-)
-@click.option("--exclude", metavar="GLOB", multiple=True, show_default="none", help="No files that fit.")
-@click.option(
-    "--shard",
-    metavar="I/N",
-    type=_Shard(),
-    show_default="what RANK and WORLD_SIZE say, else all",
-    help="Only the I-th of N parts of the images, counted from 1.",
-)
-@model_options
-@click.option(
-    "--layer",
-    "layers",
-    envvar="EB_SALIENCY_LAYER",
-    metavar="NAME|input|all",
-    multiple=True,
-    show_default="the model's own",
-    help="The layer whose map is drawn. Can be repeated; input is the pixels, all one layer of each resolution.",
-)
-@click.option(
-    "--contrastive/--marginal",
-    default=RunPlan.contrastive,
-    help="What speaks for the class more than against it, or all that excites it.",
-)
-@click.option("--with-marginal", is_flag=True, help="In panels, also show the marginal map beside the contrastive one.")
-@click.option(
-    "--target",
-    "targets",
-    envvar="EB_SALIENCY_TARGET",
-    type=_ClassName(),
-    multiple=True,
-    show_default="the most likely",
-    help="Draw a map for this class, by index or name. Can be repeated.",
-)
-@click.option(
-    "--top-k",
-    type=click.IntRange(min=1),
-    default=RunPlan.top_k,
-    help="Without --target: draw a map for each of the K most likely classes.",
-)
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=RunPlan.output,
-    help="The directory for the results, which mirror the inputs' tree.",
-)
-@click.option(
-    "--format",
-    type=click.Choice(FORMATS, case_sensitive=False),
-    default=RunPlan.format,
-    help="The pictures' format.",
-)
-@click.option("--raw", is_flag=True, help="Also write each image's signed relevance as a compressed .npz file.")
-@click.option(
-    "--report", is_flag=True, help="Also write a page of all results, report/index.html, that opens in a browser."
-)
-@click.option("--panel", is_flag=True, help="Draw one figure an image, of the photo and all its maps.")
-@click.option(
-    "--style",
-    type=click.Choice(STYLES, case_sensitive=False),
-    default=RunPlan.style,
-    help="How a map is laid on its photo.",
-)
-@click.option(
-    "--cmap",
-    metavar="NAME",
-    shell_complete=completion.colormaps,
-    show_default="inferno; jet for --style paper, RdBu_r for --signed",
-    help="A matplotlib colormap.",
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0, 1),
-    default=RunPlan.alpha,
-    help="How opaque an overlay is at the upper end of its scale.",
-)
-@click.option("--signed", is_flag=True, help="Also draw what speaks against the class, on a scale symmetric about 0.")
-@click.option(
-    "--scale",
-    type=click.Choice(SCALES, case_sensitive=False),
-    default=RunPlan.scale,
-    help="Draw each map up to its own maximum, or all maps of the run on one scale, found beforehand.",
-)
-@click.option(
-    "--vmin",
-    type=float,
-    show_default="0",
-    help="The scale's lower end; 1 is an even spread of all probability over a map's cells.",
-)
-@click.option("--vmax", type=float, show_default="as --scale says", help="The scale's upper end, likewise.")
-@click.option(
-    "--percentile",
-    type=float,
-    default=RunPlan.percentile,
-    help="Where each map's own scale ends: at this percentile of its values above 0, 100 being the maximum.",
-)
-@click.option(
-    "--skip-existing",
-    is_flag=True,
-    help="Leave out images whose results are there, made from the same file with the same settings.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace files that this program did not write, too.")
-@click.option("--dry-run", is_flag=True, help="Print the images that would be worked on, and write nothing.")
-@click.option("--fail-fast", is_flag=True, help="Stop at the first image that fails.")
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    show_default="by device",
-    help="How many images the network gets at a time; halved where memory does not suffice.",
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(min=0),
-    show_default="one a processor",
-    help="How many processes decode and draw; 0 for none.",
-)
-@click.option(
-    "--allow-unsupported",
-    is_flag=True,
-    help="Use ordinary gradients, with a warning, where an operation has no excitation rule.",
-)
-@click.option(
-    "--device",
-    metavar="NAME",
-    default=RunPlan.device,
-    help="cpu, cuda, cuda:1, ...; auto takes a GPU if there is one.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(DTYPES),
-    default=RunPlan.dtype,
-    help="What the network computes in; bfloat16 is quicker on recent GPUs, and coarser.",
-)
-@click.option(
-    "--engine",
-    type=click.Choice(ENGINES, case_sensitive=False),
-    default=RunPlan.engine,
-    help="Work on this machine, or on a Ray cluster (needs the package ray[data]).",
-)
-@click.option(
-    "--ray-address",
-    metavar="HOST:PORT|auto",
-    show_default="Ray is started on this machine",
-    help="With --engine ray: the cluster to work on.",
-)
-@click.option(
-    "--num-workers",
-    type=click.IntRange(min=1),
-    show_default="as the cluster has room",
-    help="With --engine ray: how many processes hold the network.",
-)
-@click.option(
-    "--gpus-per-worker",
-    type=click.FloatRange(min=0),
-    show_default="1 if there are GPUs",
-    help="With --engine ray: how many GPUs, or what part of one, each of them gets.",
-)
-@click.option(
-    "--report-only",
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Write the page of what earlier runs left in DIR, computing nothing, and exit.",
-)
-@click.option("--list-models", is_flag=True, help="Print the names of torchvision's and plug-ins' models and exit.")
-@click.option("--list-layers", is_flag=True, help="Print --model's layers and exit: name, type, shape, stride.")
-@click.option("--doctor", is_flag=True, help="Check the installation, with a small run on --device, and exit.")
-@click.option("--json", "as_json", is_flag=True, help="Print what became of each image, one JSON object a line.")
-@click.option("-q", "--quiet", is_flag=True, help="No progress bar and no warnings.")
-@click.option(
-    "-v",
-    "--verbose",
-    is_flag=True,
-    help="Also say what was used, what each image shows, and where probability was lost.",
-)
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@saliency_options
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(
     *,
     images: tuple[Path, ...],
     from_file: IO[bytes] | None,
     null: bool,
-    shard: tuple[int, int] | None,
     report_only: Path | None,
     list_models: bool,
     list_layers: bool,
@@ -263,46 +62,83 @@ def main(
     debug: bool,
     **options: Any,
 ) -> None:
-    """Draw where a network sees a class in each of IMAGES: files, directories and all below them, tar files, URLs.
+    """Highlight the image regions that support a classifier's prediction.
 
-    One picture per image and class is written, and its path printed.
+    IMAGES are files, directories (searched recursively), tar files and URLs. Writes one picture per image and class
+    and prints its path.
     """
     with plain_errors(debug), plain_warnings(quiet):
         given = click.get_current_context().get_parameter_source
         if options["targets"] and given("targets") == given("top_k") == click.core.ParameterSource.COMMANDLINE:
-            raise click.UsageError("--top-k chooses the classes where no --target names them: leave out one of the two")
-        for name in ("ray_address", "num_workers", "gpus_per_worker"):
-            if options["engine"] != "ray" and given(name) == click.core.ParameterSource.COMMANDLINE:
-                raise click.UsageError(f"--{name.replace('_', '-')} is for --engine ray: pass that as well")
+            raise click.UsageError("--top-k and --target both choose the classes: drop one of them")
+        if options["engine"] != "ray" and given("gpus_per_worker") == click.core.ParameterSource.COMMANDLINE:
+            raise click.UsageError("--gpus-per-worker needs --engine ray")
         if list_models:
             _list_models(quiet)
         elif list_layers:
-            from ebcli.run.engine import layer_table
-
-            heading, *rows = _aligned(layer_table(options["model"], options["weights"], options["crop"]))
-            if not quiet:
-                say(heading)
-            click.echo("\n".join(rows))
+            _list_layers(options, quiet)
         elif doctor:
             from ebcli.cli.doctor import examine
 
-            report_findings(examine(options["device"], options["output"]), as_json)
+            print_findings(examine(options["device"], options["output"]), as_json)
         elif report_only is not None:
             if images or from_file is not None:
-                raise click.UsageError("--report-only works on the results of earlier runs: leave out the images")
-            from ebcli.run.engine import report_only as write_page
+                raise click.UsageError("--report-only works on the results of earlier runs: drop the images")
+            from ebcli.gallery.page import write_gallery
+            from ebcli.run.workers import processors
 
-            click.echo(os.fsencode(write_page(RunPlan(**{**options, "images": (report_only,), "output": report_only}))))
+            workers = processors() if options["workers"] is None else options["workers"]
+            style = _part(DrawingStyle, options, name=options["style"])
+            click.echo(os.fsencode(write_gallery(report_only, style, workers, options["overwrite"])))
         else:
             if from_file is not None:
                 images += _listed(from_file, null)
             elif null:
-                raise click.UsageError("-0 says how the list of --from-file is separated, but there is none")
-            shard = shard or _rank(os.environ, quiet)
-            plan = RunPlan(images=images, shard=shard, explain_losses=verbose, **options)
-            from ebcli.run.engine import run
+                raise click.UsageError("-0 needs --from-file")
+            shard = options.pop("shard") or _rank(os.environ, quiet)
+            plan = _plan(options, images=images, shard=shard, track_lost_mass=verbose)
+            sys.exit(_run(plan, as_json, quiet, verbose))
 
-            report(run(plan), plan, as_json, quiet, verbose)
+
+def _run(plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> int:
+    """Run a plan and write its gallery page; returns the exit status."""
+    from ebcli.run.engine import run
+
+    output = plan.output
+    has_page = output.report and not plan.execution.dry_run
+    if has_page:
+        from ebcli.gallery.page import check_gallery, write_gallery
+
+        check_gallery(output.directory, output.overwrite)
+    work = run(plan)
+    status = print_results(work, plan, as_json, quiet, verbose)
+    if has_page and (work.total or work.skipped):
+        from ebcli.run.workers import processors
+
+        workers = processors() if plan.execution.workers is None else plan.execution.workers
+        page = write_gallery(output.directory, replace(plan.style, vmax=work.vmax), workers, output.overwrite)
+        if not quiet:
+            say(f"Gallery page: {shown(page)}")
+    return status
+
+
+def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:
+    options = {**options, **others}
+    preprocessing = _part(Preprocessing, options)
+    return RunPlan(
+        _part(InputOptions, options),
+        _part(ModelSpec, options, name=options["model"], preprocessing=preprocessing),
+        _part(MapOptions, options),
+        _part(DrawingStyle, options, name=options["style"]),
+        _part(OutputOptions, options, directory=options["output"]),
+        _part(ExecutionOptions, options),
+    )
+
+
+def _part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
+    """A part of the plan, from the options that are named like its fields and from those named otherwise."""
+    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
+    return kind(**{**same, **renamed})
 
 
 def _list_models(quiet: bool) -> None:
@@ -310,24 +146,40 @@ def _list_models(quiet: bool) -> None:
 
     click.echo("\n".join(model_names()))
     if not quiet:
-        say("Besides: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
+        say("Also accepted: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
+
+
+def _list_layers(options: Mapping[str, Any], quiet: bool) -> None:
+    from ebcli.models import layers, load_model
+    from ebcli.models.loading import UNTRAINED
+
+    # layers do not depend on the weights, so none are downloaded
+    weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
+    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE")]
+    for layer in layers(load_model(options["model"], weights, "cpu"), options["crop"]):
+        stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
+        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride))
+    heading, *lines = _aligned(rows)
+    if not quiet:
+        say(heading)
+    click.echo("\n".join(lines))
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
-    """The paths in a list; they are bytes, not every one is text."""
+    """The paths in a list; they are bytes, as not every file name is text."""
     names = file.read().split(b"\0" if null else b"\n")
     if any(b"\0" in name for name in names):
-        raise click.UsageError(f"the list {click.format_filename(file.name)} holds NUL characters: pass -0 as well")
+        raise click.UsageError(f"the list {click.format_filename(file.name)} contains NUL characters: add -0")
     return tuple(Path(os.fsdecode(name)) for name in names if name)
 
 
 def _rank(environment: Mapping[str, str], quiet: bool) -> tuple[int, int] | None:
-    """The shard for one process of many, as torchrun and others number them, from 0."""
+    """The shard of one process among many, as torchrun and others number them from 0."""
     rank, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     if not (rank.isdecimal() and size.isdecimal()) or int(size) < 2:
         return None
     if not quiet:
-        say(f"Shard {int(rank) + 1}/{size}, as RANK={rank} and WORLD_SIZE={size} say")
+        say(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")
     return int(rank) + 1, int(size)
 
 

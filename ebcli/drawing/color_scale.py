@@ -1,81 +1,51 @@
-"""How maps become colours: the scale they are read on, and the colormap."""
+"""From the values of a map to colors: the color scale and the colormap."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, closest
 
-if TYPE_CHECKING:
-    from ebcli.run.plan import RunPlan
-
-LEVELS = 256  # pictures have 8 bits a channel, and so has the way to them
+LEVELS = 256  # pictures have 8 bits per channel
 
 
-@dataclass(frozen=True)
-class DrawingStyle:
-    """What pictures of a run have in common; see ``RunPlan`` for the options of these names.
+def visible(saliency: NDArray[np.floating], style: DrawingStyle) -> NDArray[np.floating]:
+    """The values that a style draws: their magnitude if it is signed, else the positive part."""
+    return np.abs(saliency) if style.signed else np.maximum(saliency, 0)
 
-    A scale's ends are in units of an even spread: 1 is the value that each of a map's h w cells would have if the
-    whole probability were spread evenly over them, 1 / (h w). So they mean the same at every resolution.
 
-    Attributes:
-        style: one of ``plan.STYLES``.
-        cmap: a matplotlib colormap's name.
-        alpha: how opaque an overlay is at the scale's upper end.
-        signed: draw values below 0, too: the scale is symmetric about 0.
-        vmin: the scale's lower end, 0 if it is signed.
-        vmax: its upper end; None for each map's own.
-        percentile: of a map's values above 0, the one that is its own upper end; 100 for the greatest.
-    """
+def limits(saliency: NDArray[np.floating], style: DrawingStyle) -> tuple[float, float]:
+    """The ends of the color scale for a map (h, w) that is not all 0, in the map's own units."""
+    values, uniform = visible(saliency, style), 1 / saliency.size
+    if style.vmax is not None:
+        high = style.vmax * uniform
+    else:
+        high = float(np.percentile(values[values > 0], style.percentile))
+    return (-high if style.signed else style.vmin * uniform), high
 
-    style: str = "overlay"
-    cmap: str = "inferno"
-    alpha: float = 0.85
-    signed: bool = False
-    vmin: float = 0.0
-    vmax: float | None = None
-    percentile: float = 100.0
 
-    @classmethod
-    def of(cls, plan: RunPlan) -> DrawingStyle:
-        """The look that a plan asks for."""
-        own = "RdBu_r" if plan.signed else "jet" if plan.style == "paper" else cls.cmap
-        vmin = plan.vmin or 0.0
-        return cls(plan.style, plan.cmap or own, plan.alpha, plan.signed, vmin, plan.vmax, plan.percentile)
+def normalize(values: NDArray[np.floating], ends: tuple[float, float]) -> NDArray[np.floating]:
+    """Values as positions on a scale, 0 at its lower end to 1 at its upper end; 0.5 is 0 if the scale is signed."""
+    low, high = ends
+    if high <= low:  # the whole map lies below vmin
+        return np.zeros_like(values)
+    return np.clip((values - low) / (high - low), 0, 1)
 
-    def shown(self, saliency: NDArray[np.floating]) -> NDArray[np.floating]:
-        """What a map (h, w) has to show: its absolute values if signed, else what is above 0."""
-        return np.abs(saliency) if self.signed else np.maximum(saliency, 0)
 
-    def limits(self, saliency: NDArray[np.floating]) -> tuple[float, float]:
-        """The ends of the scale that a map (h, w), not all 0, is drawn on, in the map's own units."""
-        shown, even = self.shown(saliency), 1 / saliency.size
-        high = self.vmax * even if self.vmax is not None else float(np.percentile(shown[shown > 0], self.percentile))
-        return (-high if self.signed else self.vmin * even), high
-
-    def normalize(self, values: NDArray[np.floating], limits: tuple[float, float]) -> NDArray[np.floating]:
-        """Values as places on a scale, from 0 at its lower end to 1 at its upper; 0 is in the middle if signed."""
-        low, high = limits
-        if high <= low:  # all of the map is below the lower end that was asked for
-            return np.zeros_like(values)
-        return np.clip((values - low) / (high - low), 0, 1)
-
-    def opacity(self) -> NDArray[np.float64]:
-        """How much each of the scale's 256 levels stands out, 0 to 1: its distance from 0, or from the lower end."""
-        levels = np.arange(LEVELS)
-        middle = LEVELS // 2
-        return (np.abs(levels - middle) / (middle - 1)).clip(max=1) if self.signed else levels / (LEVELS - 1)
+def opacity(style: DrawingStyle) -> NDArray[np.float64]:
+    """How much each of the scale's 256 levels stands out, 0 to 1: its distance from 0, or from the lower end."""
+    levels = np.arange(LEVELS)
+    middle = LEVELS // 2
+    return (np.abs(levels - middle) / (middle - 1)).clip(max=1) if style.signed else levels / (LEVELS - 1)
 
 
 @lru_cache
 def palette(cmap: str) -> NDArray[np.uint8]:
-    """A matplotlib colormap's 256 colours, (256, 3), from the least value to the greatest.
+    """The 256 colors of a matplotlib colormap, (256, 3), from the lowest value to the highest.
 
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
@@ -83,6 +53,6 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     from matplotlib import colormaps
 
     if cmap not in colormaps:
-        raise ConfigurationError(f"there is no colormap {cmap!r}; {closest(cmap, colormaps)}".rstrip("; "))
-    colours: NDArray[np.uint8] = colormaps[cmap](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
-    return colours
+        raise ConfigurationError(f"unknown colormap {cmap!r}; {closest(cmap, colormaps)}".rstrip("; "))
+    colors: NDArray[np.uint8] = colormaps[cmap](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
+    return colors

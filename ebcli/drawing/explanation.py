@@ -1,4 +1,4 @@
-"""What a network says about one image. Needs no torch, so that worker processes can be given it."""
+"""The maps of one image as plain arrays, which worker processes receive. Imports no torch."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ class LayerMaps:
     """The maps of K classes at one layer.
 
     Attributes:
-        layer: its name; ``plan.INPUT`` for the pixels.
-        mass: (K,), what the marginal maps sum to.
+        layer: its name; ``"input"`` for the pixels.
+        mass: (K,), the sums of the marginal maps.
         maps: (K, h, w), signed.
-        losses: what each of the classes lost where above the layer, (K,) by operation; None if not asked for.
-        relevance: (K, ...), the signed relevance; None if it was not asked for.
-        marginal: (K, h, w), the marginal maps to be shown beside contrastive ones; None if not asked for.
+        lost_mass: for each operation above the layer, the probability that each class lost there, (K,); None if it
+            was not tracked.
+        relevance: (K, ...), signed; None unless the arrays are written.
+        marginal: (K, h, w), the marginal maps shown beside contrastive ones; None if there are none.
     """
 
     layer: str
     mass: list[float]
     maps: NDArray[np.float32]
-    losses: dict[str, list[float]] | None = None
+    lost_mass: dict[str, list[float]] | None = None
     relevance: NDArray[np.float32] | None = None
     marginal: NDArray[np.float32] | None = None
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """What the network says about one image, for K classes at one or several layers.
+    """The maps of one image, for K classes at one or more layers.
 
     Attributes:
-        classes, scores: (K,), the classes and their softmax probabilities.
-        names: (K,), the classes' names; None where the weights tell none.
+        classes, scores: (K,), the class indices and their probabilities.
+        names: (K,), the class names; None where they are unknown.
         layers: the maps, layer by layer.
-        seconds: this image's share of the time.
+        seconds: this image's share of the time that its batch took.
     """
 
     classes: list[int]
@@ -48,5 +49,5 @@ class Explanation:
     seconds: float
 
     def each_map(self) -> Iterator[tuple[int, LayerMaps]]:
-        """The order of maps in results and records: by classes k in 0 to K - 1, and for each of them by layers."""
+        """The maps in the order of results and records: class by class, k in 0 to K - 1, and layer by layer."""
         return ((k, at) for k in range(len(self.classes)) for at in self.layers)

@@ -1,4 +1,4 @@
-"""One figure an image: the photo beside its maps, with the numbers that belong to them and the scale of colours."""
+"""Panels: one figure per image, with the photo, its maps, their numbers and the color scale."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from ebcli.drawing.color_scale import DrawingStyle
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.overlay import is_blank_on, picture
-from ebcli.drawing.painters import STYLES
+from ebcli.drawing.painters import PAINTERS
+from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import Placement
 
-_TILE = 300  # pixels, the longer side of each picture
-_NARROWEST = 200  # which a picture's caption needs
+_TILE = 300  # pixels, the longer side of each tile's picture
+_NARROWEST = 200  # room for the notes below a picture
 _GAP = 16
-_COLUMNS = 4  # where each class has but one map
-_TEXT, _TITLE = 13, 16  # sizes of letters
+_COLUMNS = 4  # if each class has a single map
+_TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
 _BAR = (240, 14)
-_PHOTO_OF_BAR = (150, 150, 150)  # an even grey stands for the photo in the scale of colours
+_PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _SECONDARY = (90, 90, 90)
 
 
@@ -38,48 +38,48 @@ class Tile:
 
 
 def panel(
-    image: Image.Image, place: Placement, explained: Explanation, look: DrawingStyle, name: str, about: str
+    image: Image.Image, region: Placement, explanation: Explanation, style: DrawingStyle, name: str, about: str
 ) -> Image.Image:
-    """A photo's maps in one RGB figure.
+    """Draw all maps of a photo in one RGB figure.
 
-    With one map a class, the classes follow the photo from left to right. With several, from several layers or with
-    the marginal map beside the contrastive one, each class has a row.
+    With one map per class, the classes follow the photo from left to right. With several layers, or with the marginal
+    map beside the contrastive one, each class has a row.
 
     Args:
         image: RGB.
-        place: where the network looked.
-        explained: the maps; layers are shown in their order.
-        look: how they are drawn; the style ``side-by-side`` as ``heatmap``, for the photo is there anyway.
-        name: the photo's name.
-        about: what the maps were computed with, in words.
+        region: the rectangle of the photo that the network saw.
+        explanation: the maps; layers are shown in order.
+        style: how they are drawn; ``side-by-side`` becomes ``heatmap``, as the photo is there anyway.
+        name: the photo's name, the title of the figure.
+        about: the subtitle: model, layer and method.
     """
-    if look.style == "side-by-side":
-        look = replace(look, style="heatmap")
+    if style.name == "side-by-side":
+        style = replace(style, name="heatmap")
     scale = _TILE / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     x, y = size[0] / image.width, size[1] / image.height
-    place = Placement(place.left * x, place.top * y, place.right * x, place.bottom * y)
+    region = Placement(region.left * x, region.top * y, region.right * x, region.bottom * y)
     small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
     photo = Tile(small, "photo", (f"{image.width} × {image.height} pixels",))
     rows = []
-    for k, (index, category) in enumerate(zip(explained.classes, explained.names, strict=True)):
-        maps = [shown for at in explained.layers for shown in _maps(at, k)]
+    for k, (index, category) in enumerate(zip(explanation.classes, explanation.names, strict=True)):
+        maps = [shown for at in explanation.layers for shown in _maps(at, k)]
         tiles = [
-            Tile(_on_white(picture(small, map_, place, look)), title, (*notes, peak_note(map_, place, size, look)))
+            Tile(_on_white(picture(small, map_, region, style)), title, (*notes, peak_note(map_, region, size, style)))
             for map_, title, notes in maps
         ]
-        heading = f"{category or f'class {index}'}, probability {explained.scores[k]:.3f}"
+        heading = f"{category or f'class {index}'}, probability {explanation.scores[k]:.3f}"
         rows.append((heading, [photo, *tiles]))
     if all(len(tiles) == 2 for _, tiles in rows):
         named = [replace(tiles[1], title=heading, notes=tiles[1].notes) for heading, tiles in rows]
         flow = [photo, *named]
         rows = [("", flow[start : start + _COLUMNS]) for start in range(0, len(flow), _COLUMNS)]
-    return arranged(name, about, rows, look)
+    return arranged(name, about, rows, style)
 
 
 def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tuple[str, ...]]]:
-    """The maps of a class at a layer, with their titles and notes."""
+    """The maps of a class at a layer, each with its title and notes."""
     grid = f"{at.maps.shape[2]} × {at.maps.shape[1]} cells"
     mass = f"mass {at.mass[k]:.3f}"
     if at.marginal is None:
@@ -89,15 +89,15 @@ def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tup
         yield at.marginal[k], f"{at.layer}, marginal", (grid, mass)
 
 
-def peak_note(map_: NDArray[np.float32], place: Placement, size: tuple[int, int], look: DrawingStyle) -> str:
-    """How high a map reaches that is drawn at a place of a picture, in words."""
-    if is_blank_on(size, map_, place, look.signed):
-        return "nothing to show" if np.isfinite(map_).all() else "not finite: nothing to show"
+def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:
+    """The peak of a map drawn in a region of a picture of a size (width, height), in words."""
+    if is_blank_on(size, map_, region, style.signed):
+        return "blank map" if np.isfinite(map_).all() else "blank map: not finite"
     return f"peak {map_.max() * map_.size:.3g}"
 
 
-def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], look: DrawingStyle) -> Image.Image:
-    """Rows of tiles below a name, each row below its heading, and the scale at the bottom."""
+def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], style: DrawingStyle) -> Image.Image:
+    """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom."""
     width = max(_NARROWEST, *(tile.picture.width for _, tiles in rows for tile in tiles)) + _GAP
     height = max(tile.picture.height for _, tiles in rows for tile in tiles)
     lines = 1 + max(len(tile.notes) for _, tiles in rows for tile in tiles)
@@ -131,29 +131,29 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
                 below = y + _LINE + tile.picture.height + line * _LINE + 2
                 write(x, below, note, width - _GAP, fill=_SECONDARY)
         y += row_height
-    low, high = _ends(look)
+    low, high = _ends(style)
     write(_GAP, y, low, room)
     x = _GAP + round(_font(_TEXT).getlength(low)) + 8
-    figure.paste(_bar(look), (x, y + 1))
+    figure.paste(_bar(style), (x, y + 1))
     write(x + _BAR[0] + 8, y, high, room - x - _BAR[0])
-    write(_GAP, y + _LINE, "1 is an even spread of all probability over a map's cells", room, fill=_SECONDARY)
+    write(_GAP, y + _LINE, "1 is a uniform map: all probability spread evenly over the cells", room, fill=_SECONDARY)
     return figure
 
 
-def _bar(look: DrawingStyle) -> Image.Image:
-    """The scale's colours, as they are on an even grey."""
-    shares = np.tile(np.linspace(0, 1, _BAR[0], dtype=np.float32), (_BAR[1], 1))
-    return _on_white(STYLES[look.style].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), shares, look))
+def _bar(style: DrawingStyle) -> Image.Image:
+    """The colors of the scale, drawn over a uniform gray."""
+    positions = np.tile(np.linspace(0, 1, _BAR[0], dtype=np.float32), (_BAR[1], 1))
+    return _on_white(PAINTERS[style.name].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), positions, style))
 
 
-def _ends(look: DrawingStyle) -> tuple[str, str]:
-    """What the scale's ends stand for, in words."""
-    if look.vmax is not None:
-        return f"{-look.vmax if look.signed else look.vmin:g}".replace("-", "−"), f"{look.vmax:g}"
-    end = "greatest magnitude" if look.signed else "maximum"
-    if look.percentile != 100:
-        end = f"percentile {look.percentile:g} of its {'magnitudes' if look.signed else 'positive values'}"
-    return ("−m", f"m, each map's {end}") if look.signed else (f"{look.vmin:g}", f"each map's {end}")
+def _ends(style: DrawingStyle) -> tuple[str, str]:
+    """The ends of the scale, in words."""
+    if style.vmax is not None:
+        return f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
+    end = "greatest magnitude" if style.signed else "maximum"
+    if style.percentile != 100:
+        end = f"percentile {style.percentile:g} of its {'magnitudes' if style.signed else 'positive values'}"
+    return ("−m", f"m, each map's {end}") if style.signed else (f"{style.vmin:g}", f"each map's {end}")
 
 
 def _on_white(picture: Image.Image) -> Image.Image:
@@ -168,7 +168,7 @@ def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 
 def _font_file(bold: bool = False) -> str:
-    """matplotlib's own font: Pillow's has no letters but English ones."""
+    """DejaVu Sans, which comes with matplotlib; Pillow's own font has only ASCII letters."""
     from matplotlib import get_data_path
 
     return str(Path(get_data_path(), "fonts", "ttf", f"DejaVuSans{'-Bold' * bold}.ttf"))
@@ -176,7 +176,7 @@ def _font_file(bold: bool = False) -> str:
 
 @lru_cache
 def _letters() -> frozenset[str]:
-    """All characters that both fonts have."""
+    """The characters that both weights of the font have."""
     from matplotlib.ft2font import FT2Font
 
     fonts = [FT2Font(_font_file(bold)).get_charmap() for bold in (False, True)]
@@ -184,12 +184,12 @@ def _letters() -> frozenset[str]:
 
 
 def _printable(text: str) -> str:
-    """Text with what cannot be shown, or would do something, spelt out as in Python: a line break as two letters."""
+    """Text with control characters and missing glyphs as Python escapes."""
     return "".join(c if c.isprintable() and c in _letters() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _fitted(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
-    """As much of a text as there is room for; a longer one loses its middle, for both ends of a name tell."""
+    """Shorten a text to the room there is by dropping its middle."""
     if font.getlength(text) <= room:
         return text
     kept = len(text)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails, shrunk
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
@@ -26,7 +26,7 @@ _AHEAD = 64  # images under way at a time
 
 
 def make_missing(
-    directory: Path, entries: Iterable[Entry], folder: OutputFolder, look: DrawingStyle, workers: int
+    directory: Path, entries: Iterable[Entry], folder: OutputFolder, style: DrawingStyle, workers: int
 ) -> set[Path]:
     """Make what can be made, and tell which thumbnails there are then, relative to the output directory.
 
@@ -34,7 +34,7 @@ def make_missing(
         directory: the output directory.
         entries: its inputs.
         folder: the same, to be written to.
-        look: the colours and the scale of maps that come from arrays.
+        style: the colours and the scale of maps that come from arrays.
         workers: how many processes decode and draw, 0 for none.
 
     Raises:
@@ -50,7 +50,7 @@ def make_missing(
 
         def made(source: Path, outcome: Outcome, wanted: Collection[Path]) -> dict[Path, bytes]:
             try:
-                return crew.call(_made, directory, source, outcome, wanted, look)
+                return crew.call(_made, directory, source, outcome, wanted, style)
             except ConfigurationError:
                 raise
             except Exception:  # no memory, or the process died: the page goes without
@@ -85,7 +85,7 @@ def _wanted(outcome: Outcome, there: Collection[Path]) -> set[Path]:
 
 
 def _made(
-    directory: Path, source: Path, outcome: Outcome, wanted: Collection[Path], look: DrawingStyle
+    directory: Path, source: Path, outcome: Outcome, wanted: Collection[Path], style: DrawingStyle
 ) -> dict[Path, bytes]:
     names = outcome.names
     assert names is not None  # else nothing is wanted
@@ -102,7 +102,7 @@ def _made(
             several = f"maps@{outcome.layer}"
             maps = dict(zip(arrays["classes"].tolist(), arrays[several if several in arrays else "maps"], strict=True))
             known = {path: maps[index] for index, path in paths.items() if index in maps}
-            files |= map_thumbnails(known, size, place, look)
+            files |= map_thumbnails(known, size, place, style)
     for one in outcome.classes:
         if one.index in paths and paths[one.index] not in files and one.result is not None:
             with suppress(ImageError):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import REPORT
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
@@ -24,18 +24,18 @@ from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 PAGE = REPORT / "index.html"
 
 _MARK = b'<meta name="generator" content="eb-saliency">'
-_LOOK = DrawingStyle()
+_STYLE = DrawingStyle()
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
-def write_report(directory: Path, look: DrawingStyle = _LOOK, workers: int = 0, overwrite: bool = False) -> Path:
+def write_gallery(directory: Path, style: DrawingStyle = _STYLE, workers: int = 0, overwrite: bool = False) -> Path:
     """Write the page of all that an output directory's records tell, and the thumbnails that are not there yet.
 
     It replaces the page of an earlier call in one step.
 
     Args:
         directory: the output directory of one or more runs.
-        look: the colours and the scale of maps that come from arrays (``--raw``).
+        style: the colours and the scale of maps that come from arrays (``--raw``).
         workers: how many processes make thumbnails, 0 for none.
         overwrite: replace a page that this program did not write, too.
 
@@ -53,15 +53,15 @@ def write_report(directory: Path, look: DrawingStyle = _LOOK, workers: int = 0, 
         raise ConfigurationError(
             f"there is no '{directory / FILE}' to read ({error.strerror}): name the --output directory of a run"
         ) from error
-    refuse_foreign_page(directory, overwrite)
+    check_gallery(directory, overwrite)
     with closing(OutputFolder(directory, History(), overwrite=True)) as folder:
-        there = make_missing(directory, entries, folder, look, workers)
+        there = make_missing(directory, entries, folder, style, workers)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - the name it was given, not what it links to
         folder.write({PAGE: _html(_data(name, entries, there)).encode()})
     return directory / PAGE
 
 
-def refuse_foreign_page(directory: Path, overwrite: bool) -> None:
+def check_gallery(directory: Path, overwrite: bool) -> None:
     """Make sure that the page would replace nothing but a page of this program.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The network's part of a run: batches of images in, maps out."""
+"""Batches of images in, maps out: the only part of a run that needs the network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.naming import slug
 from ebcli.models import (
     LoadedModel,
-    Preprocessing,
     default_layer,
     layer_per_resolution,
     load_model,
@@ -32,58 +31,62 @@ from ebcli.run.plan import RunPlan
 
 
 class Explainer:
-    """A network that is ready to explain images.
+    """A network, ready to explain images.
 
-    The network always gets whole batches, the last one filled up: then an image's maps are the same to the bit
-    whatever other images it meets there.
+    The network always gets full batches, the last one padded: so an image's maps are bit-identical whatever other
+    images share its batch.
 
     Args:
-        plan: names the network, the layers and the classes.
+        plan: the run.
 
     Raises:
-        ConfigurationError: model, weights, layer, class or device do not exist or do not fit.
-        UnsupportedOpError: the network has operations that no rule explains.
+        ConfigurationError: the model, weights, layer, class or device does not exist or does not fit.
+        UnsupportedOpError: the network has operations without an excitation rule.
 
     Attributes:
         loaded: the network.
-        layers: the layers' names.
-        device: the device's name.
-        num_classes: how many it tells apart.
-        classes: the classes that all images get maps for; None for each image's most likely ones.
-        batch_size: how many images it gets at a time; halved where memory does not suffice.
+        layers: the names of the layers.
+        device: the name of the device.
+        num_classes: the number of classes.
+        classes: the classes to explain in every image; None for each image's most likely ones.
+        batch_size: images per batch; halved when memory runs out.
     """
 
     def __init__(self, plan: RunPlan) -> None:
-        self.device = device_named(plan.device)
+        model, maps, execution = plan.model, plan.maps, plan.execution
+        self.device = device_named(execution.device)
         self.loaded = load_model(
-            plan.model,
-            plan.weights,
+            model.name,
+            model.weights,
             self.device,
-            classes=plan.classes,
-            preprocessing=Preprocessing(plan.resize, plan.crop, plan.mean, plan.std),
+            classes=model.class_names,
+            preprocessing=model.preprocessing,
         )
-        # with the channels innermost, most convolutions and poolings are quicker, on processors and on GPUs
-        self._dtype = getattr(torch, plan.dtype)
+        self._maps, self._keep_relevance = maps, plan.output.raw
+        self._dtype = getattr(torch, execution.dtype)
+        # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
-        self.layers = _layers(plan, self.loaded)
-        self._plan = plan
-        self.batch_size = plan.batch_size or default_batch_size(self.device)
+        self.layers = _layers(maps.layers, self.loaded)
+        if not plan.output.panel:
+            _check_distinct(self.layers)
+        self.batch_size = execution.batch_size or default_batch_size(self.device)
         self.num_classes = self._probe()
-        self.classes = _classes(plan, self.loaded, self.num_classes) if plan.targets else None
-        if not plan.targets and plan.top_k > self.num_classes:
+        found = [resolve_class(self.loaded.categories, target, self.num_classes) for target in maps.targets]
+        self.classes = list(dict.fromkeys(found)) or None  # an index and a name can mean the same class
+        if self.classes is None and maps.top_k > self.num_classes:
             raise ConfigurationError(
-                f"top-k is {plan.top_k}, but {self.loaded.name} has only {self.num_classes} classes"
+                f"top-k is {maps.top_k}, but {self.loaded.name} has only {self.num_classes} classes"
             )
 
     def category(self, index: int) -> str | None:
-        """A class's name, where the weights tell."""
+        """The name of a class; None if it is unknown."""
         return self.loaded.categories[index] if self.loaded.categories else None
 
     def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation]:
-        """The maps of images (crop, crop, 3), any number of them.
+        """The maps of any number of images, each (crop, crop, 3).
 
         Raises:
-            ConfigurationError: there is not enough memory for even one.
+            ConfigurationError: there is not enough memory for a single image.
         """
         found: list[Explanation] = []
         while len(found) < len(images):
@@ -92,24 +95,26 @@ class Explainer:
             if explained is not None:
                 found += explained
             elif self.batch_size == 1:
-                raise ConfigurationError(f"{self.device} has not enough memory for one image: try another --device")
+                raise ConfigurationError(
+                    f"{self.device} has not enough memory for a single image: try another --device"
+                )
             else:
                 self.batch_size //= 2
                 warnings.warn(
-                    f"not enough memory on {self.device}: going on with batches of {self.batch_size}", stacklevel=2
+                    f"{self.device} ran out of memory: continuing with a batch size of {self.batch_size}", stacklevel=2
                 )
         return found
 
     def _within_memory(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation] | None:
-        """The maps of at most a batch of images; None if that takes too much memory.
+        """The maps of at most one batch of images; None if memory runs out.
 
-        Here and not in the caller, so that the failed attempt's tensors are gone before the next one.
+        A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
             return self._explain(images)
         except (torch.OutOfMemoryError, MemoryError):
             pass
-        except RuntimeError as error:  # the processor's allocator and some devices have no class of their own
+        except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
             if not any(
                 words in str(error).lower() for words in ("out of memory", "not enough memory", "can't allocate")
             ):
@@ -125,20 +130,21 @@ class Explainer:
 
         def choose(logits: Tensor) -> Tensor:
             if self.classes is None:
-                chosen.append(logits.topk(self._plan.top_k).indices)
+                chosen.append(logits.topk(self._maps.top_k).indices)
             else:
                 chosen.append(torch.tensor([self.classes] * len(logits), device=logits.device))
             return chosen[0]
 
         inputs = self._inputs(np.stack(filled))
-        results = self._backprop(inputs, choose, self._plan.contrastive)
-        if self._plan.with_marginal:
+        results = self._backprop(inputs, choose, self._maps.contrastive)
+        marginal: Sequence[ExcitationResult | None] = [None] * len(results)
+        if self._maps.with_marginal:
             marginal = self._backprop(inputs, chosen[0], contrastive=False)
         scores = results[0].logits.softmax(-1).gather(1, chosen[0]).tolist()
         classes = chosen[0].tolist()
         layers = [
-            _by_image(name, result, self._plan.raw, marginal[i] if self._plan.with_marginal else None)
-            for i, (name, result) in enumerate(zip(self.layers, results, strict=True))
+            _by_image(name, result, self._keep_relevance, beside)
+            for name, result, beside in zip(self.layers, results, marginal, strict=True)
         ]
         seconds = (time.perf_counter() - start) / len(images)
         return [
@@ -149,7 +155,7 @@ class Explainer:
         ]
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (B, H, W, 3) as the rest of the preset makes them: (B, 3, H, W), normalised."""
+        """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized."""
         preset = self.loaded.transforms
         images = functional.convert_image_dtype(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous())
         return functional.normalize(images, preset.mean, preset.std).to(self.device, self._dtype)
@@ -163,19 +169,19 @@ class Explainer:
             targets,
             layer=[None if layer == INPUT else layer for layer in self.layers],
             contrastive=contrastive,
-            unsupported="gradient" if self._plan.allow_unsupported else "error",
-            explain_losses=self._plan.explain_losses,
+            unsupported="gradient" if self._maps.allow_unsupported else "error",
+            explain_losses=self._maps.track_lost_mass,
         )
 
     def _probe(self) -> int:
-        """Explain a grey image, for errors to come before any work; the number of classes."""
+        """Explain a gray image, to fail before any work is done; returns the number of classes."""
         side = self.loaded.transforms.crop_size[0]
-        grey = torch.zeros(1, 3, side, side, device=self.device, dtype=self._dtype)
+        gray = torch.zeros(1, 3, side, side, device=self.device, dtype=self._dtype)
 
         def first(logits: Tensor) -> Tensor:
             return torch.zeros(1, 1, dtype=torch.long, device=logits.device)
 
-        results = self._backprop(grey, first, self._plan.contrastive)
+        results = self._backprop(gray, first, self._maps.contrastive)
         try:
             for result in results:
                 len(result.maps)
@@ -184,15 +190,17 @@ class Explainer:
         return results[0].logits.shape[1]
 
 
-def _by_image(name: str, result: ExcitationResult, raw: bool, marginal: ExcitationResult | None) -> list[LayerMaps]:
-    """A batch's maps at one layer, image by image."""
+def _by_image(
+    name: str, result: ExcitationResult, keep_relevance: bool, marginal: ExcitationResult | None
+) -> list[LayerMaps]:
+    """The maps of a batch at one layer, image by image."""
     mass = result.mass.tolist()
     losses = {site: lost.tolist() for site, lost in (result.losses or {}).items()}
     maps = result.maps.float().cpu().numpy()
-    relevance = result.relevance.float().cpu().numpy() if raw else None
+    relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
     beside = None if marginal is None else marginal.maps.float().cpu().numpy()
     return [
-        # copies, lest one image's map keep the whole batch in memory
+        # copies: a view would keep the maps of the whole batch in memory
         LayerMaps(
             name,
             mass[i],
@@ -205,21 +213,20 @@ def _by_image(name: str, result: ExcitationResult, raw: bool, marginal: Excitati
     ]
 
 
-def _layers(plan: RunPlan, loaded: LoadedModel) -> tuple[str, ...]:
+def _layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
+    """The layers that are asked for, each once; the model's default layer if none are."""
     found: list[str] = []
-    for name in plan.layers or (default_layer(loaded),):
+    for name in names or (default_layer(loaded),):
         if name == ALL:
             found += [*layer_per_resolution(loaded), INPUT]
         else:
             found.append(name if name == INPUT else resolve_layer(loaded, name))
-    found = list(dict.fromkeys(found))
-    alike = Counter(map(slug, found))
-    if not plan.panel and len(alike) < len(found):
-        names = [repr(name) for name in found if alike[slug(name)] > 1]
-        raise ConfigurationError(f"the layers {' and '.join(names)} look alike in file names: run them one by one")
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
-def _classes(plan: RunPlan, loaded: LoadedModel, num_classes: int) -> list[int]:
-    found = (resolve_class(loaded.categories, target, num_classes) for target in plan.targets)
-    return list(dict.fromkeys(found))  # an index and a name may mean the same class
+def _check_distinct(layers: Sequence[str]) -> None:
+    """Raise ConfigurationError if the names of two layers are the same in file names."""
+    counts = Counter(map(slug, layers))
+    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
+    if alike:
+        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")

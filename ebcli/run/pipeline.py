@@ -1,4 +1,4 @@
-"""Images on their way: looked at ahead of the network, drawn and written behind it, few of them at any time."""
+"""Images on their way: loaded ahead of the network, rendered behind it, only a few batches in flight."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ebcli.run.explainer import Explainer
 from ebcli.run.stages import ImageStages, NetworkInput
 from ebcli.run.workers import Workers
 
-_BATCHES_AHEAD = 2  # looked at while the network is busy
-_BATCHES_BEHIND = 2  # drawn and written meanwhile
+_BATCHES_AHEAD = 2  # loaded while the network is busy
+_BATCHES_BEHIND = 2  # rendered and written meanwhile
 
 
 @dataclass(frozen=True)
@@ -26,33 +26,33 @@ class Pipeline:
     """What all images of a run share.
 
     Attributes:
-        network: the network.
-        folder: where the results go.
-        workers: who decodes and draws.
-        steps: how.
+        explainer: the network.
+        folder: the output directory.
+        workers: the processes that load and render images.
+        stages: how they do it.
         fail_fast: stop at the first failure.
-        stopping: set it, from anywhere, and what has begun is finished and nothing else begins.
+        stopping: set it, from any thread, to finish the images in progress and start no others.
     """
 
-    network: Explainer
+    explainer: Explainer
     folder: OutputFolder
     workers: Workers
-    steps: ImageStages
+    stages: ImageStages
     fail_fast: bool
     stopping: threading.Event = field(default_factory=threading.Event)
 
     def run(self, sources: Iterable[Source]) -> Iterator[Record]:
-        """What becomes of each file, in order; of those that were not begun before a stop, nothing.
+        """The record of each file, in order; none for files that were not started before a stop.
 
         Raises:
-            OutputError: a result cannot be written; what could be has been handed out before.
-            EbcliError: the network cannot go on, likewise.
+            OutputError: a result cannot be written; finished records are yielded first.
+            EbcliError: the network cannot continue; likewise.
         """
         error: Exception | None = None
         waiting: deque[Future[Record]] = deque()
-        limit = _BATCHES_BEHIND * self.network.batch_size
+        limit = _BATCHES_BEHIND * self.explainer.batch_size
         try:
-            for future in self._begun(sources):
+            for future in self._started(sources):
                 waiting.append(future)
                 while waiting and (len(waiting) > limit or waiting[0].done()):
                     yield self._taken(waiting.popleft())
@@ -76,44 +76,44 @@ class Pipeline:
             self.stopping.set()
         return record
 
-    def _begun(self, sources: Iterable[Source]) -> Iterator[Future[Record]]:
-        """The futures of all images, in order, each handed out as soon as the network is done with it."""
+    def _started(self, sources: Iterable[Source]) -> Iterator[Future[Record]]:
+        """The futures of all images, in order, each as soon as the network is done with it."""
         rest = iter(sources)
-        batch_size = self.network.batch_size
+        batch_size = self.explainer.batch_size
         ahead: deque[list[tuple[Source, Future[NetworkInput | Record]]]] = deque()
         while True:
             if not self.stopping.is_set():
                 while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
-                    ahead.append([(source, self.workers.submit(self._look, source)) for source in batch])
+                    ahead.append([(source, self.workers.submit(self._load, source)) for source in batch])
             if not ahead:
                 return
-            looked = ahead.popleft()
-            if self.stopping.is_set():  # those that have failed by now are in the records, so they are told
-                looked = [(source, future) for source, future in looked if not future.cancel()]
-            found = [(source, future.result()) for source, future in looked]
+            loading = ahead.popleft()
+            if self.stopping.is_set():  # failures are recorded already, so they must be reported
+                loading = [(source, future) for source, future in loading if not future.cancel()]
+            loaded = [(source, future.result()) for source, future in loading]
             if self.stopping.is_set():
-                found = [(source, seen) for source, seen in found if isinstance(seen, Record)]
-            yield from self._computed(found)
+                loaded = [(source, item) for source, item in loaded if isinstance(item, Record)]
+            yield from self._explained(loaded)
 
-    def _computed(self, looked: Sequence[tuple[Source, NetworkInput | Record]]) -> Iterator[Future[Record]]:
-        pixels = [seen.pixels for _, seen in looked if isinstance(seen, NetworkInput)]
-        explained = iter(self.network.explain(pixels) if pixels else ())
-        for source, seen in looked:
-            if isinstance(seen, NetworkInput):
-                yield self.workers.submit(self._finish, source, seen, next(explained))
+    def _explained(self, loaded: Sequence[tuple[Source, NetworkInput | Record]]) -> Iterator[Future[Record]]:
+        pixels = [item.pixels for _, item in loaded if isinstance(item, NetworkInput)]
+        explanations = iter(self.explainer.explain(pixels) if pixels else ())
+        for source, item in loaded:
+            if isinstance(item, NetworkInput):
+                yield self.workers.submit(self._render, source, item, next(explanations))
             else:
                 known: Future[Record] = Future()
-                known.set_result(seen)
+                known.set_result(item)
                 yield known
 
-    def _look(self, source: Source) -> NetworkInput | Record:
-        seen = self.steps.look(source, self.workers.call)
-        if isinstance(seen, Record) and seen.status == "failed":
-            self.folder.record(seen)
-        return seen
+    def _load(self, source: Source) -> NetworkInput | Record:
+        loaded = self.stages.load(source, self.workers.call)
+        if isinstance(loaded, Record) and loaded.status == "failed":
+            self.folder.record(loaded)
+        return loaded
 
-    def _finish(self, source: Source, seen: NetworkInput, explained: Explanation) -> Record:
-        """Draw and write one image's results, then its record."""
-        record = self.steps.finish(source, seen, explained, self.workers.call, self.folder.write)
+    def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation) -> Record:
+        """Render and write one image's results, then its record."""
+        record = self.stages.render(source, loaded, explanation, self.workers.call, self.folder.write)
         self.folder.record(record)
         return record

@@ -1,4 +1,4 @@
-"""What comes before any work on images: everything is checked and loaded, the files are found, those done left out."""
+"""Everything before the first image: check the plan, load the network, find the files, skip what is up to date."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
@@ -14,57 +14,122 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.color_scale import DrawingStyle, palette
+from ebcli.drawing.color_scale import palette, visible
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix
 from ebcli.files.naming import is_own, output_relpath, panel_place, parse_result_name, picture_place, raw_place
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
-from ebcli.gallery.page import refuse_foreign_page
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.fingerprint import configuration_hash, network_settings
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
-from ebcli.run.stages import ImageStages, RenderOptions, look
+from ebcli.run.stages import ImageStages, RenderOptions, load_image
 
-SAMPLE = 64  # images; of many, one in 65 then goes beyond the greatest value found
+SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
 
-def run_vmax(network: Explainer, sources: Sequence[Source], geometry: Geometry, style: DrawingStyle) -> float:
-    """Where a run's scale ends, 1 being an even spread: at the greatest value in a sample of its images' maps.
+@dataclass(frozen=True)
+class Prepared:
+    """A run that is ready to start.
 
-    The sample is spread evenly over the run's files, all shards of them. So it is the same for every shard, and again
-    after a restart, and the scale with it: it is rounded up to two digits, for batches of another size or another
-    device differ in rounding. Images that cannot be read do not count; without any, the scale ends at 1.
+    Attributes:
+        explainer: the network.
+        history: what earlier runs left in the output directory.
+        stages: what is done for each image.
+        skipped: the inputs whose results are up to date.
+        sources: the files to work on.
+    """
+
+    explainer: Explainer
+    history: History
+    stages: ImageStages
+    skipped: list[Path]
+    sources: list[Source]
+
+
+def prepare(plan: RunPlan) -> Prepared:
+    """Check the plan, load what all images share, and find the files.
+
+    Raises:
+        ConfigurationError: the model, weights, layer, class, colormap or device does not exist or does not fit, or a
+            result would replace a file that this program did not write.
+        UnsupportedOpError: the network has operations without an excitation rule.
+        OutputError: the output directory cannot be written to.
+    """
+    style, output, shard = plan.style, plan.output, plan.inputs.shard
+    palette(style.colormap)
+    explainer = Explainer(plan)
+    history = History.read(output.directory)
+    everything = _sources(plan, history)
+    sources = everything if shard is None else everything[shard[0] - 1 :: shard[1]]
+    # a batch is never larger than the run, whether or not some of its images are skipped
+    explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
+    geometry = Geometry.of(explainer.loaded.transforms)
+    if output.scale == "run":
+        style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
+    common = _common(plan, explainer, style)
+    skipped = []
+    if output.skip_existing:
+        done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
+        skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
+        sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
+    if not output.overwrite:
+        relpaths = [output_relpath(source.path) for source in sources]
+        refuse_foreign_files(output.directory, relpaths, lambda path: _is_result(path, plan, explainer), history)
+    options = _render_options(plan, explainer, style, common)
+    stages = ImageStages(geometry, options, output.directory, common, output.report)
+    return Prepared(explainer, history, stages, skipped, sources)
+
+
+def _sources(plan: RunPlan, history: History) -> list[Source]:
+    """The files of all shards, without results of this and other runs, wherever they are."""
+    directory = plan.output.directory
+    root, real = os.path.realpath(directory), lru_cache(os.path.realpath)
+
+    def is_result(path: Path) -> bool:
+        whole = Path(real(path.parent), path.name)
+        recorded = whole.is_relative_to(root) and str(whole.relative_to(root)) in history.written
+        return recorded or (parse_result_name(path) is not None and is_own(path))
+
+    sources = find(plan.inputs.images, directory, plan.inputs.include, plan.inputs.exclude)
+    return [source for source in sources if source.named or not is_result(source.path)]
+
+
+def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry, style: DrawingStyle) -> float:
+    """The end of a run's shared color scale, in units of a uniform map: the largest value in a sample of its maps.
+
+    The sample is spread evenly over the files of all shards, so every shard and every restart finds the same scale.
+    It is rounded up to two significant digits, as other batch sizes and devices round differently. Unreadable images
+    do not count; without any images, the scale ends at 1.
 
     Args:
-        network: explains the images.
+        explainer: the network.
         sources: all files of the run.
-        geometry: how the network sees them.
+        geometry: what the network sees of an image.
         style: whether maps are drawn signed.
     """
     images = [source for source in sources if source.named or has_image_suffix(source.path)]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
-    greatest = 0.0
-    for start in range(0, len(chosen), network.batch_size):
+    largest = 0.0
+    for start in range(0, len(chosen), explainer.batch_size):
         pixels = []
-        for i in chosen[start : start + network.batch_size]:
+        for i in chosen[start : start + explainer.batch_size]:
             with suppress(EbcliError):
-                seen = look(images[i], geometry)
-                pixels += [] if seen is None else [seen.pixels]
-        for explained in network.explain(pixels) if pixels else ():
-            for at in explained.layers:
-                greatest = max(
-                    greatest, *(_greatest(maps, style) for maps in (at.maps, at.marginal) if maps is not None)
-                )
-    return _rounded_up(greatest) if greatest else 1.0
+                loaded = load_image(images[i], geometry)
+                pixels += [] if loaded is None else [loaded.pixels]
+        for explanation in explainer.explain(pixels) if pixels else ():
+            for at in explanation.layers:
+                largest = max(largest, *(_largest(maps, style) for maps in (at.maps, at.marginal) if maps is not None))
+    return _rounded_up(largest) if largest else 1.0
 
 
-def _greatest(maps: NDArray[np.float32], style: DrawingStyle) -> float:
-    """In even spreads, of maps (K, h, w); what is not finite does not count."""
-    shown = style.shown(np.nan_to_num(maps, nan=0, posinf=0, neginf=0))
-    return float(shown.max()) * maps[0].size
+def _largest(maps: NDArray[np.float32], style: DrawingStyle) -> float:
+    """The largest finite value of maps (K, h, w), in units of a uniform map."""
+    values = visible(np.nan_to_num(maps, nan=0, posinf=0, neginf=0), style)
+    return float(values.max()) * maps[0].size
 
 
 def _rounded_up(value: float) -> float:
@@ -73,86 +138,20 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """A run that nothing is in the way of.
-
-    Attributes:
-        network: the network.
-        history: what earlier runs left in the output directory.
-        steps: what is done for each image.
-        already: the inputs that are left out because they are done.
-        rest: the files to work on.
-    """
-
-    network: Explainer
-    history: History
-    steps: ImageStages
-    already: list[Path]
-    rest: list[Source]
-
-
-def prepare(plan: RunPlan) -> Prepared:
-    """Check and load everything that all images share, and find them.
-
-    Raises:
-        ConfigurationError: model, weights, layer, class, colormap or device do not exist or do not fit, or a
-            file that this program did not write is in the way of a result.
-        UnsupportedOpError: the network has operations that no rule explains.
-        OutputError: the output directory cannot be written to.
-    """
-    look = DrawingStyle.of(plan)
-    palette(look.cmap)
-    if plan.report:
-        refuse_foreign_page(plan.output, plan.overwrite)
-    network = Explainer(plan)
-    history = History.read(plan.output)
-    everything = _sources(plan, history)
-    sources = everything if plan.shard is None else everything[plan.shard[0] - 1 :: plan.shard[1]]
-    # a batch is never larger than the run, and that does not depend on how much of it is done
-    network.batch_size = max(1, min(network.batch_size, len(sources)))
-    geometry = Geometry.of(network.loaded.transforms)
-    if plan.scale == "run":
-        look = replace(look, vmax=run_vmax(network, everything, geometry, look))
-    common = _common(plan, network, look)
-    already, rest = [], sources
-    if plan.skip_existing:
-        done = [history.is_finished(plan.output, source, common.configuration) for source in sources]
-        already = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
-        rest = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
-    if not plan.overwrite:
-        places = [output_relpath(source.path) for source in rest]
-        refuse_foreign_files(plan.output, places, lambda path: _is_result(path, plan, network), history)
-    drawing = _drawing(plan, network, look, common)
-    return Prepared(network, history, ImageStages(geometry, drawing, plan.output, common, plan.report), already, rest)
-
-
-def _sources(plan: RunPlan, history: History) -> list[Source]:
-    """The files of all shards; results of this and of other runs are no inputs, wherever they lie."""
-    root, real = os.path.realpath(plan.output), lru_cache(os.path.realpath)
-
-    def is_result(path: Path) -> bool:
-        whole = Path(real(path.parent), path.name)
-        recorded = whole.is_relative_to(root) and str(whole.relative_to(root)) in history.written
-        return recorded or (parse_result_name(path) is not None and is_own(path))
-
-    sources = find(plan.images, plan.output, plan.include, plan.exclude)
-    return [source for source in sources if source.named or not is_result(source.path)]
-
-
-def _common(plan: RunPlan, network: Explainer, look: DrawingStyle) -> Record:
-    """The part of the records that is the same for all images."""
-    loaded = network.loaded
-    method = "contrastive EB" if plan.contrastive else "marginal EB"
+def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
+    """The fields of a record that all images share."""
+    loaded, maps, output = explainer.loaded, plan.maps, plan.output
+    method = "contrastive EB" if maps.contrastive else "marginal EB"
+    drawn = [style.name, style.colormap, style.alpha, style.signed, style.vmin, style.vmax, style.percentile]
     settings = {
         **network_settings(loaded),
-        "layers": network.layers,
+        "layers": explainer.layers,
         "method": method,
-        "unsupported": plan.allow_unsupported,
-        "dtype": plan.dtype,
-        "classes": plan.top_k if network.classes is None else network.classes,
-        "look": [*astuple(look), plan.format, plan.panel, plan.with_marginal],
-        "raw": plan.raw,
+        "unsupported": maps.allow_unsupported,
+        "dtype": plan.execution.dtype,
+        "classes": maps.top_k if explainer.classes is None else explainer.classes,
+        "look": [*drawn, output.format, output.panel, maps.with_marginal],
+        "raw": output.raw,
     }
     return Record(
         input="",
@@ -160,35 +159,37 @@ def _common(plan: RunPlan, network: Explainer, look: DrawingStyle) -> Record:
         configuration=configuration_hash(settings),
         model=loaded.name,
         weights=loaded.weights,
-        layer=", ".join(network.layers),
+        layer=", ".join(explainer.layers),
         method=method,
     )
 
 
-def _drawing(plan: RunPlan, network: Explainer, look: DrawingStyle, common: Record) -> RenderOptions:
+def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, common: Record) -> RenderOptions:
     facts = {
         "model": np.array(common.model),
         "weights": np.array(common.weights),
-        "layer": np.array(network.layers if len(network.layers) > 1 else common.layer),
+        "layer": np.array(explainer.layers if len(explainer.layers) > 1 else common.layer),
         "method": np.array(common.method),
         "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
     }
     about = f"{common.model} ({common.weights}), layer {common.layer}, {common.method}"
-    return RenderOptions(look, plan.format, plan.panel, about, facts if plan.raw else None)
+    output = plan.output
+    return RenderOptions(style, output.format, output.panel, about, facts if output.raw else None)
 
 
-def _is_result(path: Path, plan: RunPlan, network: Explainer) -> bool:
-    """Whether a run can come to write a file of this name; every class is possible unless some are given."""
-    came = parse_result_name(path)
-    if came is None:
+def _is_result(path: Path, plan: RunPlan, explainer: Explainer) -> bool:
+    """Whether a run can write a file of this name; any class is possible unless some are given."""
+    parsed, output = parse_result_name(path), plan.output
+    if parsed is None:
         return False
-    place, index = came
+    relpath, index = parsed
     if index is None:
-        return (plan.raw and path == raw_place(place)) or (plan.panel and path == panel_place(place, plan.format))
-    possible = range(network.num_classes) if network.classes is None else network.classes
-    layers = network.layers if len(network.layers) > 1 else (None,)
+        raw, panel = raw_place(relpath), panel_place(relpath, output.format)
+        return (output.raw and path == raw) or (output.panel and path == panel)
+    possible = range(explainer.num_classes) if explainer.classes is None else explainer.classes
+    layers = explainer.layers if len(explainer.layers) > 1 else (None,)
     return (
-        not plan.panel
+        not output.panel
         and index in possible
-        and any(path == picture_place(place, index, network.category(index), plan.format, at) for at in layers)
+        and any(path == picture_place(relpath, index, explainer.category(index), output.format, at) for at in layers)
     )

@@ -1,9 +1,9 @@
-"""The same run on a Ray cluster: one stream of images through all its machines, made of Ray Data's own parts.
+"""A run on a Ray cluster: one Ray Data stream of images through all its machines.
 
-files -> load_part at (tasks) -> explained (actors, each with a network) -> drawn and written (tasks) -> records
+files -> loaded (tasks) -> explained (actors that hold the network) -> rendered and written (tasks) -> records
 
-The driver, which started the run, sees records pass and writes them down. It holds no image, and not the list of
-images either: an actor finds them, and leaves them in the output directory in parts, which tasks read.
+The driver sees only records, and appends them. It holds neither images nor the list of files: an actor finds the
+files and leaves the list in the output directory, in parts that tasks read.
 """
 
 from __future__ import annotations
@@ -27,17 +27,16 @@ from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder, ResultFiles
 from ebcli.files.records import History, Record
 from ebcli.models.device import default_batch_size
-from ebcli.run.plan import RunPlan
+from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
 from ebcli.run.ray_tasks import (
     CHUNK,
     Coordinator,
     ExplainerActor,
     Row,
     TaskContext,
-    check_here,
+    check_machine,
     load_part,
     render_row,
-    write_page,
 )
 from ebcli.run.workers import processors
 
@@ -48,80 +47,80 @@ try:
 except ImportError as missing:
     raise ConfigurationError(f"the engine ray needs Ray ({missing}): pip install 'ray[data]'") from missing
 
-# A part of the list goes through as a whole. So many batches are enough for Ray's own work not to count, and few enough
-# to be done again where a machine is lost.
-_BATCHES = 4
-_MOST_PARTS = 4096  # the driver knows them all; beyond, they get larger
-# As many tasks decode as draw, or the first would take all processors; where either have nothing to do, the others may
-# use all that is left by the networks.
-_SHARE = 0.5
-_PATIENCE = 30  # seconds
+# A part of the list moves through the stream as a whole: enough batches to make Ray's overhead small, few enough to
+# repeat when a machine is lost.
+_BATCHES_PER_PART = 4
+_MAX_PARTS = 4096  # the driver knows them all; longer lists get larger parts
+# Loading and rendering get equal shares, or loading would take all CPUs. When one is idle, the other may use all CPUs
+# that the networks leave.
+_CPUS_PER_TASK = 0.5
+_CONNECT_TIMEOUT = 30  # seconds
 _QUIET = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # else Ray reports to its makers
+    "RAY_USAGE_STATS_ENABLED": "0",  # no reports to Ray's developers
     "RAY_BACKEND_LOG_LEVEL": "fatal",
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else it announces that this will be the default
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # no warning about a future default
 }
 
 
 class Cluster:
-    """A Ray cluster, and a run that is ready to go there.
+    """A run that is ready to start on a Ray cluster.
 
-    Args:
-        plan: what to do; ``plan.ray_address`` is the cluster, None for one on this machine.
+    The cluster is the one at ``RAY_ADDRESS``; without it, Ray is started on this machine.
 
     Raises:
-        ConfigurationError: there is no such cluster, it has too few processors or GPUs, or as ``prepare``.
+        ConfigurationError: there is no such cluster, it has too few CPUs or GPUs, or as ``prepare``.
 
     Attributes:
-        steps: what is done for each image.
-        device: what the networks run on, in words.
-        total: how many files are to be worked on.
-        already: the inputs that are left out because they are done.
+        stages: what is done for each image.
+        device: the devices of the networks, in words.
+        total: the number of files to work on.
+        skipped: the inputs whose results are up to date.
     """
 
     def __init__(self, plan: RunPlan) -> None:
-        _connect(plan.ray_address)
-        count, gpus, self._tasks = _room(plan)
+        _connect()
+        count, gpus, self._tasks = _allocation(plan.execution)
         device = "cuda" if gpus else "cpu"
-        batch_size = plan.batch_size or default_batch_size(device)
-        self._here = Path.cwd()
-        # here if that can be, so that what the user sees is there
-        beside = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        desk: Any = ray.remote(Coordinator)  # which has no type once it is an actor
-        self._desk = desk.options(num_cpus=0, scheduling_strategy=beside).remote(self._here)
-        # where it is, there may be no GPU
-        prepared = self._desk.prepare.remote(replace(plan, device="cpu", batch_size=batch_size))
-        self.steps, batch_size, self.total, already, messages = _got(prepared)
+        batch_size = plan.execution.batch_size or default_batch_size(device)
+        self._cwd = Path.cwd()
+        # on this machine if possible, so that it sees the same files as the user
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        coordinator: Any = ray.remote(Coordinator)  # an actor class has no static type
+        self._coordinator = coordinator.options(num_cpus=0, scheduling_strategy=here).remote(self._cwd)
+        # the coordinator's machine may have no GPU
+        local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
+        self.stages, batch_size, self.total, skipped, messages = _get(self._coordinator.prepare.remote(local))
         for message in messages:
             warnings.warn(message, stacklevel=2)
-        self.already: Collection[Path] = _Already(self._desk, already)
+        self.skipped: Collection[Path] = _Skipped(self._coordinator, skipped)
         self.device = f"{count} x {device}"
-        # the images are the desk's matter, and may be millions
-        self._plan = replace(plan, images=(Path(),), device=device, batch_size=batch_size)
+        # only the coordinator needs the images, which can be millions
+        execution = replace(plan.execution, device=device, batch_size=batch_size)
+        self._plan = replace(plan, inputs=InputOptions((Path(),)), execution=execution)
         self._actors = ray.data.ActorPoolStrategy(size=count)
         self._gpus = gpus
-        # at least four for each network, for all to come to their end at about the same time
-        batches = max(1, min(_BATCHES, self.total // (4 * count * batch_size)))
-        self._part = batch_size * max(batches, math.ceil(self.total / (_MOST_PARTS * batch_size)))
+        # at least four parts per network, so that all finish at about the same time
+        batches = max(1, min(_BATCHES_PER_PART, self.total // (4 * count * batch_size)))
+        self._part = batch_size * max(batches, math.ceil(self.total / (_MAX_PARTS * batch_size)))
 
     def results(self, stopping: Event) -> Iterator[Record]:
-        """What becomes of each file, in the order in which it does.
+        """The record of each file, in the order in which they finish.
 
         Args:
-            stopping: set it, from anywhere, and what has begun is render_row and nothing else begins.
+            stopping: set it, from any thread, to finish the images in progress and start no others.
 
         Raises:
-            ConfigurationError: a machine of the cluster does not see the output directory.
-            OutputError: a result cannot be written; what could be has been handed out before.
-            EbcliError: the network cannot go on, likewise.
+            ConfigurationError: a machine of the cluster cannot write to the output directory.
+            OutputError: a result cannot be written; finished records are yielded first.
+            EbcliError: the network cannot continue; likewise.
         """
-        plan, error = self._plan, None
-        with closing(OutputFolder(plan.output, History(), plan.overwrite)) as folder:
-            _check_machines(self._here, folder.files)
-            there = TaskContext(self._here, self.steps, folder.files)
-            parts = _got(self._desk.deal.remote(folder.files, self._part))
-            ray.kill(self._desk)
-            for row in _rows(self._stream(there, parts)):
+        output, error = self._plan.output, None
+        with closing(OutputFolder(output.directory, History(), output.overwrite)) as folder:
+            _check_machines(self._cwd, folder.files)
+            context = TaskContext(self._cwd, self.stages, folder.files)
+            parts = _get(self._coordinator.deal.remote(folder.files, self._part))
+            ray.kill(self._coordinator)
+            for row in _rows(self._stream(context, parts)):
                 record: Record | EbcliError = row["record"]
                 if isinstance(record, EbcliError):
                     error = error or record
@@ -129,79 +128,77 @@ class Cluster:
                 else:
                     if record.status != "not an image":
                         folder.record(record)
-                    if plan.fail_fast and record.status == "failed":
+                    if self._plan.execution.fail_fast and record.status == "failed":
                         stopping.set()
                     yield record
                 if stopping.is_set():
-                    there.stop.touch()
+                    context.stop.touch()
             if error is not None:
                 raise error
-        if plan.report:  # in a task, for it reads all records
-            _got(ray.remote(write_page).remote(self._here, plan, self.steps))
 
-    def _stream(self, there: TaskContext, parts: int) -> ray.data.Dataset:
+    def _stream(self, context: TaskContext, parts: int) -> ray.data.Dataset:
         listed = ray.data.from_items([{"part": part} for part in range(parts)], override_num_blocks=max(1, parts))
         return (
-            listed.flat_map(partial(load_part, there), num_cpus=_SHARE, concurrency=self._tasks)
+            listed.flat_map(partial(load_part, context), num_cpus=_CPUS_PER_TASK, concurrency=self._tasks)
             .map_batches(
                 ExplainerActor,
-                fn_constructor_args=(self._plan, there),
-                batch_size=self._plan.batch_size,
+                fn_constructor_args=(self._plan, context),
+                batch_size=self._plan.execution.batch_size,
                 compute=self._actors,
                 num_cpus=1,
                 num_gpus=self._gpus,
             )
-            .map(partial(render_row, there), num_cpus=_SHARE, concurrency=self._tasks)
+            .map(partial(render_row, context), num_cpus=_CPUS_PER_TASK, concurrency=self._tasks)
         )
 
 
-class _Already(Collection[Path]):
-    """The inputs that are done, as the desk knows them."""
+class _Skipped(Collection[Path]):
+    """The inputs that are skipped, fetched from the coordinator in chunks."""
 
-    def __init__(self, desk: Any, count: int) -> None:
-        self._desk, self._count = desk, count
+    def __init__(self, coordinator: Any, count: int) -> None:
+        self._coordinator, self._count = coordinator, count
 
     def __len__(self) -> int:
         return self._count
 
     def __iter__(self) -> Iterator[Path]:
         for start in range(0, self._count, CHUNK):
-            yield from _got(self._desk.already.remote(start))
+            yield from _get(self._coordinator.skipped.remote(start))
 
     def __contains__(self, path: object) -> bool:
         return any(path == other for other in self)
 
 
 def _check_machines(cwd: Path, files: ResultFiles) -> None:
-    """Make sure that all machines that may work see the output directory.
+    """Check that every machine that may run tasks can write to the output directory.
 
     Raises:
-        ConfigurationError: one does not.
+        ConfigurationError: one cannot.
     """
     nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    check = ray.remote(num_cpus=0)(check_here)
+    check = ray.remote(num_cpus=0)(check_machine)
     at = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    _got([check.options(scheduling_strategy=node).remote(cwd, files) for node in at])
+    _get([check.options(scheduling_strategy=node).remote(cwd, files) for node in at])
 
 
-def _connect(address: str | None) -> None:
-    """Connect to a cluster, or start one here."""
+def _connect() -> None:
+    """Connect to the cluster at RAY_ADDRESS, or start one on this machine."""
     if ray.is_initialized():
         return
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    address = os.environ.get("RAY_ADDRESS") or "local"
     if address.startswith("ray://"):
         raise ConfigurationError(
-            f"'{address}' is an address of Ray Client: give the cluster's own, such as host:6379, or submit a job"
+            f"RAY_ADDRESS is '{address}', an address of Ray Client: give the cluster's own, such as host:6379"
         )
     host, colon, port = address.rpartition(":")
     if colon and port.isdecimal():  # Ray itself would try for ten minutes
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT).close()
         except (OSError, OverflowError) as error:
             raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    # decoding and drawing must go on while a network works
+    # two CPUs, or there would be none left to load and render while a network runs
     own: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if address == "local" else {}
     try:
         with _silent_stderr():
@@ -209,36 +206,36 @@ def _connect(address: str | None) -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(f"no Ray cluster answers at '{address}': {reason}") from error
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # what it has to say comes as an error as well
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its messages arrive as exceptions as well
     ray.data.DataContext.get_current().enable_progress_bars = False
 
 
-def _room(plan: RunPlan) -> tuple[int, float, int]:
-    """How many networks there shall be, how much of a GPU for each, and how many tasks before and behind them.
+def _allocation(execution: ExecutionOptions) -> tuple[int, float, int]:
+    """The number of networks, the GPUs for each, and the number of tasks that load and that render.
 
     Raises:
-        ConfigurationError: the cluster has no room for them.
+        ConfigurationError: the cluster is too small.
     """
     resources = ray.cluster_resources()
     cpus, all_gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
-    gpus = plan.gpus_per_worker
-    if plan.device == "cpu":
+    gpus = execution.gpus_per_worker
+    if execution.device == "cpu":
         gpus = 0.0
     elif gpus is None:
-        gpus = 1.0 if all_gpus or plan.device == "cuda" else 0.0
+        gpus = 1.0 if all_gpus or execution.device == "cuda" else 0.0
     most = math.floor(all_gpus / gpus) if gpus else cpus - 1
-    # without GPUs, networks take about as long as all the rest
-    count = plan.num_workers or (min(most, cpus - 1) if gpus else max(1, cpus // 2))
+    # without GPUs, the networks take about as long as everything else
+    count = execution.workers or (min(most, cpus - 1) if gpus else max(1, cpus // 2))
     if not 0 < count <= min(most, cpus - 1):
         raise ConfigurationError(
-            f"the cluster has {cpus} processors and {all_gpus:g} GPUs, too few for {max(1, count)} workers with "
-            f"{gpus:g} GPUs each and at least one processor besides: lower num-workers or gpus-per-worker"
+            f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
+            "and at least one more CPU than workers: lower --workers or --gpus-per-worker"
         )
     return count, gpus, cpus - count
 
 
-def _got(reference: Any) -> Any:
-    """``ray.get``, with the errors of this package as they were raised."""
+def _get(reference: Any) -> Any:
+    """``ray.get``, raising this package's errors as they were raised remotely."""
     try:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
@@ -248,7 +245,7 @@ def _got(reference: Any) -> Any:
 
 
 def _rows(stream: ray.data.Dataset) -> Iterator[Row]:
-    """What comes out of a stream; what Ray has to say in the meantime goes to stderr."""
+    """The rows of a stream; what Ray prints meanwhile goes to stderr."""
     rows = iter(stream.iter_rows())
     while True:
         with contextlib.redirect_stdout(sys.stderr):
@@ -260,7 +257,7 @@ def _rows(stream: ray.data.Dataset) -> Iterator[Row]:
 
 @contextmanager
 def _silent_stderr() -> Iterator[None]:
-    """Ray's core greets on the file descriptor itself."""
+    """Discard stderr at the level of the file descriptor, which Ray's core writes to directly."""
     sys.stderr.flush()
     before = os.dup(2)
     with Path(os.devnull).open("wb") as null:

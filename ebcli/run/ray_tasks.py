@@ -1,4 +1,4 @@
-"""What runs on the machines of a cluster: the tasks and actors of ``ebcli.run.ray_driver``. Knows nothing of Ray."""
+"""The tasks and actors of ``ebcli.run.ray_driver``, which run on the machines of a cluster. Imports no Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from ebcli.files.directory import ResultFiles
 from ebcli.files.naming import output_relpath, parse_result_name
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.gallery.page import write_report
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import Prepared, prepare
@@ -32,7 +31,7 @@ from ebcli.run.workers import Workers
 
 Row = dict[str, Any]
 
-CHUNK = 10_000  # how many names go from one process to another at a time
+CHUNK = 10_000  # names sent from one process to another at a time
 
 
 @dataclass(frozen=True)
@@ -40,88 +39,91 @@ class TaskContext:
     """What all tasks need to know."""
 
     cwd: Path
-    steps: ImageStages
+    stages: ImageStages
     files: ResultFiles
 
     @property
     def stop(self) -> Path:
-        """Where this file is, nothing else begins."""
+        """While this file exists, tasks start nothing."""
         return self.files.private / "stop"
 
 
 @dataclass(frozen=True)
 class WorkItem:
-    """A file to work on, and the results beside its place that are recorded as this program's."""
+    """A file to work on, and the recorded results of the same input."""
 
     source: Source
     known: set[str]
 
 
 class Coordinator:
-    """An actor: finds the files, and holds their list until it is dealt out."""
+    """An actor that finds the files, holds their list and deals it out in parts."""
 
     def __init__(self, cwd: Path) -> None:
         self._cwd = cwd
         self._prepared: Prepared
 
     def prepare(self, plan: RunPlan) -> tuple[ImageStages, int, int, int, list[str]]:
-        """The steps, the size of batches, how many files are left and how many done, and warnings."""
+        """The stages, the batch size, the numbers of files to do and to skip, and warnings."""
         _enter(self._cwd)
         with warnings.catch_warnings(record=True) as caught:
             prepared = self._prepared = prepare(plan)
         messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-        return prepared.steps, prepared.network.batch_size, len(prepared.rest), len(prepared.already), messages
+        batch_size = prepared.explainer.batch_size
+        return prepared.stages, batch_size, len(prepared.sources), len(prepared.skipped), messages
 
-    def already(self, start: int) -> list[Path]:
-        return self._prepared.already[start : start + CHUNK]
+    def skipped(self, start: int) -> list[Path]:
+        return self._prepared.skipped[start : start + CHUNK]
 
     def deal(self, files: ResultFiles, size: int) -> int:
-        """Write the list of files in parts of a size; how many there are."""
+        """Write the list of files in parts of a size; returns the number of parts."""
         known: dict[str, set[str]] = {}
         for result in self._prepared.history.written:
-            came = parse_result_name(Path(result))
-            if came is not None:
-                known.setdefault(str(came[0]), set()).add(result)
-        dealt = [WorkItem(source, known.get(str(output_relpath(source.path)), set())) for source in self._prepared.rest]
-        starts = range(0, len(dealt), size)
+            parsed = parse_result_name(Path(result))
+            if parsed is not None:
+                known.setdefault(str(parsed[0]), set()).add(result)
+        items = [
+            WorkItem(source, known.get(str(output_relpath(source.path)), set())) for source in self._prepared.sources
+        ]
+        starts = range(0, len(items), size)
         for number, start in enumerate(starts):
-            _part(files, number).write_bytes(pickle.dumps(dealt[start : start + size]))
+            _part(files, number).write_bytes(pickle.dumps(items[start : start + size]))
         return len(starts)
 
 
 class ExplainerActor:
-    """An actor of Ray Data's: holds a network."""
+    """A Ray Data actor that holds a network."""
 
-    def __init__(self, plan: RunPlan, there: TaskContext) -> None:
-        self._plan, self._there = plan, there
+    def __init__(self, plan: RunPlan, context: TaskContext) -> None:
+        self._plan, self._context = plan, context
 
     @cached_property
-    def _network(self) -> Explainer:  # here and not at once: Ray tries again and again where an actor cannot begin
+    def _explainer(self) -> Explainer:  # not in __init__: Ray restarts an actor that cannot start, again and again
         import torch
 
-        _enter(self._there.cwd)
-        torch.manual_seed(0)  # an untrained network must be the same one everywhere
+        _enter(self._context.cwd)
+        torch.manual_seed(0)  # an untrained network must be the same in every actor
         return Explainer(self._plan)
 
     def __call__(self, batch: Row) -> Row:
-        if self._there.stop.exists():  # what only was load_part at has not begun
-            known = [isinstance(item, Record) for item in batch["seen"]]
+        if self._context.stop.exists():  # images that are only loaded do not count as started
+            known = [isinstance(item, Record) for item in batch["loaded"]]
             batch = {name: values[known] for name, values in batch.items()}
-        pixels = [item.pixels for item in batch["seen"] if isinstance(item, NetworkInput)]
-        explained: Iterator[Explanation | EbcliError]
+        pixels = [item.pixels for item in batch["loaded"] if isinstance(item, NetworkInput)]
+        explanations: Iterator[Explanation | EbcliError]
         try:
-            explained = iter(self._network.explain(pixels) if pixels else ())
+            explanations = iter(self._explainer.explain(pixels) if pixels else ())
         except EbcliError as error:
-            explained = repeat(error)
-        none = np.empty(0, np.uint8)  # what is behind the network needs no pixels
+            explanations = repeat(error)
+        none = np.empty(0, np.uint8)  # rendering needs no pixels
         found = [
-            (replace(item, pixels=none), next(explained)) if isinstance(item, NetworkInput) else (item, None)
-            for item in batch["seen"]
+            (replace(item, pixels=none), next(explanations)) if isinstance(item, NetworkInput) else (item, None)
+            for item in batch["loaded"]
         ]
         return {
-            "file": batch["file"],
-            "seen": _objects(seen for seen, _ in found),
-            "explained": _objects(said for _, said in found),
+            "item": batch["item"],
+            "loaded": _objects(loaded for loaded, _ in found),
+            "explanation": _objects(explanation for _, explanation in found),
         }
 
 
@@ -129,45 +131,40 @@ def _part(files: ResultFiles, number: int) -> Path:
     return files.private / f"part-{number}"
 
 
-def load_part(there: TaskContext, row: Row) -> Iterator[Row]:
-    """The files of a part, each with what the network gets, or with its record if that is all there is to it."""
-    if there.stop.exists():  # or it may be gone, with the run
+def load_part(context: TaskContext, row: Row) -> Iterator[Row]:
+    """The items of a part, each with what the network gets, or with the record of one that failed."""
+    if context.stop.exists():  # the part may be gone, together with the run
         return
-    _enter(there.cwd)
-    for file in pickle.loads(_part(there.files, row["part"]).read_bytes()):
-        if there.stop.exists():
+    _enter(context.cwd)
+    for item in pickle.loads(_part(context.files, row["part"]).read_bytes()):
+        if context.stop.exists():
             return
-        yield {"file": file, "seen": there.steps.look(file.source, _process().call)}
+        yield {"item": item, "loaded": context.stages.load(item.source, _process().call)}
 
 
-def render_row(there: TaskContext, row: Row) -> Row:
-    """The record of a file, or what keeps the run from going on."""
-    seen, explained = row["seen"], row["explained"]
-    if isinstance(seen, Record):
-        return {"record": seen}
-    if isinstance(explained, EbcliError):
-        return {"record": explained}
-    _enter(there.cwd)
+def render_row(context: TaskContext, row: Row) -> Row:
+    """The record of an item, or the error that ends the run."""
+    loaded, explanation = row["loaded"], row["explanation"]
+    if isinstance(loaded, Record):
+        return {"record": loaded}
+    if isinstance(explanation, EbcliError):
+        return {"record": explanation}
+    _enter(context.cwd)
     try:
-        write = partial(there.files.write, known=row["file"].known)
-        return {"record": there.steps.finish(row["file"].source, seen, explained, _process().call, write)}
+        write = partial(context.files.write, known=row["item"].known)
+        return {"record": context.stages.render(row["item"].source, loaded, explanation, _process().call, write)}
     except OutputError as error:
         return {"record": error}
 
 
-def write_page(cwd: Path, plan: RunPlan, steps: ImageStages) -> None:
-    _enter(cwd)
-    write_report(plan.output, steps.drawing.look, overwrite=plan.overwrite)
-
-
 @lru_cache
 def _process() -> Workers:
-    """A process for Ray's worker process: should an image kill it, that is a failure of one image."""
+    """A process of the task's own: an image that kills it fails alone."""
     return Workers(1)
 
 
 def _objects(values: Iterable[object]) -> NDArray[np.object_]:
-    """An array of objects, whatever they are."""
+    """A one-dimensional array of any objects."""
     found = list(values)
     array = np.empty(len(found), object)
     array[:] = found
@@ -175,17 +172,18 @@ def _objects(values: Iterable[object]) -> NDArray[np.object_]:
 
 
 def _enter(cwd: Path) -> None:
-    """Relative paths mean what they mean to the driver."""
+    """Make relative paths mean what they mean to the driver."""
     try:
         os.chdir(cwd)
     except OSError as error:
         raise ConfigurationError(
-            f"the machine {socket.gethostname()} does not see the working directory '{cwd}': "
-            "start from one that all machines of the cluster share"
+            f"the machine {socket.gethostname()} cannot see the working directory '{cwd}': "
+            "start from a directory that all machines of the cluster share"
         ) from error
 
 
-def check_here(cwd: Path, files: ResultFiles) -> None:
+def check_machine(cwd: Path, files: ResultFiles) -> None:
+    """Raise ConfigurationError unless this machine can write to the output directory."""
     _enter(cwd)
     try:
         with tempfile.TemporaryFile(dir=files.private):

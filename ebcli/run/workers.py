@@ -1,4 +1,4 @@
-"""Worker processes: functions called in them, and what happens when one of them dies."""
+"""Worker processes: calling functions in them, and replacing those that die."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Workers:
             future = workers.submit(job)         # in a thread; and there, within job:
             workers.call(decode, path)           # in that thread's process
 
-    As each thread waits for one call in one process, a process that dies is known by the call it died of.
+    Each thread waits for one call in one process, so when a process dies it is known which call killed it.
 
     Args:
-        count: how many; 0 for one thread and no process: ``call`` then calls in the thread itself.
+        count: the number of processes; 0 for one thread without a process, in which ``call`` runs the function.
     """
 
     def __init__(self, count: int) -> None:
@@ -45,28 +45,28 @@ class Workers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Wait for what has begun, unless interrupted, drop what has not, and end the processes."""
+        """Finish running jobs (unless interrupted), drop the others, and end the processes."""
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self._interrupted = True
-            for process in self._started:  # a read from a server that does not answer would be waited for for ever
+            for process in self._started:  # one may be reading from a server that does not answer
                 process.end(at_once=True)
         self._threads.shutdown(wait=True, cancel_futures=True)
         for process in self._started:
             process.end()
 
     def submit(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a thread run a job, in the order of submission."""
+        """Run a job in one of the threads; jobs start in the order of submission."""
         return self._threads.submit(job, *args, **kwargs)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
-        """The value of ``function(*arguments)``, computed in the calling thread's process.
+        """Call ``function(*arguments)`` in the calling thread's process.
 
-        A process that dies is named in a warning, replaced, and the call tried once more.
+        If the process dies, it is replaced with a warning, and the call is tried once more.
 
         Raises:
-            WorkerError: the second process died as well.
-            CancelledError: the process was ended, as the run was interrupted.
-            Exception: whatever the function raises; RuntimeError for what is not an error of this package.
+            WorkerError: the second process died, too.
+            CancelledError: the process was ended because the run was interrupted.
+            Exception: whatever the function raises; RuntimeError for exceptions from outside this package.
         """
         if not self._processes:
             return function(*arguments)
@@ -82,8 +82,8 @@ class Workers:
                 if self._interrupted:
                     raise CancelledError from None
                 if last:
-                    raise WorkerError(f"{death}, the second one to do so on this image") from None
-                warnings.warn(f"{death}: its image is tried again", stacklevel=2)
+                    raise WorkerError(f"{death}, the second to die on this image") from None
+                warnings.warn(f"{death}; retrying its image", stacklevel=2)
         raise AssertionError  # pragma: no cover - the loop returns or raises
 
 
@@ -96,7 +96,7 @@ class _Process:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
         self._pipe, other = context.Pipe()
         self._process = context.Process(target=_serve, args=(other,), daemon=True)
-        # Ctrl-C goes to all processes of a terminal; only the main one shall act on it
+        # Ctrl-C reaches all processes of a terminal, but only the main one may act on it
         with _interrupts_blocked():
             self._process.start()
         other.close()
@@ -109,7 +109,7 @@ class _Process:
             self._process.join(timeout=10)
             code = self._process.exitcode
             self.end()
-            how = f"ended with status {code}"
+            how = f"exited with status {code}"
             if code is not None and code < 0:
                 how = f"was killed by {signal.Signals(-code).name}"
             raise _DiedError(f"worker process {self._process.pid} {how}") from None
@@ -119,20 +119,20 @@ class _Process:
 
     def end(self, at_once: bool = False) -> None:
         if at_once:
-            self._process.kill()  # which the thread that waits for its answer notices
+            self._process.kill()  # the thread that waits for its answer notices
             return
-        self._pipe.close()  # which the process takes as the end of its work
+        self._pipe.close()  # the process exits when its pipe is closed
         self._process.join(timeout=10)
         self._process.kill()
 
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Any:
-    """A process started here never gets SIGINT; signals are blocked by thread, so the main one still does."""
+    """Processes started here never get SIGINT; signals are blocked per thread, so the main thread still does."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    resource_tracker.ensure_running()  # a helper of every process started so, which to start unblocks SIGINT
+    resource_tracker.ensure_running()  # spawning starts it if needed, and its start unblocks SIGINT
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -141,11 +141,11 @@ def _interrupts_blocked() -> Any:
 
 
 def _serve(pipe: Connection) -> None:
-    """A worker process's whole life: calls come in, values or errors go out."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # systemd and Slurm send the latter to all processes of a job
+    """The main loop of a worker process: receive calls, send values or errors."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # systemd and Slurm send SIGTERM to all processes of a job
         signal.signal(number, signal.SIG_IGN)
-    warnings.simplefilter("ignore")  # Pillow's, which would not name the file
-    with contextlib.suppress(EOFError, OSError):  # the main process has closed the pipe, or is gone
+    warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
+    with contextlib.suppress(EOFError, OSError):  # the main process closed the pipe or died
         while True:
             function, arguments = pipe.recv()
             answer: tuple[bool, Any]
@@ -159,5 +159,5 @@ def _serve(pipe: Connection) -> None:
 
 
 def processors() -> int:
-    """How many this process may use."""
+    """The number of CPUs that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -31,7 +31,7 @@ def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mo
     worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results(), stopping)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
-    assert result.stderr == "Interrupted. Of 5 images: 2 done, 3 left\n"
+    assert result.stderr == "Interrupted. 5 images: 2 done, 3 left\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
@@ -51,7 +51,7 @@ def test_an_empty_map_is_said(worker: mock.Mock) -> None:
     worker.return_value = finished(Record("a.jpg", "done", classes=(blank,)))
     result = invoke("a.jpg")
     assert result.exit_code == 0
-    assert "a.jpg: the map of class 1 is empty" in result.stderr
+    assert "a.jpg: the map of class 1 is blank" in result.stderr
 
 
 def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
@@ -60,7 +60,7 @@ def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
     lines = invoke("-v", "a.jpg").stderr.splitlines()
     for layer in ("features.5", "input"):
         assert f"a.jpg: class 1 (cat) at {layer}, probability 0.500, mass 1.000" in lines
-        assert f"a.jpg: the map of class 1 (cat) at {layer} is empty, so the picture shows none" in lines
+        assert f"a.jpg: the map of class 1 (cat) at {layer} is blank" in lines
 
 
 def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
@@ -94,7 +94,7 @@ def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
     worker.return_value = finished(Record("d/notes.txt", "not an image"))
     result = invoke("d")
     assert result.exit_code == 2
-    assert result.stderr.endswith("Error: there is no image among the files\n")
+    assert result.stderr.endswith("Error: no images found\n")
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
         (
             ValueError("two\nlines"),
             2,
-            "Error: ValueError: two lines (unexpected; --debug shows where)\n",
+            "Error: ValueError: two lines (unexpected; run with --debug for the traceback)\n",
         ),
         (KeyboardInterrupt(), 130, "Interrupted.\n"),
     ],
@@ -127,7 +127,7 @@ def test_what_was_done_before_an_error_is_printed(worker: mock.Mock) -> None:
     result = invoke("a.jpg", "b.jpg")
     assert (result.exit_code, result.stdout) == (2, f"{PICTURE}\n")
     assert result.stderr.splitlines() == [
-        "Of 2 images: 1 done, 1 left",
+        "2 images: 1 done, 1 left",
         "Error: cannot write 'b.png': No space left on device",
     ]
 

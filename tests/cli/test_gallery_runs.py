@@ -27,7 +27,7 @@ def test_a_run_writes_its_page() -> None:
     photos(Path("photos"), 5)
     result = invoke("--report", "--top-k", "2", "photos")
     assert result.exit_code == 0, result.stderr
-    assert f"The page of all results: {PAGE}\n" in result.stderr
+    assert f"Gallery page: {PAGE}\n" in result.stderr
     assert str(PAGE) not in result.stdout
     assert len(pictures_of(PAGE)) == 5 * (1 + 2)
     assert all("report" not in path for record in records(Path("saliency")) for path in record["output"])
@@ -86,7 +86,7 @@ def test_a_page_of_somebody_else_stops_the_run_before_it_begins() -> None:
     ("arguments", "message"),
     [
         (("--report-only", "empty"), "there is no 'empty/records.jsonl' to read"),
-        (("--report-only", "empty", "a.jpg"), "leave out the images"),
+        (("--report-only", "empty", "a.jpg"), "drop the images"),
         (("--report-only", "nowhere"), "name the --output directory of a run"),
     ],
 )

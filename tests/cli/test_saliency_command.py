@@ -11,11 +11,15 @@ from unittest import mock
 import click
 import pytest
 from click.testing import CliRunner
+from plans import make_plan
 from stub_run import DONE, PICTURE, finished, invoke
 
 from ebcli.cli.saliency import main
+from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import Record
-from ebcli.run.plan import RunPlan
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions
 
 
 @pytest.mark.parametrize(
@@ -31,7 +35,7 @@ from ebcli.run.plan import RunPlan
         ("--weights none a.jpg", {"weights": "none"}),
         ("--resize 72 --crop 64 a.jpg", {"resize": 72, "crop": 64}),
         ("--mean 0.5 --std 0.25,0.5,0.125 a.jpg", {"mean": (0.5,), "std": (0.25, 0.5, 0.125)}),
-        (f"--classes {__file__} a.jpg", {"classes": Path(__file__)}),
+        (f"--class-names {__file__} a.jpg", {"class_names": Path(__file__)}),
         ("--marginal a.jpg", {"contrastive": False}),
         ("--contrastive a.jpg", {"contrastive": True}),
         ("--target 281 --target tabby a.jpg", {"targets": ("281", "tabby")}),
@@ -46,7 +50,7 @@ from ebcli.run.plan import RunPlan
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
         ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
         ("--batch-size 7 --workers 0 a.jpg", {"batch_size": 7, "workers": 0}),
-        ("--engine ray --num-workers 2 a.jpg", {"engine": "ray", "num_workers": 2}),
+        ("--engine ray --workers 2 a.jpg", {"engine": "ray", "workers": 2}),
         ("a.jpg photos", {"images": (Path("a.jpg"), Path("photos"))}),
         ("-- -a.jpg", {"images": (Path("-a.jpg"),)}),
     ],
@@ -54,14 +58,14 @@ from ebcli.run.plan import RunPlan
 def test_options_become_exactly_this_plan(arguments: str, expected: dict[str, object], worker: mock.Mock) -> None:
     result = invoke(*arguments.split())
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(RunPlan(**{"images": (Path("a.jpg"),), **expected}))]  # type: ignore[arg-type]
+    assert worker.mock_calls == [mock.call(make_plan(**{"images": ("a.jpg",), **expected}))]
 
 
 OPTIONS = [parameter for parameter in main.params if isinstance(parameter, click.Option)]
 VALUES = {
     "model": ("vgg16", "vgg16"),
     "weights": ("none", "none"),
-    "classes": (__file__, Path(__file__)),
+    "class_names": (__file__, Path(__file__)),
     "resize": ("72", 72),
     "crop": ("64", 64),
     "mean": ("0.5", (0.5,)),
@@ -96,8 +100,6 @@ VALUES = {
     "batch_size": ("7", 7),
     "workers": ("3", 3),
     "engine": ("ray", "ray"),
-    "ray_address": ("auto", "auto"),
-    "num_workers": ("4", 4),
     "gpus_per_worker": ("0.5", 0.5),
 }
 
@@ -105,7 +107,7 @@ VALUES = {
 def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
     result = invoke("--panel", "a.jpg", EB_SALIENCY_WITH_MARGINAL="1")
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(RunPlan(images=(Path("a.jpg"),), panel=True, with_marginal=True))]
+    assert worker.mock_calls == [mock.call(make_plan("a.jpg", panel=True, with_marginal=True))]
 
 
 @pytest.mark.parametrize("field", VALUES)
@@ -115,11 +117,14 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
     variable = "EB_SALIENCY_" + max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
     result = invoke("a.jpg", **{variable: text})
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(RunPlan(images=(Path("a.jpg"),), **{field: value}))]  # type: ignore[arg-type]
+    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **{field: value}))]
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
-    assert set(VALUES) == set(RunPlan.__dataclass_fields__) - {"images", "explain_losses", "with_marginal"}
+    parts = (InputOptions, MapOptions, OutputOptions, ExecutionOptions, DrawingStyle, Preprocessing, ModelSpec)
+    named = {field.name for part in parts for field in dataclasses.fields(part)}
+    named = named - {"directory", "name", "preprocessing"} | {"output", "style", "model"}
+    assert set(VALUES) == named - {"images", "track_lost_mass", "with_marginal"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)
@@ -133,19 +138,19 @@ def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None
         "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750, "
         "lost 0.250 in features.4, 0.125 in head, 0.062 in add"
     )
-    assert worker.call_args.args[0].explain_losses
+    assert worker.call_args.args[0].maps.track_lost_mass
     invoke("a.jpg")
-    assert not worker.call_args.args[0].explain_losses
+    assert not worker.call_args.args[0].maps.track_lost_mass
 
 
 def test_a_target_wins_over_a_number_of_classes_from_the_environment(worker: mock.Mock) -> None:
     assert invoke("--target", "1", "a.jpg", EB_SALIENCY_TOP_K="3").exit_code == 0
-    assert worker.call_args.args[0].targets == ("1",)
+    assert worker.call_args.args[0].maps.targets == ("1",)
 
 
 def test_the_command_line_wins_over_the_environment(worker: mock.Mock) -> None:
     invoke("--top-k", "2", "a.jpg", EB_SALIENCY_TOP_K="4")
-    assert worker.call_args.args[0].top_k == 2
+    assert worker.call_args.args[0].maps.top_k == 2
 
 
 def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
@@ -162,9 +167,9 @@ def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
         "vgg16 (none), layer features.23, on cpu",
         "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750",
         "bad.jpg: it is broken",
-        "b.jpg: already done",
+        "b.jpg: up to date, skipped",
         "notes.txt: left out, it is not an image",
-        "Of 3 images: 1 done, 1 already done, 1 failed; 1 other file is no image",
+        "3 images: 1 done, 1 up to date, 1 failed; 1 other file skipped",
     ):
         assert message in result.stderr
 
@@ -178,7 +183,7 @@ def test_what_was_left_out_is_counted(worker: mock.Mock) -> None:
     worker.return_value = finished(DONE, Record("notes.txt", "not an image"), already=(Path("b.jpg"),))
     result = invoke("a.jpg")
     assert result.exit_code == 0
-    assert result.stderr == "Of 2 images: 1 done, 1 already done; 1 other file is no image\n"
+    assert result.stderr == "2 images: 1 done, 1 up to date; 1 other file skipped\n"
 
 
 def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
@@ -207,13 +212,13 @@ def test_a_dry_run_prints_the_inputs(worker: mock.Mock) -> None:
     worker.return_value = finished(Record("a.jpg", "planned"), Record("c", "not an image"), already=(Path("b.jpg"),))
     result = invoke("--dry-run", "d")
     assert (result.exit_code, result.stdout) == (0, "a.jpg\n")
-    assert result.stderr == "Of 2 images: 1 planned, 1 already done; 1 other file is no image\n"
+    assert result.stderr == "2 images: 1 to process, 1 up to date; 1 other file skipped\n"
 
 
 def test_everything_done_already_is_no_error(worker: mock.Mock) -> None:
     worker.return_value = finished(already=(Path("a.jpg"), Path("b.jpg")))
     result = invoke("--skip-existing", "d")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "Of 2 images: 2 already done\n")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "2 images: 2 up to date\n")
 
 
 @pytest.mark.parametrize(
@@ -231,14 +236,14 @@ def test_lists_of_files(
     arguments = ["a.jpg", "--from-file", "-" if stdin else str(tmp_path / "list"), *option]
     result = CliRunner().invoke(main, arguments, input=content if stdin else None)
     assert result.exit_code == 0, result.output
-    assert worker.call_args.args[0].images == tuple(map(Path, ["a.jpg", *expected]))
+    assert worker.call_args.args[0].inputs.images == tuple(map(Path, ["a.jpg", *expected]))
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--from-file", "no such list"], "no such list"),
-        (["--from-file", "nul"], "pass -0"),
+        (["--from-file", "nul"], "add -0"),
         (["-0", "a.jpg"], "--from-file"),
         (["--from-file", os.devnull], "no image"),
         (["--shard", "3", "a.jpg"], "2/4"),
@@ -261,12 +266,12 @@ def test_wrong_inputs_are_refused(
 def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
     ranks = {"RANK": "1", "WORLD_SIZE": "4"}
     result = invoke("a.jpg", **ranks)
-    assert worker.call_args.args[0].shard == (2, 4)
-    assert result.stderr == "Shard 2/4, as RANK=1 and WORLD_SIZE=4 say\n"
+    assert worker.call_args.args[0].inputs.shard == (2, 4)
+    assert result.stderr == "Processing shard 2/4, from RANK=1 and WORLD_SIZE=4\n"
     invoke("--shard", "4/5", "a.jpg", **ranks)
-    assert worker.call_args.args[0].shard == (4, 5)
+    assert worker.call_args.args[0].inputs.shard == (4, 5)
     invoke("a.jpg", RANK="0", WORLD_SIZE="1")
-    assert worker.call_args.args[0].shard is None
+    assert worker.call_args.args[0].inputs.shard is None
 
 
 @pytest.mark.parametrize(
@@ -278,7 +283,7 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
         "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
         "--report-only . a.jpg",
-        "--num-workers 2 a.jpg",
+        "--workers 2 a.jpg",
         "--engine ray --workers 2 a.jpg",
         "--engine ray --device cuda:1 a.jpg",
     ],
@@ -290,13 +295,12 @@ def test_wrong_usage(arguments: str, worker: mock.Mock) -> None:
     assert not worker.mock_calls
 
 
-def test_list_layers_is_an_aligned_table_with_its_heading_apart() -> None:
-    rows = [("NAME", "TYPE"), ("features.0", "Conv2d"), ("x", "ReLU")]
-    with mock.patch("ebcli.run.engine.layer_table", autospec=True, return_value=rows) as table:
-        result = invoke("--model", "vgg16", "--weights", "none", "--list-layers")
-    assert table.mock_calls == [mock.call("vgg16", "none", None)]
-    assert result.stdout == "features.0  Conv2d\nx           ReLU\n"
-    assert result.stderr == "NAME        TYPE\n"
+def test_list_layers_is_an_aligned_table_with_its_heading_on_stderr() -> None:
+    result = invoke("--model", "resnet18", "--weights", "none", "--list-layers")
+    lines = result.stdout.splitlines()
+    assert "layer3 Sequential 256x14x14 16".split() in map(str.split, lines)
+    assert result.stderr.split() == ["NAME", "TYPE", "OUTPUT", "STRIDE"]
+    assert {line.index(line.split()[1]) for line in [result.stderr, *lines]} == {result.stderr.index("TYPE")}
 
 
 def test_list_models() -> None:

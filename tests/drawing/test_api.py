@@ -87,12 +87,12 @@ def test_a_map_that_requires_grad_and_an_image_with_transparency() -> None:
 @pytest.mark.parametrize(
     ("saliency", "options", "message"),
     [
-        (torch.zeros(1, 2, 3), {}, r"the map has the shape \(1, 2, 3\)"),
-        (torch.zeros(0, 3), {}, r"the map has the shape \(0, 3\)"),
-        (torch.ones(2, 2), {"style": "glow"}, "there is no style 'glow'"),
+        (torch.zeros(1, 2, 3), {}, r"the map has shape \(1, 2, 3\)"),
+        (torch.zeros(0, 3), {}, r"the map has shape \(0, 3\)"),
+        (torch.ones(2, 2), {"style": "glow"}, "unknown style 'glow'"),
         (torch.ones(2, 2), {"cmap": "virids"}, "did you mean 'viridis'"),
         (torch.ones(2, 2), {"alpha": 2}, "alpha is 2"),
-        (torch.ones(2, 2), {"vmin": 1, "signed": True}, "give vmax alone"),
+        (torch.ones(2, 2), {"vmin": 1, "signed": True}, "set only vmax"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(saliency: Tensor, options: dict[str, object], message: str) -> None:

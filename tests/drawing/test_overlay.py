@@ -12,10 +12,9 @@ import torch
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.color_scale import DrawingStyle
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, picture
+from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import Geometry, Placement, decode, placement
-from ebcli.run.plan import STYLES
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),
@@ -152,7 +151,7 @@ def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch)
     saliency = np.random.default_rng(0).random((7, 7)) ** 3
     place, look = Placement(50, 1.5, 250, 201.5), DrawingStyle(style)
     whole = np.asarray(picture(photo, saliency, place, look)).astype(int)
-    monkeypatch.setattr("ebcli.drawing.overlay._AT_A_TIME", 301 * 10)
+    monkeypatch.setattr("ebcli.drawing.overlay._PIXELS_AT_A_TIME", 301 * 10)
     strips = np.asarray(picture(photo, saliency, place, look)).astype(int)
     assert np.abs(whole - strips).max() <= 2  # rounding
     assert (whole != strips).mean() < 0.01
@@ -244,7 +243,7 @@ import resource, sys
 import numpy as np
 from PIL import Image
 from ebcli.files.images import Placement
-from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (5000, 4000), "red")
 place, saliency = Placement(500, 0, 4500, 4000), np.eye(14)

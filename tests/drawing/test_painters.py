@@ -7,11 +7,10 @@ import pytest
 from matplotlib import colormaps
 from PIL import Image
 
-from ebcli.drawing.color_scale import DrawingStyle
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import CONTOURS
+from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import Placement
-from ebcli.run.plan import STYLES
 
 BLACK = Image.new("RGB", (400, 300))
 PLACE = Placement(0, 0, 400, 300)

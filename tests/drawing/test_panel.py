@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import DrawingStyle
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.panel import _fitted, _font, _printable, panel
+from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import Placement
-from ebcli.run.plan import STYLES
 
 GREEN = (0, 255, 0)
 

@@ -7,8 +7,9 @@ import pytest
 from matplotlib import colormaps
 from PIL import Image
 
-from ebcli.drawing.color_scale import DrawingStyle, palette
+from ebcli.drawing.color_scale import limits, palette
 from ebcli.drawing.overlay import picture
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.images import Placement
 
@@ -102,9 +103,9 @@ def test_a_percentile_is_of_what_is_above_zero() -> None:
     saliency = np.full((10, 10), -3.0)
     saliency[:5, :] = 1.0
     saliency[4, 9] = 1000.0  # one outlier in fifty
-    assert DrawingStyle().limits(saliency) == (0, 1000)
-    assert DrawingStyle(percentile=90).limits(saliency) == (0, 1)
-    assert DrawingStyle(percentile=50, signed=True).limits(saliency) == (-3, 3)
+    assert limits(saliency, DrawingStyle()) == (0, 1000)
+    assert limits(saliency, DrawingStyle(percentile=90)) == (0, 1)
+    assert limits(saliency, DrawingStyle(percentile=50, signed=True)) == (-3, 3)
     np.testing.assert_allclose(
         seen(saliency, DrawingStyle("heatmap", percentile=90), (50, 50)), colour("inferno", 1.0), atol=1
     )

@@ -13,7 +13,7 @@ from galleries import explanation
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.images import Geometry, Placement, placement
 from ebcli.files.naming import is_own, parse_result_name

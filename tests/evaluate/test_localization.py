@@ -76,10 +76,10 @@ def test_names_of_classes_from_a_file(folders: tuple[Path, Path], tmp_path: Path
     assert "there is nothing to measure: no image of 2 gave a result" in unnamed.stderr
     classes = tmp_path / "classes.txt"
     classes.write_text("n00000001 red, crimson\nn00000002 green\nn00000003 blue\n")
-    (row,) = rows(run(folders, "--classes", str(classes)))
+    (row,) = rows(run(folders, "--class-names", str(classes)))
     assert row["error"] == pytest.approx(100 / 3)
     classes.write_text("n00000001\n")
-    refused = run(folders, "--classes", str(classes))
+    refused = run(folders, "--class-names", str(classes))
     assert refused.exit_code == 2
     assert "there are 1 names of classes, but colours tells 3 apart" in refused.stderr
 

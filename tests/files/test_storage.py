@@ -77,7 +77,7 @@ def test_a_bucket_gives_what_a_directory_gives(working_directory: Path, bucket: 
     assert invoke("here", "-o", "a").exit_code == 0
     result = invoke(f"s3://{bucket}/there", "-o", "b", "--skip-existing")
     assert result.exit_code == 0
-    assert "6 done; 1 other file is no image" in result.stderr
+    assert "6 done; 1 other file skipped" in result.stderr
     assert by_name(Path("a")) == by_name(Path("b"))
     assert {record["input"] for record in records(Path("b"))} == {
         f"s3://{bucket}/there/{i % 3}/{i:04}.jpg" for i in range(6)
@@ -89,7 +89,7 @@ def test_a_bucket_gives_what_a_directory_gives(working_directory: Path, bucket: 
     upload(Path("red.jpg"), f"s3://{bucket}/there/0/0003.jpg")
     fsspec.filesystem("s3").invalidate_cache()
     again = invoke(f"s3://{bucket}/there", "-o", "b", "--skip-existing")
-    assert "Of 6 images: 1 done, 5 already done" in again.stderr
+    assert "6 images: 1 done, 5 up to date" in again.stderr
 
 
 def test_patterns_fit_below_the_directory(working_directory: Path, bucket: str) -> None:
@@ -137,9 +137,9 @@ def test_tar_shards_give_what_their_images_give(working_directory: Path) -> None
         Path("a/unpacked")
     )
     assert {record["input"] for record in records(Path("b"))} >= {"shards/a-000.tar/0002.png"}
-    assert "Of 5 images: 5 already done" in invoke("shards", "-o", "b", "--raw", "--skip-existing").stderr
+    assert "5 images: 5 up to date" in invoke("shards", "-o", "b", "--raw", "--skip-existing").stderr
     shard(Path("shards/a-001.tar"), 4)
-    assert "Of 7 images: 4 done, 3 already done" in invoke("shards", "-o", "b", "--raw", "--skip-existing").stderr
+    assert "7 images: 4 done, 3 up to date" in invoke("shards", "-o", "b", "--raw", "--skip-existing").stderr
 
 
 def test_a_shard_on_a_server(working_directory: Path, bucket: str) -> None:

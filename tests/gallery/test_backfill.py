@@ -16,10 +16,10 @@ import pytest
 from galleries import CATS, COMMON, add, append, names_of, photo
 from PIL import Image
 
-from ebcli.drawing.color_scale import DrawingStyle
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import encode_arrays
-from ebcli.gallery.page import write_report
+from ebcli.gallery.page import write_gallery
 
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>\u2028\u2029'\"&amp;"
 
@@ -66,12 +66,12 @@ def pictures(page: Path) -> list[list[str | None]]:
 
 def test_text_from_outside_stays_text(maps: Path) -> None:
     done = add(maps, photo(Path("a.png")), [replace(CATS[0], name=HOSTILE)], common=replace(COMMON, layer=HOSTILE))
-    plain = Page(write_report(maps)).tags
+    plain = Page(write_gallery(maps)).tags
     append(
         maps,
         replace(done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE),
     )
-    page = Page(write_report(maps))
+    page = Page(write_gallery(maps))
     assert page.tags == plain
     assert page.data["classes"] == [[282, HOSTILE]]
     assert page.data["images"][1]["name"] == HOSTILE
@@ -80,10 +80,10 @@ def test_text_from_outside_stays_text(maps: Path) -> None:
 
 def test_a_second_call_extends_the_page(maps: Path) -> None:
     add(maps, photo(Path("a.png")))
-    page = write_report(maps)
+    page = write_gallery(maps)
     assert page == maps / "report" / "index.html"
     add(maps, photo(Path("b.png")))
-    assert write_report(maps) == page
+    assert write_gallery(maps) == page
     assert [image["name"] for image in Page(page).data["images"]] == ["a.png", "b.png"]
     assert {path.name for path in maps.iterdir()} > {"records.jsonl", "report"}
     assert not list(maps.glob(".eb-saliency-*"))
@@ -93,9 +93,9 @@ def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
     add(maps, photo(Path("a.png")))
     (maps / "report" / "index.html").write_text("mine")
     with pytest.raises(ConfigurationError, match=r"report/index\.html' would be replaced, but .* pass --overwrite"):
-        write_report(maps)
+        write_gallery(maps)
     assert (maps / "report" / "index.html").read_text() == "mine"
-    assert len(Page(write_report(maps, overwrite=True)).data["images"]) == 1
+    assert len(Page(write_gallery(maps, overwrite=True)).data["images"]) == 1
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -103,7 +103,7 @@ def test_without_records_there_is_no_page(there: bool, maps: Path) -> None:
     if there:
         maps.mkdir()
     with pytest.raises(ConfigurationError, match=r"there is no '.*records\.jsonl' to read \(No such file"):
-        write_report(maps)
+        write_gallery(maps)
     assert maps.exists() is there
     assert not there or not list(maps.iterdir())
 
@@ -121,7 +121,7 @@ def test_missing_thumbnails_are_made_from_what_there_is(workers: int, maps: Path
     for output in nothing.output:
         Path(output).unlink()
     add(maps, photo(Path("blank.png")), [replace(CATS[0], blank=True)], keep=("raw",))
-    assert pictures(write_report(maps, workers=workers)) == [
+    assert pictures(write_gallery(maps, workers=workers)) == [
         ["photo", "map", "map"],
         ["photo", "overlay", "overlay"],
         ["map", "map"],
@@ -139,7 +139,7 @@ def test_thumbnails_from_arrays_are_those_of_the_run(maps: Path) -> None:
     made = [np.asarray(Image.open(maps / path).convert("RGBA")) for path in paths]
     later = maps.with_name("later")
     add(later, Path("a.png"), keep=("raw",))
-    assert pictures(write_report(later)) == [["photo", "map", "map"]]
+    assert pictures(write_gallery(later)) == [["photo", "map", "map"]]
     made_later = [np.asarray(Image.open(later / path).convert("RGBA")) for path in paths]
     for one, other in zip(made, made_later, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -154,7 +154,7 @@ def test_arrays_of_several_layers(maps: Path) -> None:
     Path("maps/a.png.npz").write_bytes(raw := encode_arrays(arrays))
     output, sizes = ("maps/x.png", "maps/y.png", "maps/a.png.npz"), (0, 0, len(raw))
     append(maps, replace(done, layer="features.9, features.23", classes=both, output=output, output_bytes=sizes))
-    page = write_report(maps)
+    page = write_gallery(maps)
     for outcome in Page(page).data["images"][0]["outcomes"]:
         layer = Page(page).data["layers"][outcome["layer"]]
         with Image.open(page.parent / outcome["maps"][0]["map"]) as heat:
@@ -166,7 +166,7 @@ def test_thumbnails_of_a_photo_as_it_was_are_not_those_of_its_record(maps: Path)
     add(maps, photo(Path("a.png"), colour="red"))
     Path("a.png").unlink()
     add(maps, photo(Path("a.png"), (30, 30), "lime"), keep=())
-    page = write_report(maps)
+    page = write_gallery(maps)
     url = Page(page).data["images"][0]["outcomes"][0]["photo"]
     with Image.open(page.parent / url) as shown:
         assert shown.size == (30, 30)
@@ -175,11 +175,11 @@ def test_thumbnails_of_a_photo_as_it_was_are_not_those_of_its_record(maps: Path)
 def test_a_colormap_that_does_not_exist(maps: Path) -> None:
     add(maps, photo(Path("a.png")), keep=("raw",))
     with pytest.raises(ConfigurationError, match=r"infernal.*inferno"):
-        write_report(maps, DrawingStyle(cmap="infernal"))
+        write_gallery(maps, DrawingStyle(cmap="infernal"))
 
 
 def test_it_needs_no_torch(maps: Path) -> None:
     add(maps, photo(Path("a.png")), keep=("raw",))
-    code = "import sys; from pathlib import Path; from ebcli.gallery.page import write_report as w; w(Path('maps')); "
+    code = "import sys; from pathlib import Path; from ebcli.gallery.page import write_gallery as w; w(Path('maps')); "
     subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], check=True, timeout=60)
     assert len(pictures(maps / "report" / "index.html")) == 1

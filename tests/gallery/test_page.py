@@ -12,7 +12,7 @@ from galleries import CATS, COMMON, add, append, photo
 from selenium.webdriver.common.keys import Keys
 
 from ebcli.files.records import ClassRecord, Record
-from ebcli.gallery.page import write_report
+from ebcli.gallery.page import write_gallery
 
 COFFEE = (ClassRecord(967, "espresso", 0.9, 0.5, blank=False), ClassRecord(968, "cup", 0.05, 0.5, blank=True))
 
@@ -33,7 +33,7 @@ def page(maps: Path) -> Path:
     broken = Record("broken.png", "failed", error="it is broken: bits", place="broken.png", seconds=0.75)
     append(maps, replace(broken, model="vgg16", weights="none", layer="features.23", method="contrastive EB"))
     append(maps, replace(later, seconds=2.0), replace(coffee, seconds=0.25))
-    return write_report(maps)
+    return write_gallery(maps)
 
 
 def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: Path, browser: Browser) -> None:
@@ -291,7 +291,7 @@ def test_an_extended_run_is_an_extended_page(page: Path, maps: Path, browser: Br
             method="contrastive EB",
         ),
     )
-    write_report(maps)
+    write_gallery(maps)
     browser.open(page)
     assert browser.count() == 5
     assert "another reason" in browser.one(".card .note").text

@@ -13,7 +13,7 @@ from galleries import CATS, COMMON, add, append, crowd, names_of, photo
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
-from ebcli.gallery.page import write_report
+from ebcli.gallery.page import write_gallery
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_hostile_names_are_shown_and_do_no_harm(
         Image.new("RGB", (40, 30), "teal").save(photo(Path("fine.png")).rename(name), "png")
         done = add(maps, Path(name), classes, common=common)
     append(maps, replace(done, input=evil, place="evil", status="failed", error=evil, output=(), output_bytes=()))
-    browser.open(write_report(maps))
+    browser.open(write_gallery(maps))
     browser.settle()
     assert browser.complaints() == []  # an alert would also end the test
     assert browser.count() == len(HOSTILE) + 1
@@ -88,7 +88,7 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
     add(maps, photo(Path("a.png")), keep=())
     add(maps, photo(Path("gone.png")), keep=())
     Path("gone.png").unlink()
-    browser.open(write_report(maps))
+    browser.open(write_gallery(maps))
     known, gone = browser.all(".card .frame")
     for view, colours in (("3", [(254, 0, 0)] * 2), ("1", [(70, 130, 180), None]), ("2", [None, None])):
         browser.press(view)
@@ -104,7 +104,7 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
 def test_ten_thousand_images_are_no_burden(maps: Path, browser: Browser) -> None:
     count = 10_000
     crowd(maps, count)
-    browser.open(write_report(maps))
+    browser.open(write_gallery(maps))
     browser.settle()
     paint = browser.run("return performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert paint < 2000
@@ -141,7 +141,7 @@ def test_pictures_lie_exactly_over_each_other(maps: Path, browser: Browser) -> N
         names = names_of(record)
         Image.fromarray(quarter[..., :3]).save(maps / names.photo, quality=100)
         Image.fromarray(quarter).save(maps / names.map(COMMON.layer, 282))
-    browser.open(write_report(maps))
+    browser.open(write_gallery(maps))
     for frame in browser.all(".card .frame"):
         browser.press("1")
         lit = browser.pixels(frame).sum(-1) > 750

@@ -62,7 +62,7 @@ class Command:
 
     def __init__(self, cwd: Path, address: str | None = None, *more: str) -> None:
         local = ["--workers", "0"]
-        engine = local if address is None else ["--engine", "ray", "--ray-address", address]
+        engine = local if address is None else ["--engine", "ray"]
         arguments = "photos -o maps --model shufflenet_v2_x0_5 --weights net.pth --batch-size 4".split()
         self.process = subprocess.Popen(
             [sys.executable, "-m", "ebcli", *arguments, *engine, *more],
@@ -71,7 +71,8 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             errors="surrogateescape",
-            env={**os.environ, "OMP_NUM_THREADS": "1"},  # as Ray's workers have it
+            # one thread, as Ray's workers have
+            env={**os.environ, "OMP_NUM_THREADS": "1", **({} if address is None else {"RAY_ADDRESS": address})},
         )
 
     def wait(self) -> tuple[int, list[str], str]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.color_scale import DrawingStyle
 from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.images import Placement
 from ebcli.files.naming import encode_arrays, encode_picture, output_relpath, picture_place, raw_place

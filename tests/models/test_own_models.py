@@ -66,7 +66,7 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     pictures = result.stdout.splitlines()
     assert len(pictures) == (2 if "--top-k" in arguments else 1)
     assert all(Path(picture).is_file() for picture in pictures)
-    if "--classes" in arguments:
+    if "--class-names" in arguments:
         assert re.search(r"(chelsea|img)\.jpg\.\d-class-[a-j]\.png$", pictures[0])
 
 

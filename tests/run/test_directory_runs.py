@@ -14,13 +14,13 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
+from plans import make_plan
 from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.files.images import Geometry, decode, placement
 from ebcli.models import load_model
-from ebcli.run.plan import RunPlan
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 SAMPLES = Path(__file__).parents[2] / "sample_images"
@@ -193,7 +193,7 @@ def test_a_dry_run_says_what_a_run_would_do_and_does_nothing() -> None:
     before_records = records(Path("saliency"))
     planned = invoke("--dry-run", "--skip-existing", "photos")
     assert planned.exit_code == 0
-    assert planned.stderr.endswith("Of 5 images: 3 planned, 2 already done; 1 other file is no image\n")
+    assert planned.stderr.endswith("5 images: 3 to process, 2 up to date; 1 other file skipped\n")
     assert tree(Path()) == before
     assert records(Path("saliency")) == before_records
     done = invoke("--json", "--skip-existing", "photos")
@@ -212,7 +212,7 @@ def test_failed_images_are_tried_again() -> None:
     result = invoke("--skip-existing", "photos")
     assert result.exit_code == 0
     assert result.stdout.startswith("saliency/photos/1/0001.jpg.")
-    assert result.stderr == "Of 3 images: 1 done, 2 already done\n"
+    assert result.stderr == "3 images: 1 done, 2 up to date\n"
 
 
 def test_fail_fast_stops_at_the_first_failure() -> None:
@@ -223,7 +223,7 @@ def test_fail_fast_stops_at_the_first_failure() -> None:
     done = len(result.stdout.splitlines())
     assert 2 <= done <= 12
     assert "photos/0/0006.jpg: it is not an image" in result.stderr
-    assert result.stderr.endswith(f"Of 60 images: {done} done, 1 failed, {59 - done} left\n")
+    assert result.stderr.endswith(f"60 images: {done} done, 1 failed, {59 - done} left\n")
     assert len(tree(Path("saliency"))) == done + len([p for p in Path("saliency").rglob("*") if p.is_dir()])
     result = invoke("--batch-size", "2", "photos")
     assert len(result.stdout.splitlines()) == 59
@@ -269,7 +269,7 @@ def test_memory_that_does_not_suffice_for_one_image_ends_the_run(monkeypatch: py
     monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", network)
     result = invoke("--batch-size", "1", "photos")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "Error: cpu has not enough memory for one image: try another --device\n" in result.stderr
+    assert "Error: cpu has too little memory for one image: try another --device\n" in result.stderr
 
 
 def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
@@ -281,15 +281,14 @@ def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
 
 
 def test_every_setting_that_changes_results_makes_another_configuration(tmp_path: Path) -> None:
-    from ebcli.drawing.color_scale import DrawingStyle
     from ebcli.run.explainer import Explainer
     from ebcli.run.prepare import _common
 
     checkpoint = tmp_path / "own.pth"
 
     def configuration(**settings: Any) -> str:
-        plan = RunPlan((Path("a.jpg"),), **{"layers": ("2",), **settings})
-        return _common(plan, Explainer(plan), DrawingStyle.of(plan)).configuration
+        plan = make_plan("a.jpg", **{"layers": ("2",), **settings})
+        return _common(plan, Explainer(plan), plan.style).configuration
 
     same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
     same += [{"skip_existing": True}, {"overwrite": True}, {"fail_fast": True}, {"include": ("*",)}]

@@ -54,7 +54,7 @@ def test_a_directory_of_photos_becomes_a_tree_of_pictures(tmp_path: Path) -> Non
     shutil.copy(SAMPLES / "chelsea.jpg", "photos/deep/no suffix")
     (tmp_path / "photos/notes.txt").write_text("not a picture")
     first = invoke("photos")
-    assert (first.exit_code, first.stderr) == (0, "Of 2 images: 2 done; 1 other file is no image\n")
+    assert (first.exit_code, first.stderr) == (0, "2 images: 2 done; 1 other file skipped\n")
     written = [Path(line) for line in first.stdout.splitlines()]
     assert sorted(written) == sorted(path.relative_to(tmp_path) for path in Path.cwd().glob("saliency/**/*.png"))
     assert [str(path) for path in written] == [
@@ -80,7 +80,7 @@ def test_one_bad_image_is_named_and_the_others_are_written(tmp_path: Path) -> No
     bad, missing, summary = result.stderr.splitlines()
     assert bad.startswith("bad.jpg: ")
     assert missing == "missing.jpg: No such file or directory"
-    assert summary == "Of 3 images: 1 done, 2 failed"
+    assert summary == "3 images: 1 done, 2 failed"
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from plans import make_plan
 from runs import tiny_model
 from torch import nn
 
@@ -32,7 +32,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def plan(**options: Any) -> RunPlan:
-    return RunPlan(images=(Path("a.jpg"),), layers=("2",), batch_size=2, **options)
+    return make_plan("a.jpg", layers=("2",), batch_size=2, **options)
 
 
 def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
@@ -63,7 +63,7 @@ def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytes
     monkeypatch.setattr(network_module, "default_layer", lambda _: "2")
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
     with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial extent.*, such as '2'"):
-        Explainer(RunPlan(images=(Path("a.jpg"),), layers=(flat,)))
+        Explainer(make_plan("a.jpg", layers=(flat,)))
 
 
 def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:

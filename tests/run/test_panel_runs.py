@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from plans import make_plan
 from runs import finish, invoke, photos, records, tiny_model, tree
 
 import ebcli
 from ebcli.run.explainer import Explainer
-from ebcli.run.plan import RunPlan
 
 pytestmark = pytest.mark.usefixtures("working_directory")  # invoke() names layer 2, so one more makes two
 LAYERS = ("--layer", "0", "--layer", "input")
@@ -106,9 +106,9 @@ def test_blank_maps_are_told_of_each_layer() -> None:
 def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layers": ("2", "input"), "top_k": 2}
     pixels = [np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)]
-    (both,) = Explainer(RunPlan(**plan, with_marginal=True)).explain(pixels)
-    (one,) = Explainer(RunPlan(**plan)).explain(pixels)
-    (marginal,) = Explainer(RunPlan(**plan, contrastive=False)).explain(pixels)
+    (both,) = Explainer(make_plan(**plan, with_marginal=True)).explain(pixels)
+    (one,) = Explainer(make_plan(**plan)).explain(pixels)
+    (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain(pixels)
     for at, contrastive, other in zip(both.layers, one.layers, marginal.layers, strict=True):
         np.testing.assert_allclose(at.maps, contrastive.maps, rtol=1e-5, atol=1e-8)
         assert at.marginal is not None
@@ -135,7 +135,7 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
     # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
-    assert Explainer(RunPlan((Path("a.jpg"),), layers=("all",))).layers == ("3", "input")
+    assert Explainer(make_plan("a.jpg", layers=("all",))).layers == ("3", "input")
 
 
 def test_records_of_panels_name_all_their_maps() -> None:

@@ -12,12 +12,12 @@ from unittest import mock
 import pytest
 from click.testing import CliRunner
 from PIL import Image
+from plans import make_plan
 from runs import invoke, photos
 
 import ebcli.run.explainer
 import ebcli.run.stages
 from ebcli.cli.saliency import main
-from ebcli.run.plan import RunPlan
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -90,7 +90,7 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
         images[-1].parent.mkdir(exist_ok=True)
         os.link(f"photos/{number % 20 % 3}/{number % 20:04}.jpg", images[-1])
     sizes = {}
-    for number, record in enumerate(run(RunPlan(tuple(images), layers=("2",), workers=0)).results):
+    for number, record in enumerate(run(make_plan(*images, layers=("2",), workers=0)).results):
         assert record.status == "done"
         if number in (300, 1499):
             sizes[number] = resident()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import make_plan
 
 from ebcli.errors import ConfigurationError
-from ebcli.run.plan import RunPlan
 
 
 @pytest.mark.parametrize(
@@ -20,18 +19,18 @@ from ebcli.run.plan import RunPlan
         ({"alpha": 1.5}, "alpha is 1.5"),
         ({"alpha": -0.1}, "alpha is -0.1"),
         ({"alpha": float("nan")}, "alpha is nan"),
-        ({"shard": (0, 4)}, "no shard 0/4"),
-        ({"shard": (5, 4)}, "no shard 5/4"),
+        ({"shard": (0, 4)}, "shard 0/4 does not exist"),
+        ({"shard": (5, 4)}, "shard 5/4 does not exist"),
         ({"exclude": ("*.jpg", "")}, "pattern is empty"),
         ({"format": "bmp"}, "png, jpg, webp"),
         ({"batch_size": 0}, "batch size is 0"),
         ({"workers": -1}, "workers is -1"),
-        ({"style": "blur"}, "no style 'blur': choose overlay, heatmap"),
-        ({"scale": "batch"}, "no scale 'batch': choose image or run"),
-        ({"signed": True, "contrastive": False}, "marginal map has nothing below 0"),
-        ({"signed": True, "style": "mask"}, "style mask cannot show what is below 0"),
+        ({"style": "blur"}, "unknown style 'blur': choose overlay, heatmap"),
+        ({"scale": "batch"}, "unknown scale 'batch': choose image or run"),
+        ({"signed": True, "contrastive": False}, "marginal map has no negative values"),
+        ({"signed": True, "style": "mask"}, "style mask cannot show negative values"),
         ({"signed": True, "style": "paper"}, "style paper cannot"),
-        ({"style": "mask", "format": "jpg"}, "jpg lacks: choose the format png or webp"),
+        ({"style": "mask", "format": "jpg"}, "jpg lacks: choose png or webp"),
         ({"percentile": 0.0}, "percentile is 0"),
         ({"percentile": 101.0}, "percentile is 101"),
         ({"percentile": float("nan")}, "percentile is nan"),
@@ -41,19 +40,19 @@ from ebcli.run.plan import RunPlan
         ({"vmin": 2.0, "vmax": 2.0}, "vmax is 2"),
         ({"vmax": float("nan")}, "vmax is nan"),
         ({"vmax": float("inf")}, "vmax is inf"),
-        ({"vmax": 1.0, "scale": "run"}, "leave out one of them"),
-        ({"percentile": 99.0, "scale": "run"}, "each image's own scale"),
-        ({"percentile": 99.0, "vmax": 2.0}, "each image's own scale"),
+        ({"vmax": 1.0, "scale": "run"}, "drop them, or the scale run"),
+        ({"percentile": 99.0, "scale": "run"}, "drop them, or the scale run"),
+        ({"percentile": 99.0, "vmax": 2.0}, "drop one of them"),
         ({"with_marginal": True}, "in a panel"),
-        ({"with_marginal": True, "panel": True, "contrastive": False}, "in a panel"),
+        ({"with_marginal": True, "panel": True, "contrastive": False}, "drop marginal"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        RunPlan(**{"images": (Path("a.jpg"),), **wrong})
+        make_plan(**{"images": ("a.jpg",), **wrong})
 
 
 def test_a_plan_cannot_change_under_way() -> None:
-    plan = RunPlan((Path("a.jpg"),))
+    plan = make_plan("a.jpg")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.top_k = 2  # type: ignore[misc]
+        plan.maps.top_k = 2  # type: ignore[misc]

@@ -43,7 +43,7 @@ def cwd(tmp_path: Path) -> Path:
 
 def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, two: Any) -> None:
     fill(cwd, 30)
-    ended = Command(cwd, two.address, *ALL, "--report", "--num-workers", "2").wait()
+    ended = Command(cwd, two.address, *ALL, "--report", "--workers", "2").wait()
     assert ended[0] == 1, ended
     other, expected = local(cwd, *ALL, "--report")
     assert ended[:2] == expected[:2]
@@ -60,18 +60,18 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     again = Command(cwd, two.address, *ALL, "--report", "--skip-existing").wait()
     assert again[0] == 1
     assert len(again[1]) == 3
-    assert "Of 34 images: 1 done, 32 already done, 1 failed; 1 other file is no image" in again[2]
+    assert "34 images: 1 done, 32 up to date, 1 failed; 1 other file skipped" in again[2]
     assert len(records(cwd / "maps")) == 36
     assert files.items() <= tree(cwd / "maps").items()
 
 
 def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> None:
     fill(cwd, 1)
-    status, out, err = Command(cwd, two.address, "--num-workers", "4").wait()
+    status, out, err = Command(cwd, two.address, "--workers", "4").wait()
     assert (status, out) == (2, [])
     assert err == (
-        "Error: the cluster has 4 processors and 0 GPUs, too few for 4 workers with 0 GPUs each and at least one "
-        "processor besides: lower num-workers or gpus-per-worker\n"
+        "Error: the cluster has 4 CPUs and 0 GPUs, but 4 workers need 0 GPUs each and at least one more CPU than "
+        "workers: lower --workers or --gpus-per-worker\n"
     )
     assert not (cwd / "maps").exists()
 
@@ -99,7 +99,7 @@ def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
                 node.terminate()
     assert (status, out) == (2, [])
     assert re.fullmatch(
-        r"Of 6 images: 6 left\nError: the machine \S+ cannot write to the output directory 'maps' \(No such file or "
+        r"6 images: 6 left\nError: the machine \S+ cannot write to the output directory 'maps' \(No such file or "
         r"directory\): choose one that all machines of the cluster share\n",
         err,
     )
@@ -110,7 +110,7 @@ def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
 def test_an_actor_is_killed_and_then_a_machine_lost_in_the_middle_of_a_run(cwd: Path) -> None:
     fill(cwd, 300)
     with cluster(3) as three:
-        run = Command(cwd, three.address, *ALL, "--num-workers", "2")
+        run = Command(cwd, three.address, *ALL, "--workers", "2")
         until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
         actors = processes(b"ray::MapWorker(MapBatches(Explainer))")
         assert len(actors) == 2
@@ -165,7 +165,7 @@ def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
     run.process.send_signal(signal.SIGINT)
     status, out, err = run.wait()
     assert status == 130
-    assert "Interrupted. Of 304 images: " in err
+    assert "Interrupted. 304 images: " in err
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
     assert len(out) == len(done) < 303
     assert {path for record in done for path in record["output"]} == set(out)

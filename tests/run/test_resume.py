@@ -84,7 +84,7 @@ def test_what_a_run_left_that_was_killed_at_its_very_end_is_removed(cwd: Path) -
     left.mkdir()
     (left / "7").write_bytes(b"half a pict")
     run = finish(cwd, *PLAIN, "--include", "0")
-    assert run.err.read_text() == "Of 67 images: 67 already done\n"
+    assert run.err.read_text() == "67 images: 67 up to date\n"
     assert not left.exists()
 
 
@@ -102,7 +102,7 @@ def test_interrupted_in_the_middle(cwd: Path) -> None:
     for path in printed:
         assert (cwd / path).read_bytes() == expected[str(Path(path).relative_to("maps"))]
     done = len(printed)
-    assert run.err.read_text() == f"Interrupted. Of 200 images: {done} done, {200 - done} left\n"
+    assert run.err.read_text() == f"Interrupted. 200 images: {done} done, {200 - done} left\n"
     assert not list(maps.glob(".eb-*"))
     finish(cwd, *PLAIN)
     assert tree(maps) == expected
@@ -117,7 +117,7 @@ def test_terminated_in_the_middle(cwd: Path) -> None:
     for child in run.children():  # systemd sends it to all of them
         os.kill(child, signal.SIGTERM)
     assert run.wait() == 143
-    assert run.err.read_text().startswith("Interrupted. Of 200 images: ")
+    assert run.err.read_text().startswith("Interrupted. 200 images: ")
     printed = run.out.read_text().splitlines()
     assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
     assert not list((cwd / "maps").glob(".eb-*"))
@@ -136,7 +136,7 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     run.kill(signal.SIGINT)
     run.process.join(timeout=30)
     assert run.process.exitcode == 130
-    assert "Interrupted. Of 200 images: " in run.err.read_text()
+    assert "Interrupted. 200 images: " in run.err.read_text()
     assert {record["status"] for record in records(maps)} == {"done"}
     assert not list(maps.glob(".eb-*"))
 
@@ -166,7 +166,7 @@ def test_a_file_system_that_fills_up(cwd: Path) -> None:
         assert whole.items() <= expected.items()
         done = [path for record in records(maps) for path in record["output"]]
         assert run.out.read_text().splitlines() == done
-        assert summary == f"Of 200 images: {len(done)} done, {200 - len(done)} left"
+        assert summary == f"200 images: {len(done)} done, {200 - len(done)} left"
         assert {str(Path(path).relative_to("maps")) for path in done} <= set(whole)
         # with more room, it goes on where it was
         subprocess.run(["mount", "-o", "remount,size=50m", maps], check=True)
@@ -223,7 +223,7 @@ def test_a_changed_input_or_setting_is_computed_anew_and_the_rest_is_not(cwd: Pa
     expected |= {r["input"] for r in records(maps) if not (cwd / r["output"][0]).exists()}
     run = finish(cwd, *PLAIN)
     assert {record["input"] for record in records(maps)[200:]} == expected
-    assert run.err.read_text() == f"Of 200 images: {len(expected)} done, {200 - len(expected)} already done\n"
+    assert run.err.read_text() == f"200 images: {len(expected)} done, {200 - len(expected)} already done\n"
     before = count(maps)
     finish(cwd, *PLAIN, "--batch-size", "3")  # of what changes no result, nothing is computed anew
     assert count(maps) == before

@@ -1,0 +1,62 @@
+"""How maps are drawn: the options of a picture, checked. Imports neither numpy nor torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from ebcli.errors import ConfigurationError
+
+STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
+
+
+@dataclass(frozen=True)
+class DrawingStyle:
+    """The style of a picture, its colors and its color scale.
+
+    The ends of the scale are in units of a uniform map: 1 is the value that each of a map's h x w cells would have if
+    the probability were spread evenly over them, 1 / (h w). So they mean the same at every resolution.
+
+    Attributes:
+        name: one of ``STYLES``.
+        cmap: the name of a matplotlib colormap; None for the style's own.
+        alpha: the opacity of an overlay at the upper end of the scale, 0 to 1.
+        signed: draw negative values as well, on a scale symmetric about 0.
+        vmin: the lower end of the scale; 0 if it is signed.
+        vmax: the upper end of the scale; None for each map's own, see ``percentile``.
+        percentile: end each map's own scale at this percentile of its positive values; 100 is the maximum.
+
+    Raises:
+        ConfigurationError: a value is out of range, or two of them exclude each other.
+    """
+
+    name: str = "overlay"
+    cmap: str | None = None
+    alpha: float = 0.85
+    signed: bool = False
+    vmin: float = 0.0
+    vmax: float | None = None
+    percentile: float = 100.0
+
+    def __post_init__(self) -> None:
+        if self.name not in STYLES:
+            raise ConfigurationError(f"unknown style {self.name!r}: choose {', '.join(STYLES)}")
+        if not 0 <= self.alpha <= 1:  # also refuses NaN
+            raise ConfigurationError(f"alpha is {self.alpha:g}, but it must be between 0 and 1")
+        if self.signed and self.name in ("mask", "paper"):
+            raise ConfigurationError(f"the style {self.name} cannot show negative values: drop signed")
+        if not 0 < self.percentile <= 100:
+            raise ConfigurationError(f"the percentile is {self.percentile:g}, but it must be above 0 and at most 100")
+        if not 0 <= self.vmin < inf:
+            raise ConfigurationError(f"vmin is {self.vmin:g}, but it must be at least 0")
+        if self.vmin and self.signed:
+            raise ConfigurationError("a signed scale is symmetric about 0: set only vmax")
+        if self.vmax is not None and not self.vmin < self.vmax < inf:
+            raise ConfigurationError(f"vmax is {self.vmax:g}, but it must be greater than vmin, {self.vmin:g}")
+        if self.vmax is not None and self.percentile != 100:
+            raise ConfigurationError("vmax and percentile both set the upper end of the scale: drop one of them")
+
+    @property
+    def colormap(self) -> str:
+        """The name of the matplotlib colormap in use."""
+        return self.cmap or ("RdBu_r" if self.signed else "jet" if self.name == "paper" else "inferno")

@@ -1,0 +1,28 @@
+"""Plans from flat keyword arguments, named like the fields of the plan's parts."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from ebcli.drawing.style import DrawingStyle
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
+
+
+def make_plan(*images: Path | str, **options: Any) -> RunPlan:
+    """``style`` names the style, ``model`` the network and ``output`` the directory; others are named like fields."""
+    options["images"] = tuple(map(Path, options.get("images", images)))
+
+    def part(kind: type[Any], **renamed: str) -> Any:
+        names = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
+        return kind(**{field: options.pop(name) for field, name in names.items() if name in options})
+
+    inputs, maps, style = part(InputOptions), part(MapOptions), part(DrawingStyle, name="style")
+    options["preprocessing"] = part(Preprocessing)
+    model = part(ModelSpec, name="model")
+    plan = RunPlan(inputs, model, maps, style, part(OutputOptions, directory="output"), part(ExecutionOptions))
+    assert not options, f"no part of a plan has {options}"
+    return plan
