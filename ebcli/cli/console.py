@@ -11,7 +11,7 @@ import threading
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -57,11 +57,13 @@ def print_results(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose:
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
         try:
-            for record in tqdm(work.results, total=work.total, unit="image", leave=False, disable=hidden):
-                counts[record.status] += 1
-                with tqdm.external_write_mode():
-                    _print_record(record, as_json, quiet, verbose)
+            with closing(work.results) as results:  # images in progress are finished and recorded
+                for record in tqdm(results, total=work.total, unit="image", leave=False, disable=hidden):
+                    counts[record.status] += 1
+                    with tqdm.external_write_mode():
+                        _print_record(record, as_json, quiet, verbose)
         finally:
+            counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run)
     if interrupted:
         return 128 + interrupted[0]

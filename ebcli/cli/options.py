@@ -287,6 +287,13 @@ _SALIENCY = (
         help="Number of processes that decode and draw; on Ray, that hold the network.",
     ),
     _performance(
+        "--image-timeout",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        default=ExecutionOptions.image_timeout,
+        help="Fail an image that takes longer to decode or draw.",
+    ),
+    _performance(
         "--device",
         metavar="NAME",
         default=ExecutionOptions.device,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,6 +32,7 @@ class Run:
             order in which they finish.
         stopping: set it, from a signal handler for example, and ``results`` ends after the images in progress.
         vmax: the end of the run's shared color scale, in units of a uniform map; None if each map has its own.
+        recorded: the number of records written so far, by status; after an interrupt more than were yielded.
     """
 
     model: str
@@ -39,9 +41,10 @@ class Run:
     device: str
     total: int
     skipped: Collection[Path]
-    results: Iterator[Record]
+    results: Generator[Record]
     stopping: Event = field(default_factory=Event)
     vmax: float | None = None
+    recorded: Counter[str] = field(default_factory=Counter)
 
 
 def run(plan: RunPlan) -> Run:
@@ -53,31 +56,31 @@ def run(plan: RunPlan) -> Run:
         UnsupportedOpError: the network has operations without an excitation rule.
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
-    stopping = Event()
+    stopping, recorded = Event(), Counter[str]()
     skipped: Collection[Path]
     if plan.execution.engine == "ray" and not plan.execution.dry_run:
         from ebcli.run.ray_driver import Cluster
 
         cluster = Cluster(plan)
         stages, device, total, skipped = cluster.stages, cluster.device, cluster.total, cluster.skipped
-        results = cluster.results(stopping)
+        results = cluster.results(stopping, recorded)
     else:
         prepared = prepare(plan)
         stages, device = prepared.stages, prepared.explainer.device
         total, skipped = len(prepared.sources), prepared.skipped
         is_dry = plan.execution.dry_run
-        results = _planned(prepared.sources, stages.common) if is_dry else _results(plan, prepared, stopping)
+        results = _planned(prepared.sources, stages.common) if is_dry else _results(plan, prepared, stopping, recorded)
     common, vmax = stages.common, stages.options.style.vmax
-    return Run(common.model, common.weights, common.layer, device, total, skipped, results, stopping, vmax)
+    return Run(common.model, common.weights, common.layer, device, total, skipped, results, stopping, vmax, recorded)
 
 
-def _planned(sources: Sequence[Source], common: Record) -> Iterator[Record]:
+def _planned(sources: Sequence[Source], common: Record) -> Generator[Record]:
     for source in sources:
         record = replace(common, input=source.name, place=str(output_relpath(source.path)))
         yield record if is_image(source) else replace(record, status="not an image")
 
 
-def _results(plan: RunPlan, prepared: Prepared, stopping: Event) -> Iterator[Record]:
+def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
     sources, history = prepared.sources, prepared.history
     if not sources and not history.written:  # otherwise a killed run may have left files to clean up
         return
@@ -85,7 +88,10 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event) -> Iterator[Rec
     if count is None:
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
-    output = plan.output
-    with closing(OutputFolder(output.directory, history, output.overwrite)) as folder, Workers(count) as workers:
-        pipeline = Pipeline(prepared.explainer, folder, workers, prepared.stages, plan.execution.fail_fast, stopping)
+    output, execution = plan.output, plan.execution
+    folder = OutputFolder(output.directory, history, output.overwrite)
+    with closing(folder), Workers(count, execution.image_timeout) as workers:
+        pipeline = Pipeline(
+            prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
+        )
         yield from pipeline.run(sources)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -32,6 +32,7 @@ class Pipeline:
         stages: how they do it.
         fail_fast: stop at the first failure.
         stopping: set it, from any thread, to finish the images in progress and start no others.
+        recorded: counts the records written, by status.
     """
 
     explainer: Explainer
@@ -40,6 +41,7 @@ class Pipeline:
     stages: ImageStages
     fail_fast: bool
     stopping: threading.Event = field(default_factory=threading.Event)
+    recorded: Counter[str] = field(default_factory=Counter)
 
     def run(self, sources: Iterable[Source]) -> Iterator[Record]:
         """The record of each file, in order; none for files that were not started before a stop.
@@ -109,11 +111,15 @@ class Pipeline:
     def _load(self, source: Source) -> NetworkInput | Record:
         loaded = self.stages.load(source, self.workers.call)
         if isinstance(loaded, Record) and loaded.status == "failed":
-            self.folder.record(loaded)
+            self._record(loaded)
         return loaded
 
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation) -> Record:
         """Render and write one image's results, then its record."""
         record = self.stages.render(source, loaded, explanation, self.workers.call, self.folder.write)
-        self.folder.record(record)
+        self._record(record)
         return record
+
+    def _record(self, record: Record) -> None:
+        self.folder.record(record)
+        self.recorded[record.status] += 1

@@ -121,6 +121,7 @@ class ExecutionOptions:
         batch_size: images per batch; None for the device's default.
         workers: on this machine, the number of processes that decode and draw, 0 for none, None for one per CPU; on
             Ray, the number of processes that hold the network, None for as many as fit.
+        image_timeout: the seconds that decoding or drawing an image may take; None for no limit.
         device: ``"auto"`` or any name that torch knows, such as ``"cpu"`` or ``"cuda:1"``.
         dtype: the network's floating-point type, one of ``DTYPES``.
         engine: ``"local"``, this machine, or ``"ray"``, a Ray cluster.
@@ -134,6 +135,7 @@ class ExecutionOptions:
     fail_fast: bool = False
     batch_size: int | None = None
     workers: int | None = None
+    image_timeout: float | None = 300.0
     device: str = "auto"
     dtype: str = "float32"
     engine: str = "local"
@@ -144,6 +146,8 @@ class ExecutionOptions:
             raise ConfigurationError(f"the batch size is {self.batch_size}, but it must be at least 1")
         if self.workers is not None and self.workers < 0:
             raise ConfigurationError(f"workers is {self.workers}, but it must be at least 0")
+        if self.image_timeout is not None and not self.image_timeout > 0:
+            raise ConfigurationError(f"image-timeout is {self.image_timeout:g}, but it must be above 0")
         if self.dtype not in DTYPES:
             raise ConfigurationError(f"unknown dtype {self.dtype!r}: choose {' or '.join(DTYPES)}")
         if self.engine not in ENGINES:

@@ -15,7 +15,8 @@ import os
 import socket
 import sys
 import warnings
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Collection, Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -103,11 +104,12 @@ class Cluster:
         batches = max(1, min(_BATCHES_PER_PART, self.total // (4 * count * batch_size)))
         self._part = batch_size * max(batches, math.ceil(self.total / (_MAX_PARTS * batch_size)))
 
-    def results(self, stopping: Event) -> Iterator[Record]:
+    def results(self, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
         """The record of each file, in the order in which they finish.
 
         Args:
             stopping: set it, from any thread, to finish the images in progress and start no others.
+            recorded: counts the records written, by status.
 
         Raises:
             ConfigurationError: a machine of the cluster cannot write to the output directory.
@@ -117,7 +119,7 @@ class Cluster:
         output, error = self._plan.output, None
         with closing(OutputFolder(output.directory, History(), output.overwrite)) as folder:
             _check_machines(self._cwd, folder.files)
-            context = TaskContext(self._cwd, self.stages, folder.files)
+            context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
             parts = _get(self._coordinator.deal.remote(folder.files, self._part))
             ray.kill(self._coordinator)
             for row in _rows(self._stream(context, parts)):
@@ -128,6 +130,7 @@ class Cluster:
                 else:
                     if record.status != "not an image":
                         folder.record(record)
+                        recorded[record.status] += 1
                     if self._plan.execution.fail_fast and record.status == "failed":
                         stopping.set()
                     yield record

@@ -41,6 +41,7 @@ class TaskContext:
     cwd: Path
     stages: ImageStages
     files: ResultFiles
+    image_timeout: float | None
 
     @property
     def stop(self) -> Path:
@@ -139,7 +140,7 @@ def load_part(context: TaskContext, row: Row) -> Iterator[Row]:
     for item in pickle.loads(_part(context.files, row["part"]).read_bytes()):
         if context.stop.exists():
             return
-        yield {"item": item, "loaded": context.stages.load(item.source, _process().call)}
+        yield {"item": item, "loaded": context.stages.load(item.source, _process(context.image_timeout).call)}
 
 
 def render_row(context: TaskContext, row: Row) -> Row:
@@ -152,15 +153,19 @@ def render_row(context: TaskContext, row: Row) -> Row:
     _enter(context.cwd)
     try:
         write = partial(context.files.write, known=row["item"].known)
-        return {"record": context.stages.render(row["item"].source, loaded, explanation, _process().call, write)}
+        return {
+            "record": context.stages.render(
+                row["item"].source, loaded, explanation, _process(context.image_timeout).call, write
+            )
+        }
     except OutputError as error:
         return {"record": error}
 
 
 @lru_cache
-def _process() -> Workers:
+def _process(timeout: float | None) -> Workers:
     """A process of the task's own: an image that kills it fails alone."""
-    return Workers(1)
+    return Workers(1, timeout)
 
 
 def _objects(values: Iterable[object]) -> NDArray[np.object_]:

@@ -32,10 +32,11 @@ class Workers:
 
     Args:
         count: the number of processes; 0 for one thread without a process, in which ``call`` runs the function.
+        timeout: the seconds that a call may take; None for no limit. Without processes there is none.
     """
 
-    def __init__(self, count: int) -> None:
-        self._processes = count > 0
+    def __init__(self, count: int, timeout: float | None = None) -> None:
+        self._processes, self._timeout = count > 0, timeout
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="eb-saliency")
         self._own = threading.local()
         self._started: list[_Process] = []
@@ -64,7 +65,7 @@ class Workers:
         If the process dies, it is replaced with a warning, and the call is tried once more.
 
         Raises:
-            WorkerError: the second process died, too.
+            WorkerError: the call timed out, or the second process died, too.
             CancelledError: the process was ended because the run was interrupted.
             Exception: whatever the function raises; RuntimeError for exceptions from outside this package.
         """
@@ -76,7 +77,10 @@ class Workers:
                 process = self._own.process = _Process()
                 self._started.append(process)
             try:
-                return process.call(function, arguments)
+                return process.call(function, arguments, self._timeout)
+            except _StuckError:
+                self._own.process = None
+                raise WorkerError(f"it took longer than {self._timeout:g} s: raise --image-timeout") from None
             except _DiedError as death:
                 self._own.process = None
                 if self._interrupted:
@@ -91,6 +95,10 @@ class _DiedError(Exception):
     """A process ended in the middle of a call."""
 
 
+class _StuckError(Exception):
+    """A call took too long."""
+
+
 class _Process:
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
@@ -101,9 +109,12 @@ class _Process:
             self._process.start()
         other.close()
 
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float | None) -> Any:
         try:
             self._pipe.send((function, arguments))
+            if not self._pipe.poll(timeout):
+                self.end(at_once=True)
+                raise _StuckError
             returned, value = self._pipe.recv()
         except (EOFError, OSError):
             self._process.join(timeout=10)
@@ -145,6 +156,7 @@ def _serve(pipe: Connection) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):  # systemd and Slurm send SIGTERM to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the main process closed the pipe or died
         while True:
             function, arguments = pipe.recv()
@@ -156,6 +168,14 @@ def _serve(pipe: Connection) -> None:
             except Exception as error:  # not every exception survives pickling
                 answer = False, RuntimeError(f"{type(error).__name__}: {error}")
             pipe.send(answer)
+
+
+def _exit_with_parent() -> None:
+    """End this process when the main one dies, even in the middle of a call."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def processors() -> int:

@@ -99,6 +99,7 @@ VALUES = {
     "allow_unsupported": ("1", True),
     "batch_size": ("7", 7),
     "workers": ("3", 3),
+    "image_timeout": ("2.5", 2.5),
     "engine": ("ray", "ray"),
     "gpus_per_worker": ("0.5", 0.5),
 }

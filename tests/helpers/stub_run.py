@@ -22,7 +22,7 @@ DONE = Record(
 
 
 def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
-    return Run("vgg16", "none", "features.23", "cpu", len(results), already, iter(results))
+    return Run("vgg16", "none", "features.23", "cpu", len(results), already, (record for record in results))
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

@@ -154,7 +154,7 @@ def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
     assert (status, len(out)) == (1, 11), err
     failed = {record["input"]: record["error"] for record in records(cwd / "maps") if record["status"] == "failed"}
     assert set(failed) == {"photos/huge.png", "photos/broken.jpg"}
-    assert "was killed by SIGKILL, the second one to do so on this image" in failed["photos/huge.png"]
+    assert "was killed by SIGKILL, the second to die on this image" in failed["photos/huge.png"]
 
 
 @pytest.mark.slow

@@ -148,7 +148,7 @@ def test_a_worker_killed_in_the_middle(cwd: Path) -> None:
     victim = run.children()[0]
     os.kill(victim, signal.SIGKILL)
     assert run.wait() == 0
-    assert run.err.read_text() == f"Warning: worker process {victim} was killed by SIGKILL: its image is tried again\n"
+    assert run.err.read_text() == f"Warning: worker process {victim} was killed by SIGKILL; retrying its image\n"
     assert tree(maps) == expected
     assert [record["status"] for record in records(maps)] == ["done"] * 200
 

@@ -10,6 +10,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from runs import until
 
 from ebcli.errors import ImageError, WorkerError
 from ebcli.run.workers import Workers
@@ -65,15 +66,15 @@ def test_a_process_that_dies_is_named_and_its_call_made_again(tmp_path: Path) ->
         assert workers.submit(workers.call, die_at_first, tmp_path / "marker").result() == "alive"
         assert workers.submit(workers.call, os.getpid).result() != before
     assert [str(warning.message) for warning in caught] == [
-        f"worker process {before} was killed by SIGKILL: its image is tried again"
+        f"worker process {before} was killed by SIGKILL; retrying its image"
     ]
 
 
-@pytest.mark.parametrize(("how", "message"), [(-signal.SIGSEGV, "was killed by SIGSEGV"), (3, "ended with status 3")])
+@pytest.mark.parametrize(("how", "message"), [(-signal.SIGSEGV, "was killed by SIGSEGV"), (3, "exited with status 3")])
 def test_a_call_that_kills_twice_fails_and_the_next_one_does_not(how: int, message: str) -> None:
     with Workers(1) as workers, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with pytest.raises(WorkerError, match=rf"worker process \d+ {message}, the second one"):
+        with pytest.raises(WorkerError, match=rf"worker process \d+ {message}, the second to die"):
             workers.submit(workers.call, die, how).result()
         assert workers.submit(workers.call, abs, -1).result() == 1
 
@@ -114,3 +115,36 @@ def test_an_interrupt_is_for_the_main_process_alone() -> None:
         assert int(status["SigBlk"], 16) & 1 << (signal.SIGINT - 1)
         os.kill(worker, signal.SIGINT)
         assert workers.submit(workers.call, os.getpid).result() == worker
+
+
+def stop(_: object = None) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+@pytest.mark.parametrize(("function", "argument"), [(stop, None), (time.sleep, 600)])
+def test_a_call_that_takes_too_long_fails_and_its_process_is_replaced(function: object, argument: object) -> None:
+    with Workers(1, timeout=10) as workers:
+        first = workers.submit(workers.call, os.getpid).result()
+        with pytest.raises(WorkerError, match="longer than 10 s"):
+            workers.submit(workers.call, function, argument).result()
+        assert workers.submit(workers.call, os.getpid).result() != first
+    assert not multiprocessing.active_children()
+
+
+def hold(pids: Path) -> None:
+    """A main process whose worker is in the middle of a long call."""
+    with Workers(1) as workers:
+        pids.write_text(str(workers.submit(workers.call, os.getpid).result()))
+        workers.submit(workers.call, time.sleep, 600).result()
+
+
+def test_a_worker_in_the_middle_of_a_call_ends_with_its_killed_parent(tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    parent = multiprocessing.get_context("spawn").Process(target=hold, args=(pids,))
+    parent.start()
+    until(lambda: pids.is_file() and pids.read_text())
+    time.sleep(0.5)
+    parent.kill()
+    parent.join()
+    worker = Path("/proc", pids.read_text(), "stat")
+    until(lambda: not worker.exists() or worker.read_text().rpartition(")")[2].split()[0] == "Z")
