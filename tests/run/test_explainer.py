@@ -39,7 +39,7 @@ def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
     loaded.net.insert(3, Cosines())
     with pytest.raises(UnsupportedOpError, match="fft_fft2 in 3"):
         Explainer(plan())
-    with pytest.warns(UserWarning, match="ordinary gradients, not excitation, were used for fft_fft2 in 3"):
+    with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for fft_fft2 in 3"):
         network = Explainer(plan(allow_unsupported=True))
     with pytest.warns(UserWarning, match="fft_fft2"):
         assert np.isfinite(network.explain(IMAGES)[1].layers[0].maps).all()
@@ -62,7 +62,7 @@ def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> N
 def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "default_layer", lambda _: "2")
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
-    with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial extent.*, such as '2'"):
+    with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial dimensions.*, such as '2'"):
         Explainer(make_plan("a.jpg", layers=(flat,)))
 
 
