@@ -49,13 +49,13 @@ def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> N
     for module in loaded.net.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
             nn.init.constant_(module.bias, 0.5)
-    assert Explainer(plan()).explain(IMAGES)[0].layers[0].losses is None
-    network = Explainer(plan(explain_losses=True, targets=("0", "2")))
+    assert Explainer(plan()).explain(IMAGES)[0].layers[0].lost_mass is None
+    network = Explainer(plan(track_lost_mass=True, targets=("0", "2")))
     for explained in network.explain(IMAGES):
         (at,) = explained.layers
-        assert at.losses is not None
+        assert at.lost_mass is not None
         for k in (0, 1):
-            lost = sum(by_class[k] for by_class in at.losses.values())
+            lost = sum(by_class[k] for by_class in at.lost_mass.values())
             assert at.mass[k] + lost == pytest.approx(1, abs=1e-5)
 
 
@@ -67,8 +67,8 @@ def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytes
 
 
 def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
-    exact = Explainer(plan(targets=("3",), explain_losses=True)).explain(IMAGES)
-    network = Explainer(plan(targets=("3",), dtype="bfloat16", explain_losses=True))
+    exact = Explainer(plan(targets=("3",), track_lost_mass=True)).explain(IMAGES)
+    network = Explainer(plan(targets=("3",), dtype="bfloat16", track_lost_mass=True))
     assert {parameter.dtype for parameter in network.loaded.net.parameters()} == {torch.bfloat16}
     for coarse, fine in zip(network.explain(IMAGES), exact, strict=True):
         (one,), (other,) = coarse.layers, fine.layers
