@@ -102,4 +102,19 @@ _get, __dir__ = lazily(__name__, _HOME)
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return installed_version()
-    return _get(name)
+    value = _get(name)
+    if _HOME[name] == "ebcli.eb":
+        _show_in_notebooks()
+    return value
+
+
+def _show_in_notebooks() -> None:
+    """Let notebooks display results as maps; drawing is imported on first use."""
+    from ebcli.eb.result import ExcitationResult
+
+    def maps_as_png(result: ExcitationResult) -> bytes | None:
+        from ebcli.drawing.api import png
+
+        return png(result)
+
+    ExcitationResult._repr_png_ = maps_as_png  # type: ignore[attr-defined]

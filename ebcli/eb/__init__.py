@@ -1,11 +1,12 @@
-"""Excitation Backprop for PyTorch networks. Knows nothing of files, the command line or torchvision."""
+"""Excitation Backprop for PyTorch networks, independent of files, the command line and torchvision."""
 
-from ebcli.eb.backprop import ExcitationResult, excitation_backprop, layers_on_path
+from ebcli.eb.backprop import excitation_backprop, layers_on_path
 from ebcli.eb.check import check_rule
 from ebcli.eb.contributions import LinearMap
 from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
 from ebcli.eb.primitives import pass_through, shared, weighted_sum
 from ebcli.eb.registry import Call, rule, unregister
+from ebcli.eb.result import ExcitationResult
 from ebcli.imports import load_rules
 
 __all__ = [
@@ -26,4 +27,4 @@ __all__ = [
     "weighted_sum",
 ]
 
-load_rules()  # at the end, for plug-ins import what is above
+load_rules()  # last, because plug-ins import the names above

@@ -1,9 +1,8 @@
 """The autograd functions that every excitation rule is made of.
 
-Under an :class:`~ebcli.eb.mode.ExcitationMode` what autograd carries down is not a gradient but a probability
-P (Zhang et al. 2016, Eq. 4): the marginal winning probability of a neuron, or a signed difference of two such.
-`ctx` in a ``torch.autograd.Function`` *is* the ``grad_fn`` of its output, so what a node stores there can be
-read from the tensor it made; the rules for batch norm and ReLU fold themselves into a layer that way.
+In an :class:`~ebcli.eb.mode.ExcitationMode`, autograd propagates probabilities P instead of gradients (Zhang et al.
+2016, Eq. 4): marginal winning probabilities, or differences of two. `ctx` in a ``torch.autograd.Function`` *is* the
+``grad_fn`` of its output, so the `NodeFacts` stored there can be read from the output.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -24,13 +24,13 @@ _thread = threading.local()
 
 
 def is_quiet() -> bool:
-    """Whether this thread is inside a rule, where operations must reach PyTorch as they are."""
+    """Whether this thread is inside a rule, whose own operations the mode must not see."""
     return getattr(_thread, "quiet", False)
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the mode out of the operations that the rules themselves are made of."""
+    """Hide the operations that rules are made of from the mode."""
     before = is_quiet()
     _thread.quiet = True
     try:
@@ -40,39 +40,62 @@ def quiet() -> Iterator[None]:
 
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
-    """P / z, and 0 where z is exactly 0: no epsilon, so nothing leaks and small numbers are safe."""
+    """P / z, and 0 where z is exactly 0. No epsilon, so no probability leaks, however small the numbers."""
     return (P / z).masked_fill_(z == 0, 0)
 
 
-class PassThrough(Function):
-    """A neuron with one input hands all its probability to it: P(i) = P(n).
+@dataclass
+class NodeFacts:
+    """What a rule knows about the node it made.
 
-    That input, the signal, is the last of `operands`. Where the value was broadcast from it, the probabilities of
-    the copies add up. `compute` makes the value and may overwrite the first operand.
+    Attributes:
+        skipped: how many of its operands come before the signals.
+        contributions: what explains its neurons; None if it passes probability on unchanged.
+        site: the operation and its module, for messages.
+        nonnegative: its value is never negative.
+        keeps_zero: a zero stays zero.
+        gate: how clearly its value is meant to be a factor, see `pass_through`.
+        lineage: the layer it was folded into, and each operation folded in since.
+    """
+
+    skipped: int
+    contributions: Contributions | None = None
+    site: str = ""
+    nonnegative: bool = False
+    keeps_zero: bool = False
+    gate: int = 0
+    lineage: tuple[object, ...] = ()
+
+
+class PassThrough(Function):
+    """A neuron with a single input passes all its probability to it: P(i) = P(n).
+
+    That input, the signal, is the last of `operands`. If it was broadcast, the probabilities of its copies are
+    summed. `compute` returns the value and may overwrite the first operand.
     """
 
     @staticmethod
     def forward(ctx: Any, compute: Callable[[], Tensor], *operands: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
         ctx.shape = operands[-1].shape
-        ctx.others = len(operands) - 1
+        ctx.facts = NodeFacts(len(operands) - 1)
         return _value(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Tensor | None, ...]:
         with quiet():
-            return None, *[None] * ctx.others, None if P is None else P.sum_to_size(ctx.shape)
+            return None, *[None] * ctx.facts.skipped, None if P is None else P.sum_to_size(ctx.shape)
 
 
 class Contributions(ABC):
-    """What explains the neurons of one layer: Z, the sum of their inputs' excitatory contributions, max(s z, 0).
+    """What explains the neurons of one layer: the excitatory contributions max(s z, 0) of their inputs.
 
     Attributes:
-        dual: what explains the neurons' duals, whose probability is subtracted (Eq. 8), as for the units of the
-            classes; None for all others.
+        dual: the contributions to the neurons' duals, whose probability is subtracted (Eq. 8). Only the units of the
+            classes have duals.
         feeds_inactive: whether probability may arrive at neurons whose value is zero.
-        parts, z: what normalizer() found, where it was kept.
+        parts, z: the result of normalizer(), if it was kept.
     """
 
     dual: Contributions | None = None
@@ -82,31 +105,31 @@ class Contributions(ABC):
 
     @abstractmethod
     def of_dual(self) -> Contributions:
-        """What explains the neurons' duals, whose weights are the negated weights (Eq. 6)."""
+        """The contributions to the neurons' duals, which have negated weights (Eq. 6)."""
 
     @abstractmethod
     def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The signals in parts, none of them ever below zero, and Z."""
+        """The signals split into non-negative parts, and the normalizer Z, the sum of all contributions."""
 
     @abstractmethod
     def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
-        """What each signal gets of P."""
+        """Each signal's share of P."""
 
     @abstractmethod
     def unexplained(self, z: Tensor) -> Tensor:
-        """Whether probability could be lost, as a boolean (): at a neuron to which nothing contributes."""
+        """A boolean (): whether probability may arrive at a neuron to which no input contributes, and be lost."""
 
     @property
     def normalizes_in_backward(self) -> bool:
-        """Whether shares() of a single prior finds and keeps Z, too, in less time than prepare() takes."""
+        """Whether shares() of a single prior computes and keeps Z faster than prepare() does."""
         return False
 
     def prepare(self, *signals: Tensor) -> None:
-        """Find and keep Z, for several priors at once or to go down again."""
+        """Compute and keep Z, for several priors or several backward passes."""
         self.parts, self.z = self.normalizer(*signals)
 
     def shares(self, *operands: Tensor) -> list[Tensor]:
-        """From the signals and P, what each signal gets."""
+        """Each signal's share of P, the last operand."""
         *signals, P = operands
         if self.parts is None or self.z is None:
             return self.redistribute(*self.normalizer(*signals), P)
@@ -114,10 +137,10 @@ class Contributions(ABC):
 
 
 class Excitation(Function):
-    """Eq. 4 and 10: a neuron hands its probability to its inputs in proportion to their contributions.
+    """Eq. 4 and 10: a neuron splits its probability among its inputs in proportion to their contributions.
 
-    The signals are the last of `operands`; `saved` holds what they were where `compute`, which makes the value,
-    overwrites the first operand, else it is None.
+    `operands` ends with the signals; `skipped` operands come before them. If `compute`, which returns the value,
+    overwrites the first operand, `saved` holds the signals' earlier values; otherwise it is None.
     """
 
     @staticmethod
@@ -126,21 +149,21 @@ class Excitation(Function):
         compute: Callable[[], Tensor],
         contributions: Contributions,
         saved: tuple[Tensor, ...] | None,
-        others: int,
+        skipped: int,
         *operands: Tensor,
     ) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*(saved or operands[others:]))
-        ctx.contributions, ctx.others = contributions, others
+        ctx.save_for_backward(*(saved or operands[skipped:]))
+        ctx.facts = NodeFacts(skipped, contributions)
         return _value(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Tensor | None, ...]:
-        rest = [None] * (4 + ctx.others)
+        rest = [None] * (4 + ctx.facts.skipped)
         if P is None:
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
-        contributions, signals = ctx.contributions, _saved(ctx)
+        contributions, signals = ctx.facts.contributions, _saved(ctx)
         with quiet():
             shares = contributions.shares(*signals, P)
             if contributions.dual is not None:
@@ -150,21 +173,21 @@ class Excitation(Function):
 
 
 def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:
-    """The operation's value; autograd must be told if the operand was overwritten with it."""
+    """The operation's value. Tells autograd if the operand was overwritten with it."""
     version = operand._version
     value = compute()
     if operand._version != version:
         ctx.mark_dirty(operand)
         return value
-    # an operand returned as it is (dropout, evaluating) would become a view that later may not be overwritten
+    # an operand returned unchanged (dropout in evaluation mode) would become a view that must not be overwritten
     return value.detach()
 
 
 def _saved(ctx: Any) -> tuple[Tensor, ...]:
     try:
         return ctx.saved_tensors
-    except RuntimeError as error:  # autograd's own check of versions, which cannot name the layer
+    except RuntimeError as error:  # autograd's version check, which cannot name the layer
         raise EbcliError(
-            f"an input of {getattr(ctx, 'site', 'a layer')} was overwritten in place after it had been read; "
-            "make that operation out of place"
+            f"an input of {ctx.facts.site or 'a layer'} was modified in place after the layer read it: make that "
+            "operation out of place"
         ) from error

@@ -1,4 +1,4 @@
-"""Where a forward pass is cut: the layers that probability is handed down to."""
+"""The layers at which a forward pass is cut to read their relevance."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from ebcli.eb import graph
-from ebcli.eb.autograd import Excitation, PassThrough, quiet
+from ebcli.eb.autograd import PassThrough, quiet
+from ebcli.eb.graph import contributions_of
 from ebcli.eb.primitives import carries_signal, mark_bypass, tensors_in
 from ebcli.errors import LayerError, closest
 
@@ -28,8 +28,8 @@ class Cut:
 
     Attributes:
         name: the layer's name; None for the network's input.
-        edge: where probability arrives that comes down to it.
-        value: its output; what follows may have overwritten it, so that only its shape and type count.
+        edge: where the layer's probability arrives.
+        value: its output. Later operations may have overwritten it, so only its shape and type are valid.
     """
 
     name: str | None
@@ -38,15 +38,15 @@ class Cut:
 
     @property
     def label(self) -> str:
-        """What to call it in messages."""
+        """The layer's name in messages."""
         return _label(self.name)
 
 
 class Capture(ExitStack):
-    """Notes where probability arrives at each of some layers, in one forward pass.
+    """Forward hooks that record where probability arrives at each of several layers.
 
-    A layer whose output does not come from another one of them starts the signal: its output becomes a leaf, and the
-    network runs plainly up to there.
+    A layer whose output does not depend on another of them starts the signal: its output becomes a leaf of the graph,
+    and everything before it runs without autograd.
     """
 
     def __init__(self, net: nn.Module, layers: Sequence[LayerChoice]) -> None:
@@ -60,7 +60,7 @@ class Capture(ExitStack):
                 self.callback(module.register_forward_hook(partial(self._output, i)).remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
-        """What to give the network for `inputs`."""
+        """The tensor to call the network with."""
         inputs = inputs.detach()
         for i, name in enumerate(self._names):
             if name is None:
@@ -68,26 +68,26 @@ class Capture(ExitStack):
         return inputs if None in self._names else mark_bypass(inputs)
 
     def cuts(self) -> list[Cut]:
-        """The layers, in their order. Raises LayerError for one that was not called exactly once."""
+        """The layers, in order. Raises LayerError if one was not called."""
         for i, name in enumerate(self._names):
             if i not in self._cuts:
-                raise LayerError(f"{_label(name)} was not called in the forward pass")
+                raise LayerError(f"{_label(name)} was not called during the forward pass")
         return [self._cuts[i] for i in range(len(self._names))]
 
-    def _cut(self, i: int, value: Tensor, is_handed_on: bool = False) -> Tensor:
+    def _cut(self, i: int, value: Tensor, is_operand: bool = False) -> Tensor:
         label = _label(self._names[i])
         if i in self._cuts:
             raise LayerError(
-                f"{label} is called more than once in the forward pass: choose a layer that is called once"
+                f"{label} is called more than once during the forward pass: choose a layer that is called once"
             )
         if not value.is_floating_point():
-            raise LayerError(f"{label} is {value.dtype}, but probability goes down to floating-point values only")
+            raise LayerError(f"{label} has dtype {value.dtype}, but only floating-point tensors have relevance")
         with quiet():
             if not carries_signal(value):
                 value = _start(value)
-            elif is_handed_on or value._is_view() or not graph.is_made_by(value.grad_fn, Excitation):
-                # A node of its own, to which nothing but this layer's readers hands probability. What a layer with
-                # weights has made has one, and batch norm and ReLU could not be folded into a copy.
+            elif is_operand or value._is_view() or contributions_of(value.grad_fn) is None:
+                # A node that only this layer's readers pass probability to. The output of a layer with weights has
+                # one already, and batch norm and ReLU cannot be folded into a copy.
                 value = value.clone()
             self._cuts[i] = Cut(self._names[i], get_gradient_edge(value), value.detach())
         return value
@@ -97,25 +97,25 @@ class Capture(ExitStack):
             return output  # another thread's forward pass
 
         def cut(value: Tensor) -> Tensor:
-            return self._cut(i, value, is_handed_on=any(value is given for given in tensors_in(args)))
+            return self._cut(i, value, is_operand=any(value is given for given in tensors_in(args)))
 
         if isinstance(output, Tensor):
             return cut(output)
         tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
         if len(tensors) != 1:
             raise LayerError(
-                f"{_label(self._names[i])} has no single tensor for an output but a {type(output).__name__} of "
-                f"{len(tensors)}: choose a layer inside or after it"
+                f"{_label(self._names[i])} returns a {type(output).__name__} with {len(tensors)} floating-point "
+                "tensors, not a single one: choose a layer inside or after it"
             )
         return _replaced(output, tensors[0], cut(dict(_items(output))[tensors[0]]))
 
 
 def _start(value: Tensor) -> Tensor:
     leaf = value.detach().requires_grad_()
-    torch.set_grad_enabled(True)  # from here on up; the caller's no_grad() ends it
-    # a copy, for what follows may work in place, which a leaf does not allow; and the rules ask what made it
+    torch.set_grad_enabled(True)  # until the caller's no_grad() ends
+    # a copy, because leaves must not be modified in place
     copied: Tensor = PassThrough.apply(leaf.clone, leaf)
-    copied.grad_fn.nonnegative = not (value.is_meta or bool((value < 0).any()))  # type: ignore[union-attr]
+    copied.grad_fn.facts.nonnegative = not (value.is_meta or bool((value < 0).any()))  # type: ignore[union-attr]
     return copied
 
 
@@ -124,12 +124,12 @@ def _label(name: str | None) -> str:
 
 
 def single_tensor(output: Any, what: str) -> Tensor:
-    """The one floating-point tensor in a module's output."""
+    """The first floating-point tensor in a module's output."""
     if isinstance(output, Tensor):
         return output
     tensors = [item for _, item in _items(output) if isinstance(item, Tensor) and item.is_floating_point()]
     if not tensors:
-        raise LayerError(f"{what} holds no tensor, but a {type(output).__name__}")
+        raise LayerError(f"{what} must contain a floating-point tensor, but it is a {type(output).__name__}")
     return tensors[0]
 
 
@@ -139,18 +139,18 @@ def _items(output: Any) -> list[tuple[Any, Any]]:
     return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
 
 
-def _replaced(output: Any, place: Any, value: Tensor) -> Any:
-    """The same container with another value in one place."""
+def _replaced(output: Any, key: Any, value: Tensor) -> Any:
+    """A copy of a container with one item replaced."""
     if isinstance(output, tuple):
-        items = [value if i == place else item for i, item in enumerate(output)]
+        items = [value if i == key else item for i, item in enumerate(output)]
         return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
     output = copy.copy(output)
-    output[place] = value
+    output[key] = value
     return output
 
 
 def _find(net: nn.Module, layer: LayerChoice) -> tuple[str | None, nn.Module | None]:
-    """A layer's name and module, given either."""
+    """A layer's name and module, from either."""
     if layer is None:
         return None, None
     modules = dict(net.named_modules(remove_duplicate=False))
@@ -161,7 +161,7 @@ def _find(net: nn.Module, layer: LayerChoice) -> tuple[str | None, nn.Module | N
         raise LayerError(f"this {type(layer).__name__} is not a module of the network")
     if not layer or layer not in modules:
         if layer == "input":
-            raise LayerError("the network has no layer 'input': the input itself is layer=None")
+            raise LayerError("the network has no layer 'input': use layer=None for the input")
         hint = closest(layer, filter(None, modules))
         raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
     return layer, modules[layer]

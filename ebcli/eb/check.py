@@ -1,4 +1,4 @@
-"""check_rule(): an operation's excitation rule against the definition, as ``gradcheck`` does for gradients."""
+"""check_rule(): compares an excitation rule with the definition, as ``gradcheck`` does for gradients."""
 
 from __future__ import annotations
 
@@ -27,37 +27,36 @@ def check_rule(
     tolerance: float = 1e-6,
     raise_exception: bool = True,
 ) -> bool:
-    """Compare what an ExcitationMode hands down through `fn` with the definition, built from `fn`'s values alone.
+    """Compare the excitation rule of an operation with the definition, built from the operation's values alone.
 
-    The Jacobian J at the inputs a, by central differences, gives the contributions z_ni = a_i J_ni, and for each
-    output n with the response y_n
+    The Jacobian J at the inputs a, by central differences, gives the contributions z_ni = a_i J_ni. The shares of an
+    output n with response y_n are
 
         P(i | n) = max(s_n z_ni, 0) / sum_k max(s_n z_nk, 0)          (Zhang et al. 2016, Eq. 4)
 
-    with s_n the sign of y_n, or, for a layer with weights as the classifier, +1 for the class and -1 for its dual
-    (Eq. 6 to 8). An output that depends on a single input hands it all, unless the two are related as by a weight
-    and a bias. An output of exactly 0 explains nothing and is left out.
+    where s_n is the sign of y_n or, for a layer with weights as the classifier, +1 for the class and -1 for its dual
+    (Eq. 6 to 8). An output that depends on a single input passes everything to it, unless the two are related by a
+    weight and a bias. Outputs of exactly 0 are not compared.
 
-    All of that is compared for the inputs as they are, for some of them zero, for non-negative ones that come out
-    of a ReLU, with a ReLU on top, for non-contiguous memory, for targets one by one and all together, in float32
-    and, where `fn` has them, in bfloat16 and float16. Values must be the same to the bit with and without the mode.
+    The comparison covers the inputs as given, with some zeros, non-negative, and behind a ReLU; the operation below a
+    ReLU and below a batch norm; non-contiguous memory; single and batched targets; and float32, bfloat16 and float16
+    where `fn` supports them. Values must be bit-identical with and without the mode.
 
     Args:
-        fn: the operation, whose value is a tensor or a tuple of tensors. A module is put in evaluation mode and
-            tried in other precisions too; a function is where it takes them.
-        inputs: its arguments. Those that require grad carry the signal, as many small ones as there are; other
-            floating-point tensors are constants. All are used in float64, so they may be of any precision.
-        passes_through: the operation is a norm, a scale with a shift or a gate, which by convention hands each
-            output's probability to the input in the same place, whatever its Jacobian.
-        tolerance: the greatest difference allowed, of shares between 0 and 1, in float64.
-        raise_exception: raise if the rule is wrong, rather than return False.
+        fn: the operation, which returns a tensor or a tuple of tensors. Modules are put in evaluation mode.
+        inputs: its arguments. Tensors that require grad carry the signal and should be small; other floating-point
+            tensors are constants. All are converted to float64.
+        passes_through: the operation is a norm, an affine scale or a gate, which by convention passes each output's
+            probability to the input at the same position, whatever its Jacobian.
+        tolerance: the largest difference allowed between shares, in float64.
+        raise_exception: raise if the rule is wrong, instead of returning False.
 
     Returns:
-        True if all is right.
+        True if the rule is right.
 
     Raises:
-        RuleError: it is not; the message tells which case, output, input and element, what was expected and what
-            was found.
+        RuleError: the rule is wrong; the message names the case, output, input and element, the expected and the
+            actual share.
         UnsupportedOpError: an operation in `fn` has no rule.
         ValueError: no input requires grad, or `passes_through` does not fit the shapes.
 
@@ -69,11 +68,11 @@ def check_rule(
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not any(map(carries_signal, given)):
-        raise ValueError("no input requires grad: call requires_grad_() on those that carry the signal")
+        raise ValueError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
     base = Arguments(tuple(given)).to(torch.float64)
     size = sum(base.values[k].numel() for k in base.signals)
     if not 0 < size <= _LARGEST:
-        raise ValueError(f"the signal has {size} elements, and each is moved one by one: give 1 to {_LARGEST}")
+        raise ValueError(f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}")
     try:
         _check(Operation(fn, passes_through, tolerance).to(torch.float64), base)
     except RuleError:
@@ -83,12 +82,12 @@ def check_rule(
     return True
 
 
-def _check(subject: Operation, base: Arguments) -> None:
+def _check(operation: Operation, base: Arguments) -> None:
     try:
-        subject.plain(base.fresh())
+        operation.plain(base.fresh())
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise RuleError(f"{subject.name} does not take float64 inputs ({reason}): give constants as inputs") from error
+        raise RuleError(f"{operation.name} fails with float64 inputs ({reason}): pass constants as inputs") from error
     generator = torch.Generator().manual_seed(0)
 
     def some_zero(value: Tensor) -> Tensor:
@@ -99,30 +98,30 @@ def _check(subject: Operation, base: Arguments) -> None:
         "with non-negative inputs": base.map(torch.abs),
         "with some inputs zero": base.map(some_zero),
     }.items():
-        definition = Definition(subject, arguments)
-        _compare(subject, definition, title or "as given", arguments)
-        _compare(subject, definition, f"{title} as the classifier".strip(), arguments, classifier=True)
-        _compare(subject, definition, f"{title} contrastive".strip(), arguments, contrast=True)
-        _compare(subject, definition, f"{title} with a ReLU on top".strip(), arguments, rectified=True)
-        _compare(subject, definition, f"{title} with a batch norm on top".strip(), arguments, normed=True)
+        definition = Definition(operation, arguments)
+        _compare(operation, definition, title or "as given", arguments)
+        _compare(operation, definition, f"{title} as the classifier".strip(), arguments, classifier=True)
+        _compare(operation, definition, f"{title} contrastive".strip(), arguments, contrast=True)
+        _compare(operation, definition, f"{title} with a ReLU on top".strip(), arguments, rectified=True)
+        _compare(operation, definition, f"{title} with a batch norm on top".strip(), arguments, normed=True)
         if title:
             continue
-        _compare(subject, definition, "with non-contiguous inputs", arguments.map(_non_contiguous))
-        _compare(subject, definition, "with one target at a time", arguments, one_by_one=True)
+        _compare(operation, definition, "with non-contiguous inputs", arguments.map(_non_contiguous))
+        _compare(operation, definition, "with one target at a time", arguments, one_by_one=True)
     rectified = base.map(lambda value: value.clamp(min=0))
-    _compare(subject, Definition(subject, rectified), "behind a ReLU", base, behind_relu=True)
+    _compare(operation, Definition(operation, rectified), "behind a ReLU", base, behind_relu=True)
     for dtype, coarse in {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}.items():
-        rounded, other = base.to(dtype), subject.to(dtype)
+        rounded, other = base.to(dtype), operation.to(dtype)
         try:
             other.plain(rounded.fresh())
-        except RuntimeError:  # the operation itself has no such precision
+        except RuntimeError:  # the operation does not support this dtype
             continue
         definition = Definition(other.to(torch.float64), rounded.to(torch.float64))
         _compare(other, definition, f"in {str(dtype).removeprefix('torch.')}", rounded, coarse=coarse)
 
 
 def _compare(
-    subject: Operation,
+    operation: Operation,
     definition: Definition,
     title: str,
     arguments: Arguments,
@@ -135,13 +134,13 @@ def _compare(
     one_by_one: bool = False,
     coarse: float | None = None,
 ) -> None:
-    """Raise RuleError where the mode hands down something else than the definition says."""
+    """Raise RuleError where the shares in the mode differ from the definition's."""
     leaves = [arguments.values[k].detach().requires_grad_() for k in arguments.signals]
     values = arguments.fresh()
     with ExcitationMode() as mode:
         for k, leaf in zip(arguments.signals, leaves, strict=True):
             values[k] = F.relu(leaf) if behind_relu else leaf.clone()  # fn may work in place
-        outputs = tops = _run(subject, title, values, mode)
+        outputs = tops = _run(operation, title, values, mode)
         mean = torch.zeros(())
         if normed and not _can_be_normed(outputs):
             return
@@ -149,18 +148,18 @@ def _compare(
             tops, mean = _batch_norm(outputs[0])
         elif rectified:
             tops = [F.relu(output) for output in outputs]
-    plain = subject.plain((arguments.map(F.relu) if behind_relu else arguments).fresh())
-    at_zero = subject.plain(arguments.map(torch.zeros_like).fresh())
-    _check_values(f"the rule for {subject.name}", title, outputs, plain, at_zero)
+    plain = operation.plain((arguments.map(F.relu) if behind_relu else arguments).fresh())
+    at_zero = operation.plain(arguments.map(torch.zeros_like).fresh())
+    _check_values(f"the rule for {operation.name}", title, outputs, plain, at_zero)
     layers = graph.weighted_below([output.grad_fn for output in tops])
     if not layers and (classifier or contrast):
         return
     for node in layers:
-        node.contributions.dual = node.contributions.of_dual() if contrast else None
+        node.facts.contributions.dual = node.facts.contributions.of_dual() if contrast else None
         if not (classifier or contrast):
-            node.contributions.sign = None  # as if another layer were above
+            node.facts.contributions.sign = None  # as if another layer followed
 
-    # where there is a batch norm, its responses are gamma (y - mean), its weights gamma W
+    # below a batch norm, the responses are gamma (y - mean) and the weights gamma W
     sign = (definition.response - mean).sign()
     explains = (sign != 0) & definition.response.isfinite()
     if coarse is not None:
@@ -173,52 +172,53 @@ def _compare(
     if contrast:
         expected = expected - definition.shares(-sign)
         explains = explains & ~definition.single.any(1)
-    found = _handed_down(tops, leaves, one_by_one).to(torch.float64)
-    wrong = ~((found - expected).abs() <= (subject.tolerance if coarse is None else coarse))  # also where it is NaN
+    found = _actual_shares(tops, leaves, one_by_one).to(torch.float64)
+    wrong = ~((found - expected).abs() <= (operation.tolerance if coarse is None else coarse))  # true for NaN, too
     wrong &= explains[:, None]
     if wrong.any():
         worst = (found - expected).abs().nan_to_num(torch.inf).where(wrong, 0).flatten().argmax()
         n, i = divmod(int(worst), expected.shape[1])
         raise RuleError(
-            f"the rule for {subject.name} disagrees with the definition ({title}):\n"
-            f"  {_place('output', outputs, n)}, of value {float(definition.response[n]):.6g},\n"
-            f"  hands {_place('input', leaves, i)}\n"
-            f"  {float(found[n, i]):.6g} of its probability, expected {float(expected[n, i]):.6g};\n"
-            f"  to all inputs together {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
-            f"  ({int(wrong.sum())} of {wrong.numel()} shares differ)"
+            f"the rule for {operation.name} disagrees with the definition ({title}):\n"
+            f"  {_position('output', outputs, n)}, value {float(definition.response[n]):.6g}\n"
+            f"  {_position('input', leaves, i)}\n"
+            f"  share: {float(found[n, i]):.6g}, expected {float(expected[n, i]):.6g}\n"
+            f"  sum of all shares: {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
+            f"  {int(wrong.sum())} of {wrong.numel()} shares differ"
         )
 
 
 def _is_input(node: Any) -> bool:
-    """Whether nothing but the copy of a signal, or the ReLU it is behind, lies below."""
+    """Whether `node` is the copy of a signal or the ReLU behind which it was put."""
     return all(parent.name().endswith("AccumulateGrad") for parent in graph.parents(node))
 
 
-def _run(subject: Operation, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
-    """The values within the mode, where an exception is the rule's."""
+def _run(operation: Operation, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
+    """The outputs in the mode. Exceptions are the rule's fault."""
     try:
-        outputs = floating(subject.fn(*values))
+        outputs = floating(operation.fn(*values))
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise RuleError(f"the rule for {subject.name} failed ({title}): {type(error).__name__}: {reason}") from error
-    sites = [site for output in outputs for site in graph.unexplained(output)]
+        raise RuleError(f"the rule for {operation.name} failed ({title}): {type(error).__name__}: {reason}") from error
+    sites = [site for output in outputs for site in graph.BackwardGraph(output).sites]
     if sites:
         mode.refuse(sites)
     return outputs
 
 
 def _can_be_normed(outputs: Sequence[Tensor]) -> bool:
-    """Whether a batch norm would be folded into what made the value: a layer with nothing folded in yet."""
+    """Whether the output is that of a layer into which a batch norm would be folded."""
     if len(outputs) != 1 or outputs[0].ndim < 2:
         return False
     node: Any = outputs[0].grad_fn
-    if graph.weighted_below([node]) != [node] or not isinstance(node.contributions, WeightedSum):
+    layer = graph.contributions_of(node)
+    if graph.weighted_below([node]) != [node] or not isinstance(layer, WeightedSum):
         return False
-    return not node.contributions.rectified and node.contributions.linear.orientation is None
+    return not layer.rectified and layer.linear.orientation is None
 
 
 def _batch_norm(output: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The output through a batch norm, with scales of both signs and means that turn some responses; and its means."""
+    """The output of a batch norm with scales of both signs and means that flip some responses, and these means."""
     channels = torch.arange(output.shape[1])
     spread = output.detach().std().nan_to_num(1.0)
     gamma, mean = (1.5 - 3.0 * (channels % 2)).to(output), ((channels % 3 - 1) * spread / 2).to(output)
@@ -230,20 +230,24 @@ def _check_values(
     rule: str, title: str, outputs: Sequence[Tensor], plain: Sequence[Tensor], at_zero: Sequence[Tensor]
 ) -> None:
     if len(plain) != len(outputs) or not all(map(_same_bits, plain, outputs)):
-        raise RuleError(f"{rule} changes its value ({title})")
+        raise RuleError(f"{rule} changes the value ({title})")
     if not any(map(carries_signal, outputs)):
-        raise RuleError(f"{rule} cuts the signal: its value has no grad_fn ({title})")
+        raise RuleError(f"{rule} cuts the signal: the value has no grad_fn ({title})")
     for output in outputs:
         node: Any = output.grad_fn
         alone = node is not None and all(_is_input(parent) for parent in graph.parents(node))
-        if alone and getattr(node, "keeps_zero", False) and any(value.nan_to_num().any() for value in at_zero):
-            raise RuleError(f"{rule} promises to keep zero, and it does not ({title})")
+        if (
+            alone
+            and getattr(graph.facts(node), "keeps_zero", False)
+            and any(value.nan_to_num().any() for value in at_zero)
+        ):
+            raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
     if any(graph.is_nonnegative(output) and (output < 0).any() for output in outputs):
-        raise RuleError(f"{rule} calls its value non-negative, and it is not ({title})")
+        raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
 
-def _handed_down(tops: Sequence[Tensor], leaves: Sequence[Tensor], one_by_one: bool) -> Tensor:
-    """What each output hands to each input: (N, inputs)."""
+def _actual_shares(tops: Sequence[Tensor], leaves: Sequence[Tensor], one_by_one: bool) -> Tensor:
+    """Each output's share for each input in the mode: (N, inputs)."""
     sizes = [top.numel() for top in tops]
     priors = [
         part.reshape(-1, *top.shape).to(top)
@@ -277,8 +281,8 @@ def _handed_down(tops: Sequence[Tensor], leaves: Sequence[Tensor], one_by_one: b
     )
 
 
-def _place(what: str, tensors: Sequence[Tensor], flat: int) -> str:
-    """``input 1, element (0, 2)`` for a place counted through all tensors."""
+def _position(what: str, tensors: Sequence[Tensor], flat: int) -> str:
+    """``input 1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
     for number, tensor in enumerate(tensors):
         if flat < tensor.numel():
             where = tuple(int(at) for at in torch.unravel_index(torch.tensor(flat), tensor.shape))
@@ -292,6 +296,6 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def _non_contiguous(value: Tensor) -> Tensor:
-    """The same values with the axes' order in memory reversed."""
+    """The same values with reversed strides."""
     backwards = tuple(reversed(range(value.ndim)))
     return value.permute(backwards).contiguous().permute(backwards)

@@ -1,4 +1,4 @@
-"""Weighted sums: linear maps with the sign of their weights, and the rule that follows a response's sign."""
+"""Contributions to weighted sums and to residual sums, with the sign of the response they explain."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from torch.nn import functional as F
 from ebcli.eb.autograd import Contributions, ratio
 from ebcli.errors import EbcliError
 
-_LARGE = 1 << 22  # weights; below, one block is as good as many
+_LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
 
 
 @dataclass(frozen=True)
 class LinearMap:
-    """A linear map a -> W a, without bias, whose weights can be told apart by sign.
+    """A linear map a -> W a, without bias, whose weights can be split by sign.
 
     Attributes:
-        apply: (signal, weight) -> sum, linear in both; (signal) -> sum where there is no weight.
-        weight: W; None where the weights are fixed and never negative, as in average pooling.
-        per_output: (C,) -> a tensor that multiplies W, output channel by output channel; None where outputs have
-            no channels, so that batch norm cannot be folded in.
-        orientation: -1, 0 or +1 for each weight, broadcast: the sign of the scale in a batch norm that follows.
+        apply: (signal, weight) -> sum, linear in both; (signal) -> sum if `weight` is None.
+        weight: W; None if the weights are fixed and non-negative, as in average pooling.
+        per_output: (C,) -> a tensor that scales W per output channel when multiplied with it; None if the outputs
+            have no channel axis.
+        orientation: -1, 0 or +1 for each weight, broadcastable: the sign of the scale in a folded batch norm.
             None means +1 everywhere.
 
     Examples:
@@ -43,12 +43,12 @@ class LinearMap:
     orientation: Tensor | None = None
 
     def scaled(self, gamma: Tensor) -> LinearMap:
-        """This map followed by a scale for each output channel, gamma (C,), of which only the sign matters."""
+        """This map with its output channels scaled by gamma (C,), of which only the sign matters."""
         assert self.per_output is not None
         return replace(self, orientation=self.per_output(gamma.detach().sign()))
 
     def oriented(self, *block: slice) -> Tensor:
-        """W as its neurons see it, or a block of it: some of its rows, some of its columns."""
+        """W times its orientation, or a block of its rows and columns."""
         assert self.weight is not None
         weight = self.weight.detach()[block]
         return weight if self.orientation is None else weight * self.orientation[block[:1]]
@@ -57,7 +57,7 @@ class LinearMap:
         """max(W, 0) and, if `both`, max(-W, 0)."""
         weight = self.oriented()
         positive = weight.clamp(min=0)
-        return (positive, positive - weight) if both else (positive,)  # exactly: one of the two is zero
+        return (positive, positive - weight) if both else (positive,)  # exact, because one of the two is zero
 
 
 class WeightedSum(Contributions):
@@ -65,12 +65,12 @@ class WeightedSum(Contributions):
 
     Attributes:
         linear: the map W.
-        signal_is_nonnegative: no a_k is ever below zero.
-        rectified: a ReLU follows, so a positive response is an active neuron and any other a silent one. Silent
-            neurons get no probability, and s = +1 serves for all, unless `feeds_inactive`.
-        feeds_inactive: something above hands probability to neurons whatever their value (batch norm's shift).
-        sign: s for all neurons, whatever their response: +1 for the unit of a class, -1 for its dual (Eq. 6).
-            None, as for every layer below the classifier, follows the sign of each response.
+        signal_is_nonnegative: no a_k is negative.
+        rectified: a ReLU follows, so neurons with a response of 0 or less are inactive. They get no probability, and
+            s = +1 holds for all others, unless `feeds_inactive`.
+        feeds_inactive: a later operation passes probability to inactive neurons too (batch norm's shift).
+        sign: s of all neurons, whatever their response: +1 for the unit of a class, -1 for its dual (Eq. 6).
+            None, for every layer below the classifier: s is the sign of the neuron's response.
     """
 
     def __init__(self, linear: LinearMap, *, signal_is_nonnegative: bool, rectified: bool = False) -> None:
@@ -78,7 +78,7 @@ class WeightedSum(Contributions):
         self.signal_is_nonnegative = signal_is_nonnegative
         self.rectified = rectified
         self.sign: int | None = None if linear.weight is None else 1
-        self.is_turned = False  # the response followed is a batch norm's, its sign turned back
+        self.is_turned = False  # the response is a batch norm's with its sign flipped back
         self._response: Tensor | None = None
         self._version = 0
         self._site = ""
@@ -94,11 +94,11 @@ class WeightedSum(Contributions):
         return dual
 
     def follow(self, response: Tensor, site: str) -> None:
-        """Set y, whose sign is followed; `site` names the layer in an error."""
+        """Set the response y. `site` names the layer in errors."""
         self._response, self._version, self._site = response.detach(), response._version, site
 
     def freeze(self) -> None:
-        """Keep the signs as they are now, because y is about to be overwritten."""
+        """Keep the current signs of y, which is about to be overwritten."""
         if self._response is not None and self._response.is_floating_point():
             self.follow(self._response.sign().to(torch.int8), self._site)
 
@@ -108,7 +108,7 @@ class WeightedSum(Contributions):
             return parts, self._total(parts)
 
     def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
-        """P_in = a * (dZ/da)^T (P / Z), the whole-layer form of Eq. 10; Z is linear in each part of a."""
+        """P_in = a * (dZ/da)^T (P / Z), Eq. 10 for a whole layer; Z is linear in each part of a."""
 
         def slopes(quotient: Tensor) -> tuple[Tensor, ...]:
             return torch.autograd.grad(z, parts, quotient, retain_graph=self.z is not None)
@@ -120,9 +120,9 @@ class WeightedSum(Contributions):
         return [(_of_parts(parts, [s.float() for s in slopes(ratio(quotient, scale).half())]) * scale).half()]
 
     def _total(self, parts: list[Tensor]) -> Tensor:
-        """Z, of the signal's parts."""
+        """Z, from the parts of the signal."""
         signs = self._signs()
-        if self.linear.weight is None:  # no weight is negative
+        if self.linear.weight is None:  # all weights are non-negative
 
             def of(sign: int) -> Tensor:
                 return self.linear.apply(parts[0 if sign > 0 else 1])
@@ -140,11 +140,11 @@ class WeightedSum(Contributions):
         return total
 
     def _parts(self, signal: Tensor) -> list[Tensor]:
-        """a+, and a- where there may be one."""
+        """a+, and a- unless the signal is non-negative."""
         return [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
 
     def _signs(self) -> int | Tensor:
-        """s of all neurons, or a tensor of which only the signs matter."""
+        """s of all neurons, or a tensor whose signs are s."""
         if self.sign is not None:
             return self.sign
         if (self.rectified and not self.feeds_inactive) or self._is_nonnegative():
@@ -153,12 +153,12 @@ class WeightedSum(Contributions):
         return torch.where(response > 0, 1, -1) if self.rectified else response
 
     def _is_nonnegative(self) -> bool:
-        """Whether no response can be below zero."""
+        """Whether all responses are non-negative."""
         return self.linear.weight is None and self.signal_is_nonnegative
 
     def unexplained(self, z: Tensor) -> Tensor:
         nothing = z == 0
-        if self.sign is None and not self.feeds_inactive:  # where the response is zero, nothing arrives
+        if self.sign is None and not self.feeds_inactive:  # no probability arrives at zeros
             nothing &= False if self._is_nonnegative() else self._signed_response() != 0
         return nothing.any()
 
@@ -179,9 +179,9 @@ class WeightedSum(Contributions):
         return [self._share_by_rows(signal, P) if self.z is None else self._share_by_columns(signal, P, self.z)]
 
     def _is_large(self) -> bool:
-        """Whether W is a matrix that takes longer to read than to multiply by.
+        """Whether W is a matrix that takes longer to read than to multiply with.
 
-        It is then walked in blocks, whose W+ and W- never leave the processor's cache.
+        It is then processed in blocks, whose W+ and W- stay in the processor's cache.
         """
         weight = self.linear.weight
         if self.linear.apply is not F.linear or weight is None or weight.is_cuda or weight.dtype == torch.float16:
@@ -189,7 +189,7 @@ class WeightedSum(Contributions):
         return weight.numel() >= _LARGE
 
     def _share_by_rows(self, signal: Tensor, P: Tensor | None = None) -> Tensor:
-        """The signal's share of P (..., out), reading W once; finds and keeps Z on the way."""
+        """The signal's share of P (..., out), reading W once. Also computes and keeps Z."""
         signs, ups = self._signs(), self._parts(signal)
         slopes: list[Any] = [0] * len(ups)
         totals = []
@@ -206,7 +206,7 @@ class WeightedSum(Contributions):
         return _of_parts(ups, slopes)
 
     def _share_by_columns(self, signal: Tensor, P: Tensor, z: Tensor) -> Tensor:
-        """The signal's share of P (..., out), reading W once, where Z is known."""
+        """The signal's share of P (..., out) if Z is known, reading W once."""
         signs, ups = self._signs(), self._parts(signal)
         q = ratio(P, z)
         by_sign = [(sign, q * applies) for sign, applies in _each(signs)]
@@ -219,7 +219,7 @@ class WeightedSum(Contributions):
         return torch.cat(shares, -1)
 
     def _blocks(self, axis: int, *, both: bool) -> Iterator[tuple[slice, list[Tensor]]]:
-        """Slices of rows (axis 0) or columns (1) of W; with each, until the next one, W+ and, if `both`, W-."""
+        """Slices of the rows (axis 0) or columns (1) of W with W+ and, if `both`, W-, each valid until the next one."""
         weight = self.linear.weight
         assert weight is not None
         size, width = weight.shape[axis], max(1, _BLOCK // weight.shape[1 - axis])
@@ -237,31 +237,31 @@ class WeightedSum(Contributions):
         assert self._response is not None
         if self._response._version != self._version:
             raise EbcliError(
-                f"the output of {self._site} was overwritten in place after another layer had read it; "
-                "make that operation out of place"
+                f"the output of {self._site} was modified in place after another layer read it: make that operation "
+                "out of place"
             )
         return self._response
 
 
 def _takes_both(signs: int | Tensor, parts: list[Tensor]) -> bool:
-    """Whether W- has a part in it as well as W+."""
+    """Whether W- is needed as well as W+."""
     return len(parts) > 1 or not isinstance(signs, int) or signs < 0
 
 
 def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, Any]]:
-    """Each sign that occurs, and for which of a block of neurons: a mask, or True for all."""
+    """Each sign that occurs, with a mask of a block's neurons that have it, or True for all."""
     if isinstance(signs, int):
         return [(signs, True)]
     return [(1, signs[..., block] > 0), (-1, signs[..., block] < 0)]
 
 
 def _of_parts(parts: Sequence[Tensor], slopes: Sequence[Any]) -> Any:
-    """The shares of a+ and a- together."""
+    """The sum of the shares of a+ and a-."""
     return _added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
 
 
 def _added(terms: Sequence[Any]) -> Any:
-    """Their sum; the built-in one would begin with 0, which takes another pass over a tensor."""
+    """Their sum. The built-in starts from 0, which costs another pass over a tensor."""
     return sum(terms[1:], terms[0])
 
 
@@ -269,7 +269,7 @@ class SharedSum(Contributions):
     """The contributions to y = a_1 + a_2 (a residual): Z = sum_k max(s a_k, 0), s the sign of y.
 
     Attributes:
-        scales: what each operand is multiplied with before the sum, -1 for a subtrahend.
+        scales: the factor of each operand, -1 for a subtrahend.
     """
 
     weight = None
@@ -281,7 +281,7 @@ class SharedSum(Contributions):
         terms = [
             a.detach() if scale == 1 else a.detach() * scale for a, scale in zip(signals, self.scales, strict=True)
         ]
-        # recomputed, not kept: the next operation may overwrite y in place
+        # recomputed, because the next operation may overwrite y in place
         sign = _added(terms).sign()
         parts = [(sign * term).clamp_(min=0) for term in terms]
         return parts, _added(parts)
@@ -291,7 +291,7 @@ class SharedSum(Contributions):
         return [part * quotient for part in parts]
 
     def of_dual(self) -> SharedSum:
-        """A sum has no weights to negate."""
+        """The sum itself: it has no weights to negate."""
         return self
 
     def unexplained(self, z: Tensor) -> Tensor:

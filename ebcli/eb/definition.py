@@ -1,4 +1,4 @@
-"""What an operation should hand down, built from its values alone: the definition that check_rule() compares with."""
+"""The definition that check_rule() compares a rule with, built from the operation's values alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch.nn import functional as F
 from ebcli.eb.primitives import carries_signal, tensors_in
 
 STEP = 1e-6  # of the finite differences
-FURTHER = (1.3, -2.7, 11.0, -13.0)  # steps of an input, to see whether an output depends on it, and how
+FURTHER = (1.3, -2.7, 11.0, -13.0)  # larger steps, to find out whether and how an output depends on an input
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Arguments of an operation, some of which carry the signal."""
+    """The arguments of an operation. Those that require grad carry the signal."""
 
     values: tuple[Any, ...]
 
@@ -36,11 +36,11 @@ class Arguments:
         return Arguments(tuple(map(converted, self.values)))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Arguments:
-        """The same with `change` applied to each signal."""
+        """These arguments with `change` applied to each signal."""
         return Arguments(tuple(change(v.detach()).requires_grad_() if carries_signal(v) else v for v in self.values))
 
     def fresh(self) -> list[Any]:
-        """Copies, for an operation that may overwrite them."""
+        """Copies of the values, which an operation may overwrite."""
         return [v.detach().clone() if isinstance(v, Tensor) else v for v in self.values]
 
 
@@ -57,24 +57,24 @@ class Operation:
         return getattr(self.fn, "__name__", type(self.fn).__name__)
 
     def to(self, dtype: torch.dtype) -> Operation:
-        """The same in another precision, as far as modules go: what else `fn` refers to is left as it is."""
+        """The operation in another precision. Only modules are converted, not the tensors a function refers to."""
         return replace(self, fn=copy.deepcopy(self.fn).eval().to(dtype)) if isinstance(self.fn, nn.Module) else self
 
     def plain(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """The floating-point values without the mode."""
+        """The floating-point outputs without the mode."""
         with torch.no_grad():
             return floating(self.fn(*arguments))
 
 
 class Definition:
-    """What an operation should hand down at certain arguments, element by element, from its values alone."""
+    """Each output's shares for the inputs at given arguments, element by element."""
 
-    def __init__(self, subject: Operation, arguments: Arguments) -> None:
+    def __init__(self, operation: Operation, arguments: Arguments) -> None:
         def evaluate(values: Sequence[Any]) -> Tensor:
-            return torch.cat([value.flatten() for value in subject.plain(values)])
+            return torch.cat([value.flatten() for value in operation.plain(values)])
 
         self.response = evaluate(arguments.fresh())  # (N,)
-        columns = []  # of J, of whether it depends, of whether it does as a straight line
+        columns = []  # of the contributions, of whether the output depends on the input, and whether linearly
         for k in arguments.signals:
             for i in range(arguments.values[k].numel()):
 
@@ -95,37 +95,37 @@ class Definition:
                 columns.append((torch.where(depends, slope * here, 0), depends, straight & ((slope - 1).abs() > 1e-6)))
         contributions, depends, as_by_weight = (torch.stack(column, 1) for column in zip(*columns, strict=True))
         self.contributions = contributions  # (N, inputs)
-        # one input, one output: all of it, whatever the slope
+        # one input, one output: it gets everything, whatever the slope
         self.single = depends & (depends.sum(1, keepdim=True) == 1) & ~as_by_weight
-        if subject.passes_through:
-            self.single = _same_place(subject, arguments)
+        if operation.passes_through:
+            self.single = _same_place(operation, arguments)
 
     def shares(self, sign: Tensor) -> Tensor:
-        """P(i | n), (N, inputs), for outputs of a given sign (N,)."""
+        """P(i | n), (N, inputs), for outputs with signs (N,)."""
         wanted = (sign[:, None] * self.contributions).clamp(min=0)
         total = wanted.sum(1, keepdim=True)
         by_contribution = torch.where(total > 0, wanted / total.where(total > 0, 1), 0)
         return torch.where(self.single.any(1, keepdim=True), self.single.to(wanted), by_contribution)
 
     def well_conditioned(self) -> Tensor:
-        """(N,): outputs whose sign and shares low precision can tell."""
+        """(N,): outputs whose sign and shares are reliable in low precision."""
         size = self.contributions.abs().sum(1)
         total = (self.response.sign()[:, None] * self.contributions).clamp(min=0).sum(1)
         clear = (self.response.abs() > 0.1 * size) & (total > 0.1 * size)
         return clear | self.single.any(1)
 
 
-def _same_place(subject: Operation, arguments: Arguments) -> Tensor:
-    values = subject.plain(arguments.fresh())
+def _same_place(operation: Operation, arguments: Arguments) -> Tensor:
+    values = operation.plain(arguments.fresh())
     signals = [arguments.values[k] for k in arguments.signals]
     if len(values) != 1 or len(signals) != 1:
-        raise ValueError("with passes_through there must be one signal and one output")
+        raise ValueError("passes_through needs exactly one signal and one output")
     try:
         places = torch.arange(signals[0].numel()).reshape(signals[0].shape).broadcast_to(values[0].shape)
     except RuntimeError as error:
         raise ValueError(
-            f"with passes_through the signal {tuple(signals[0].shape)} must broadcast to the output "
-            f"{tuple(values[0].shape)}"
+            f"passes_through needs a signal that broadcasts to the output, but {tuple(signals[0].shape)} does not "
+            f"broadcast to {tuple(values[0].shape)}"
         ) from error
     return F.one_hot(places.flatten(), signals[0].numel()).bool()
 

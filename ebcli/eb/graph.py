@@ -1,34 +1,87 @@
-"""Questions about the autograd graph: what made a tensor, and what lies between it and the layer below."""
+"""The autograd graph: what made a tensor, and what lies between the output and a layer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.function import BackwardCFunction
 from torch.nn.modules._functions import BackwardHookFunction
 
-from ebcli.eb.autograd import Excitation, PassThrough
+from ebcli.eb.autograd import NodeFacts
 
-# Ordinary gradients of operations that move values about without changing them, by the stem of the node's name.
-# Only such nodes are looked through when asking whether a tensor can hold anything below zero.
+# Operations that move values without changing them, by the stem of their node's name. Only these nodes are looked
+# through to find out whether a tensor can hold negative values.
 _ROUTING_NODES = frozenset(
     """Alias AsStrided Cat Chunk Clone Contiguous Copy Diagonal Expand Flip Gather Index IndexSelect Movedim
     Narrow Permute PixelShuffle PixelUnshuffle Repeat Reshape ReshapeAlias Roll Select Slice Split
     SplitWithSizes Squeeze Stack SwapDims T ToCopy Transpose Unbind Unfold Unsqueeze UnsafeSplit UnsafeView View
     MaxPool2DWithIndices MaxPool3DWithIndices AdaptiveMaxPool2D AdaptiveMaxPool3D Max Amax""".split()
 )
+_NO_RULE = "no excitation rule"
+_MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # returns its operands unchanged
 
 
-def is_made_by(node: Any, function: type[Function]) -> bool:
-    """Whether `function`'s forward made the tensor whose ``grad_fn`` is `node`."""
-    return isinstance(node, function._backward_cls)
+class BackwardGraph:
+    """Every node between the logits and the layers, found in a single walk.
+
+    Attributes:
+        nodes: the nodes, each once.
+        weighted: the nodes that share probability by contributions.
+        classifiers: the layers with weights that a walk down from the logits reaches first.
+        sites: the operations without a rule, each named once.
+    """
+
+    def __init__(self, logits: Tensor) -> None:
+        self.nodes = list(descend([logits.grad_fn]))
+        self._readers: dict[Any, list[Any]] = {}
+        for node in self.nodes:
+            for parent in parents(node):
+                self._readers.setdefault(parent, []).append(node)
+        self.weighted = [node for node in self.nodes if contributions_of(node) is not None]
+        self.classifiers = weighted_below([logits.grad_fn])
+        self.sites = list(dict.fromkeys(site for node in self.nodes if (site := _site_without_rule(node))))
+
+    def ends(self, layer: Any) -> list[Any]:
+        """The nodes at which probability for a layer arrives: its own, and whatever was folded into the layer."""
+        lineage = getattr(facts(layer), "lineage", ())
+
+        def is_folded(node: Any) -> bool:
+            return bool(lineage) and getattr(facts(node), "lineage", ())[: len(lineage)] == lineage
+
+        return [node for node in self.nodes if node is layer or is_folded(node)]
+
+    def above(self, ends: Sequence[Any]) -> set[Any]:
+        """The nodes whose probability can reach `ends`."""
+        found, waiting = set(ends), list(ends)
+        while waiting:
+            new = [node for node in self._readers.get(waiting.pop(), ()) if node not in found]
+            found.update(new)
+            waiting += new
+        return found.difference(ends)
+
+    def loses_nothing(self) -> bool:
+        """Whether all probability certainly arrives at the layers. Needs a backward pass that kept its normalizers.
+
+        That requires that inputs contribute to every neuron on the way, and that every operand comes from a layer
+        and no operation adds values of its own, such as padding.
+        """
+        return all(map(_loses_nothing, self.nodes))
+
+
+def facts(node: Any) -> NodeFacts | None:
+    """What a rule noted on the node it made; None for all other nodes."""
+    return getattr(node, "facts", None)
+
+
+def contributions_of(node: Any) -> Any:
+    """What explains the neurons of the operation behind `node`; None where probability is only passed on."""
+    return getattr(facts(node), "contributions", None)
 
 
 def parents(node: Any) -> list[Any]:
-    """The nodes one step further down, towards the layer; what was only overwritten with the value is none."""
+    """The nodes one step closer to the layer, without operands that were only overwritten with the value."""
     return [parent for parent, _ in _edges(node) if parent is not None]
 
 
@@ -46,7 +99,7 @@ def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) ->
 
 
 def origin(tensor: Tensor) -> Any:
-    """The node that made the values of `tensor`, looking through views and the like; None for a leaf."""
+    """The node that computed the values of `tensor`, looking through views and the like; None for a leaf."""
     node = tensor.grad_fn
     while node is not None and _stem(node) in _ROUTING_NODES and len(parents(node)) == 1:
         node = parents(node)[0]
@@ -54,10 +107,10 @@ def origin(tensor: Tensor) -> Any:
 
 
 def is_nonnegative(tensor: Tensor) -> bool:
-    """Whether it is certain, from what made it, that `tensor` holds nothing below zero."""
+    """Whether the way `tensor` was made guarantees that it holds no negative values."""
 
     def certain(node: Any) -> bool:
-        return getattr(node, "nonnegative", False)
+        return getattr(facts(node), "nonnegative", False)
 
     def is_opaque(node: Any) -> bool:
         return certain(node) or _stem(node) not in _ROUTING_NODES or not _is_whole(node)
@@ -66,74 +119,57 @@ def is_nonnegative(tensor: Tensor) -> bool:
     return bool(nodes) and all(certain(node) for node in nodes if is_opaque(node))
 
 
-def is_folded_into(node: Any, layer: Any) -> bool:
-    """Whether `node` is the layer's own, or that of a batch norm or ReLU that hands down in the layer's stead."""
-    lineage = getattr(layer, "lineage", None)
-    return node is layer or (lineage is not None and getattr(node, "lineage", ())[: len(lineage)] == lineage)
+def gate(tensor: Tensor) -> int:
+    """How clearly `tensor` is meant to be a factor, see `pass_through`."""
+    return getattr(facts(origin(tensor)), "gate", 0)
 
 
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
-    return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
+
+    def has_weights(node: Any) -> bool:
+        return getattr(contributions_of(node), "weight", None) is not None
+
+    return [node for node in descend(nodes, has_weights) if has_weights(node)]
 
 
-def loses_nothing(root: Tensor) -> bool:
-    """Whether it is certain, after a pass down from `root` with sums kept, that all probability arrives at the layer.
-
-    That is so if every neuron on the way was explained, and no operation has an operand that does not come from
-    the layer, or a value of its own, such as a mask's or a padding's.
-    """
-    for node in descend([root.grad_fn]):
-        if is_made_by(node, Excitation):
-            z = node.contributions.z
-            certain = z is not None and _is_whole(node) and not bool(node.contributions.unexplained(z.detach()))
-        elif is_made_by(node, PassThrough) or node.name().endswith("AccumulateGrad"):  # the latter is the layer
-            certain = True
-        else:
-            certain = _stem(node) in _ROUTING_NODES and _is_whole(node)
-        if not certain:
-            return False
-    return True
-
-
-def mark_unexplained(values: Iterable[Tensor], site: str, refuse: Callable[[], None]) -> None:
-    """Note on the nodes of `values` that no rule stands behind them; `refuse` is called on the way down."""
+def mark_without_rule(values: Iterable[Tensor], site: str, refuse: Callable[[], None]) -> None:
+    """Note on the nodes of `values` that no rule covers them; the backward pass calls `refuse` there."""
     for value in values:
-        # what was changed in place through a view is recorded on the view's base
+        # in-place changes through a view are recorded on the view's base
         node: Any = value.grad_fn if value._base is None else value._base.grad_fn or value.grad_fn
-        if node is not None and _UNEXPLAINED not in node.metadata:
-            node.metadata[_UNEXPLAINED] = site
+        if node is not None and _NO_RULE not in node.metadata:
+            node.metadata[_NO_RULE] = site
             node.register_prehook(lambda _: refuse())
 
 
-def unexplained(root: Tensor) -> list[str]:
-    """The operations between `root` and the layer that no rule explains, each named once."""
-    sites = []
-    for node in descend([root.grad_fn]):
-        if _UNEXPLAINED in node.metadata:
-            sites.append(node.metadata[_UNEXPLAINED])
-        elif isinstance(node, BackwardCFunction) and not any(is_made_by(node, known) for known in _KNOWN):
-            # an autograd.Function of the user's own, whose forward no function mode gets to see
-            sites.append(f"{type(node).__name__.removesuffix('Backward')}.apply")
-    return list(dict.fromkeys(sites))
+def _site_without_rule(node: Any) -> str | None:
+    if _NO_RULE in node.metadata:
+        return node.metadata[_NO_RULE]
+    name = node.name()
+    if isinstance(node, BackwardCFunction) and facts(node) is None and name != _MODULE_HOOK:
+        # an autograd.Function of the user's, whose forward no function mode sees
+        return f"{name.removesuffix('Backward')}.apply"
+    return None
 
 
-_UNEXPLAINED = "no excitation rule"
-# the last hands its operands on as they are, for the sake of hooks that modules have on the backward pass
-_KNOWN = (PassThrough, Excitation, BackwardHookFunction)
+def _loses_nothing(node: Any) -> bool:
+    contributions = contributions_of(node)
+    if contributions is not None:
+        z = contributions.z
+        return z is not None and _is_whole(node) and not bool(contributions.unexplained(z.detach()))
+    if facts(node) is not None or node.name().endswith("AccumulateGrad"):  # the latter is the layer
+        return True
+    return _stem(node) in _ROUTING_NODES and _is_whole(node)
 
 
 def _edges(node: Any) -> Any:
-    return node.next_functions[getattr(node, "others", 0) :]
+    return node.next_functions[getattr(facts(node), "skipped", 0) :]
 
 
 def _is_whole(node: Any) -> bool:
-    """Whether all of what `node` has read carries the signal."""
+    """Whether every operand of `node` carries the signal."""
     return len(parents(node)) == len(_edges(node))
-
-
-def _has_weights(node: Any) -> bool:
-    return is_made_by(node, Excitation) and getattr(node.contributions, "weight", None) is not None
 
 
 def _stem(node: Any) -> str:

@@ -1,4 +1,4 @@
-"""From a layer's relevance to a map: the sum over channels, in whatever layout the layer keeps them."""
+"""From a layer's relevance to a saliency map: the sum over channels, in any layout."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
     (B, C, T, H, W)       the same with t before h   (B, t, h, w)
     ====================  =========================  ===============
 
-    Where channels are is told by the input's proportions, which a grid shares. Of tokens, n special
-    ones in front (a class token, a distillation token, registers) are dropped.
+    The grid has the input's aspect ratio, which tells where the channels are. Special tokens at the front (n of
+    them: class token, distillation token, registers) are dropped.
 
     Args:
         relevance: a layer's relevance.
@@ -34,7 +34,7 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
         layer: the layer's name, for messages.
 
     Raises:
-        LayerError: the layer has no spatial extent.
+        LayerError: the layer has no spatial dimensions.
     """
     extent = input_shape[2:]
     grid = relevance.ndim - 2
@@ -48,31 +48,31 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
             return relevance[:, special:].sum(2).unflatten(1, shape)
     what = "the input" if layer is None else f"layer {layer!r}"
     raise LayerError(
-        f"{what} has no spatial extent, its output has shape {tuple(relevance.shape[1:])}: "
-        "choose a layer whose output has height and width"
+        f"{what} has no spatial dimensions (output shape {tuple(relevance.shape[1:])}): choose a layer whose output "
+        "has height and width"
     )
 
 
 def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:
-    """How many special tokens stand in front of those of the image, and the grid of these; None for no such grid.
+    """The number of special tokens at the front and the grid of the others; None if they form no grid.
 
-    It is taken to be the one with the fewest special tokens: 197 are 1 + 14 x 14, and 261, with 4 registers, are
-    5 + 16 x 16.
+    Of several possible grids, the one with the fewest special tokens is used: 197 tokens are 1 + 14 x 14, and 261,
+    with 4 registers, are 5 + 16 x 16.
 
     Args:
-        tokens: how many there are.
+        tokens: their number.
         extent: the input's (H, W) or (T, H, W).
     """
     for special in range(MOST_SPECIAL + 1):
         shape = _grid(tokens - special, extent)
-        # a few tokens more than a tiny grid are most likely something else
+        # a tiny grid with many special tokens is unlikely to be one
         if shape is not None and (special < 2 or math.prod(shape) >= 3 * special):
             return special, shape
     return 0, None
 
 
 def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
-    """Whether there are height and width, and they shrank alike, to within an element of rounding."""
+    """Whether height and width shrank by the same factor, up to rounding."""
     if len(grid) < 2:
         return False
     (height, width), (full_height, full_width) = grid[-2:], extent[-2:]
@@ -80,7 +80,7 @@ def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
 
 
 def _grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The (h, w) or (t, h, w) of so many cells that square patches cut from the input; the finest in time."""
+    """The grid (h, w) or (t, h, w) of square patches with that many cells; the finest in time."""
     height, width = extent[-2:]
     patches = {(height // side, width // side) for side in range(1, min(height, width) + 1)}
     patches |= {(-(-height // side), -(-width // side)) for side in range(1, max(height, width) + 1)}

@@ -31,15 +31,15 @@ _enabled = threading.local()
 class ExcitationMode(TorchFunctionMode):
     """A context in which the backward pass is Excitation Backprop (Zhang et al. 2016, Eq. 4 and 10).
 
-    The signal is every tensor that requires grad and is no parameter. Values computed inside are bit-identical
-    to those outside; only what ``torch.autograd.grad`` returns for them is another thing: given a prior over the
-    outputs, the probability of each input. Parameters get nothing. The mode holds in its own thread only, and uses
-    the network as it is: put it in evaluation mode first.
+    The signal is every tensor that requires grad and is not a parameter. Values are bit-identical to those computed
+    outside the mode, but ``torch.autograd.grad``, given a prior over the outputs, returns the probability of each
+    input. Parameters get nothing. The mode applies to the current thread only and does not put the network in
+    evaluation mode.
 
     Args:
-        net: the network whose module names messages are to use; without it they say the modules' types.
-        unsupported: what to do where the signal meets an operation that has no rule: ``"error"`` raises
-            UnsupportedOpError on the way down, ``"gradient"`` uses its ordinary gradient and warns.
+        net: the network, for the module names in messages; without it, messages name the modules' types.
+        unsupported: ``"error"`` raises UnsupportedOpError in the backward pass if the signal passed an operation
+            without a rule; ``"gradient"`` uses its ordinary gradient and warns.
 
     Examples:
         >>> import ebcli, torch
@@ -56,10 +56,10 @@ class ExcitationMode(TorchFunctionMode):
     def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
         super().__init__()
         if unsupported not in ("error", "gradient"):
-            raise ValueError(f"unsupported is {unsupported!r}, but it must be 'error' or 'gradient'")
+            raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
         self.unsupported = unsupported
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
-        self.settled = False  # whether operations without a rule have been reported
+        self.settled = False  # whether operations without a rule were reported already
         self._sites: dict[str, None] = {}
 
     def __torch_function__(
@@ -78,45 +78,45 @@ class ExcitationMode(TorchFunctionMode):
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
         operands = (*args, *kwargs.values())
         if not any(map(carries_signal, operands)):
-            if not any(True for _ in tensors_in(operands)):  # a factory, or the switch of no_grad itself
+            if not any(True for _ in tensors_in(operands)):  # a factory function, or no_grad itself
                 return func(*args, **kwargs)
-            with torch.no_grad():  # or what is computed from parameters would look like a signal
+            with torch.no_grad():  # otherwise values computed from parameters would look like the signal
                 value = func(*args, **kwargs)
             return mark_bypass(value) if any(map(bypasses, operands)) else value
-        if not torch.is_grad_enabled():  # where autograd records nothing, nothing comes down
+        if not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
             return mark_bypass(func(*args, **kwargs))
         call = Call(func, args, kwargs, self._site(func, frame))
         own = RULES.get(func)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is None:
-            raise TypeError(f"the rule for {name_of(func)} returned None: return the value, or NotImplemented")
+            raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
         return mark_bypass(self._without_rule(call) if value is NotImplemented else value)
 
     def _without_rule(self, call: Call) -> Any:
-        """Let an ordinary gradient be where it is right, mark the value where it is not."""
+        """Use the ordinary gradient where it is right, and mark the value where it is not."""
         overwritten(call)
         before = {a.grad_fn for a in tensors_in((call.args, call.kwargs)) if a.grad_fn is not None}
         value = call.func(*map(_constant, call.args), **{k: _constant(v) for k, v in call.kwargs.items()})
         if call.func not in IGNORED:
-            # a value that an earlier operation made is an operand handed back
+            # a value with an earlier operation's node is an operand, returned unchanged
             new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
-            graph.mark_unexplained(new, call.site, self._refuse_on_the_way_down)
+            graph.mark_without_rule(new, call.site, self._refuse_in_backward)
             self._sites.update(dict.fromkeys([call.site] if new else []))
         return value
 
-    def _refuse_on_the_way_down(self) -> None:
+    def _refuse_in_backward(self) -> None:
         if not self.settled:
             self.refuse(list(self._sites))
 
     def refuse(self, sites: Sequence[str]) -> None:
-        """Raise or warn, as the mode was told to, about operations without a rule."""
+        """Raise or warn about operations without a rule, depending on `unsupported`."""
         named = ", ".join(dict.fromkeys(sites))
         if self.unsupported == "error":
             raise UnsupportedOpError(
-                f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients there "
+                f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
                 "(unsupported='gradient', --allow-unsupported)"
             )
-        warnings.warn(f"ordinary gradients, not excitation, were used for {named}", stacklevel=2)
+        warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=2)
 
     def _site(self, func: Callable[..., Any], frame: FrameType) -> str:
         module = _calling_module(frame)
@@ -126,7 +126,7 @@ class ExcitationMode(TorchFunctionMode):
 
 
 def _calling_module(frame: FrameType | None) -> nn.Module | None:
-    """The innermost module whose method is on the stack; asking the stack leaves modules and hooks untouched."""
+    """The innermost module with a method on the stack. Inspecting the stack needs no hooks."""
     while frame is not None:
         caller = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
         if isinstance(caller, nn.Module):
@@ -136,7 +136,7 @@ def _calling_module(frame: FrameType | None) -> nn.Module | None:
 
 
 def _constant(value: Any) -> Any:
-    """`value` with every parameter in it detached, so that only the signal is tracked."""
+    """`value` with its parameters detached, so that autograd tracks the signal only."""
     if isinstance(value, Parameter):
         return value.detach()
     if type(value) in (list, tuple) and any(isinstance(item, Parameter) for item in value):
@@ -146,7 +146,7 @@ def _constant(value: Any) -> Any:
 
 @contextmanager
 def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> Iterator[ExcitationMode]:
-    """`ExcitationMode` as a context manager; the arguments are its own.
+    """`ExcitationMode` as a context manager, with the same arguments.
 
     Examples:
         >>> import ebcli, torch
@@ -164,10 +164,10 @@ def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = 
 
 
 def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
-    """Turn Excitation Backprop on in this thread until `disable`; the arguments are ExcitationMode's.
+    """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
 
     Raises:
-        RuntimeError: it is on already.
+        RuntimeError: it is already enabled.
 
     Examples:
         >>> import ebcli, torch
@@ -175,20 +175,20 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
         >>> ebcli.enable()
         >>> y = x.tanh()
         >>> ebcli.disable()
-        >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output: it gets all
+        >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output
         tensor([1., 1.])
     """
     if getattr(_enabled, "mode", None) is not None:
-        raise RuntimeError("excitation backprop is enabled already in this thread")
+        raise RuntimeError("excitation backprop is already enabled in this thread")
     _enabled.mode = ExcitationMode(net, unsupported=unsupported)
     _enabled.mode.__enter__()
 
 
 def disable() -> None:
-    """Turn off what `enable` turned on in this thread.
+    """Disable Excitation Backprop in this thread.
 
     Raises:
-        RuntimeError: it is not on.
+        RuntimeError: it is not enabled.
 
     Examples:
         >>> import ebcli

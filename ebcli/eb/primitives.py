@@ -1,4 +1,4 @@
-"""What rules are written with: pass_through(), weighted_sum() and shared()."""
+"""The building blocks of rules: pass_through(), weighted_sum() and shared()."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ebcli.eb.registry import RULES, Call
 
 
 def carries_signal(value: Any) -> bool:
-    """Whether probability can come down through a tensor, or any tensor in a list or tuple.
+    """Whether a tensor, or any tensor in a list or tuple, carries the signal.
 
-    The signal is what requires grad but is no parameter; what is computed from parameters alone does not count.
+    The signal is every tensor that requires grad and is not a parameter or computed from parameters only.
     """
     if isinstance(value, Tensor):
-        # a view of a parameter says that it requires grad even if it was made where grad is off
+        # a view of a parameter requires grad even if it was made under no_grad
         return value.requires_grad and not isinstance(value, Parameter) and not isinstance(value._base, Parameter)
     return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
-    """The tensors in a value, which may be a tensor, or a tuple, list or dict of values."""
+    """All tensors in a tensor, or in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (list, tuple, dict)):
@@ -35,9 +35,9 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
 
 
 def bypasses(value: Any) -> bool:
-    """Whether a tensor, or one in a list or tuple, comes from the network's input other than through the layer.
+    """Whether a tensor, or any in a list or tuple, depends on the network's input but not on the layer.
 
-    It carries no signal, because its share of probability does not come down to the layer, but it has a share.
+    Such a tensor carries no signal, but it takes its share of probability, which bypasses the layer.
     """
     if isinstance(value, Tensor):
         return hasattr(value, _BYPASS)
@@ -45,7 +45,7 @@ def bypasses(value: Any) -> bool:
 
 
 def mark_bypass(value: Any) -> Any:
-    """Note on every tensor in a value that carries no signal that it comes from the input; returns the value."""
+    """Mark every tensor in a value that carries no signal as dependent on the input. Returns the value."""
     for tensor in tensors_in(value):
         if not carries_signal(tensor):
             setattr(tensor, _BYPASS, True)
@@ -62,10 +62,11 @@ def pass_through(
 
     Args:
         call: the call to answer.
-        signal: the operand that carries the signal, of any shape that broadcasts to the value's.
-        nonnegative: no value is ever below zero.
-        keeps_zero: a zero stays zero, so that a silent neuron stays silent.
-        gate: how clearly the values are made to be multiplied with; of two factors the lesser one is the signal.
+        signal: the operand that carries the signal. Its shape must broadcast to the value's.
+        nonnegative: the value is never negative.
+        keeps_zero: zero maps to zero, so inactive neurons stay inactive.
+        gate: how clearly the value is meant to be a factor: in a product, the factor with the lower number is the
+            signal.
 
     Examples:
         >>> import ebcli, torch
@@ -82,18 +83,18 @@ def pass_through(
     if not keeps_zero:
         _let_feed_inactive(signal)
     dirty = overwritten(call)
-    value = PassThrough.apply(call.compute, *_others(dirty, signal), signal)
+    value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
     _note(value, nonnegative=nonnegative, gate=gate, keeps_zero=keeps_zero)
     return value
 
 
 def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
-    """A layer y = W a + b: probability goes to the inputs by contributions of the response's sign (Eq. 4, 10).
+    """A layer y = W a + b: splits probability by the contributions with the sign of the response (Eq. 4, 10).
 
     Args:
         call: the call to answer.
         signal: a, of any shape.
-        linear: W; the bias takes no share and is not named.
+        linear: W. The bias takes no share, so it is not passed.
 
     Examples:
         >>> import ebcli, torch
@@ -120,15 +121,15 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
 
 
 def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
-    """A sum of signals, each times its scale: shared by their contributions of the result's sign.
+    """A sum of scaled signals: splits probability by the contributions with the sign of the result.
 
     Args:
         call: the call to answer.
-        signals: the operands that carry the signal; what comes from parameters and constants alone is a bias.
-        scales: what each of them is multiplied by.
+        signals: the operands that carry the signal; parameters and constants are biases.
+        scales: the factor of each signal.
 
     Raises:
-        ValueError: there are not as many scales as signals.
+        ValueError: the numbers of signals and scales differ.
 
     Examples:
         >>> import ebcli, torch
@@ -143,33 +144,33 @@ def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Te
         True
     """
     if len(signals) != len(scales):
-        raise ValueError(f"{call.site}: there are {len(signals)} signals and {len(scales)} scales")
+        raise ValueError(f"{call.site}: got {len(signals)} signals but {len(scales)} scales")
     dirty = overwritten(call)
-    # views are kept by value: what is written to their base later (y[:, 1:] = y[:, 1:] + z) must not reach them
+    # copies of views, so that later writes to their base (y[:, 1:] = y[:, 1:] + z) do not change them
     saved = tuple(a.detach().clone() if a is dirty or a._is_view() else a for a in signals)
     nonnegative = all(scale > 0 for scale in scales) and all(graph.is_nonnegative(s) for s in signals)
-    others = _others(dirty, signals[0])
-    value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(others), *others, *signals)
+    skipped = _skipped(dirty, signals[0])
+    value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
     _note(value, nonnegative=nonnegative, site=call.site)
     return value
 
 
 def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Answer a part of `call` that is itself a call of `func`, by func's own rule."""
+    """Answer one step of `call` by the rule for `func`."""
     return RULES[func](Call(func, args, kwargs, call.site), *args, **kwargs)
 
 
 def folded(
     call: Call, signal: Tensor, *, gamma: Tensor | None = None, rectified: bool = False, gate: int = 0
 ) -> Tensor | None:
-    """Batch norm's scale gamma (C,), or a ReLU, folded into the layer that made `signal`.
+    """Fold batch norm's scale gamma (C,), or a ReLU, into the layer whose output `signal` is.
 
-    Returns None where something else made it, so that there is nothing to fold into.
+    Returns None if `signal` is not the output of a layer with weights.
     """
     node: Any = signal.grad_fn
-    if not graph.is_made_by(node, Excitation) or not isinstance(node.contributions, WeightedSum) or signal._is_view():
+    before = graph.contributions_of(node)
+    if not isinstance(before, WeightedSum) or signal._is_view():
         return None
-    before = node.contributions
     linear = before.linear
     if before.rectified or before.is_turned or linear.weight is None:
         return None
@@ -180,54 +181,54 @@ def folded(
         linear = linear.scaled(gamma)
     contributions = WeightedSum(linear, signal_is_nonnegative=before.signal_is_nonnegative, rectified=rectified)
     contributions.sign = before.sign
-    # a folded layer's own node is left out of the way down, so its response may be overwritten
-    others = [signal] if call.is_in_place else []
-    value = Excitation.apply(call.compute, contributions, None, len(others), *others, *node.saved_tensors)
-    contributions.is_turned, site = turned, node.site
-    if turned and gamma is not None:  # gamma belongs to another axis than the outputs: it turns their responses
+    # no probability passes through the layer's own node anymore, so its response may be overwritten
+    skipped = [signal] if call.is_in_place else []
+    value = Excitation.apply(call.compute, contributions, None, len(skipped), *skipped, *node.saved_tensors)
+    contributions.is_turned, site = turned, node.facts.site
+    if turned and gamma is not None:  # gamma scales another axis than the layer's outputs, so it flips responses
         sign = gamma.detach().sign().reshape(1, -1, *(1 for _ in value.shape[2:]))
         contributions.follow(value.detach() * sign, site)
     else:
         contributions.follow(value, site)
-    if not hasattr(node, "lineage"):
-        node.lineage = (object(),)
-    # no reference to the node itself, which would keep its response in memory
-    _note(value, nonnegative=rectified, gate=gate, site=site, lineage=(*node.lineage, object()))
+    node.facts.lineage = node.facts.lineage or (object(),)
+    # objects, because references to nodes would keep their responses in memory
+    _note(value, nonnegative=rectified, gate=gate, site=site, lineage=(*node.facts.lineage, object()))
     return value
 
 
 def overwritten(call: Call) -> Tensor | None:
-    """The operand that the call may overwrite, or None; the layer that made it keeps the signs of what it was."""
+    """The operand that the call may overwrite, or None. The layer that made it saves the signs of its response."""
     if not call.is_in_place:
         return None
     operand = call.args[0] if call.args else call.kwargs["input"]
-    contributions = getattr(graph.origin(operand), "contributions", None)
+    contributions = graph.contributions_of(graph.origin(operand))
     if isinstance(contributions, WeightedSum):
         contributions.freeze()
     return operand
 
 
-def _others(dirty: Tensor | None, signal: Tensor) -> list[Tensor]:
-    """The operand about to be overwritten, which autograd wants first, unless it is the first signal anyway."""
+def _skipped(dirty: Tensor | None, signal: Tensor) -> list[Tensor]:
+    """The operand about to be overwritten, which must come first, unless it is the first signal anyway."""
     return [] if dirty is None or dirty is signal else [dirty]
 
 
 def _note(value: Tensor, **facts: Any) -> None:
-    """Write what is known of a value on the node that made it."""
-    node = value.grad_fn
-    if graph.is_made_by(node, PassThrough) or graph.is_made_by(node, Excitation):  # else a view changed in place
+    """Store facts about a value on the node that made it."""
+    known = graph.facts(value.grad_fn)
+    if known is not None:  # None after an in-place change of a view
         for name, fact in facts.items():
-            setattr(node, name, fact)
+            setattr(known, name, fact)
 
 
 def clear_classifier_sign(signal: Tensor) -> None:
-    """A layer reads `signal`: the layers below are no longer the last ones with weights before the output."""
+    """A layer reads `signal`, so the layers below it are not the classifier."""
     for node in graph.weighted_below([signal.grad_fn]):
-        node.contributions.sign = None
+        node.facts.contributions.sign = None
 
 
 def _let_feed_inactive(signal: Tensor) -> None:
-    """Probability will arrive even where `signal` is zero: what made it must look at more than active neurons."""
-    for node in graph.descend([signal.grad_fn], lambda n: graph.is_made_by(n, Excitation)):
-        if graph.is_made_by(node, Excitation):
-            node.contributions.feeds_inactive = True
+    """Tell the layers that made `signal` that probability also arrives at their inactive neurons."""
+    for node in graph.descend([signal.grad_fn], lambda node: graph.contributions_of(node) is not None):
+        contributions = graph.contributions_of(node)
+        if contributions is not None:
+            contributions.feeds_inactive = True

@@ -1,4 +1,4 @@
-"""Which function is answered by which rule."""
+"""The registry of excitation rules."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _NAMESPACES = (torch, Tensor, F, torch.special, torch.linalg, torch._C._nn)
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a PyTorch function on the signal's path, as a rule gets to see it.
+    """A call of a PyTorch function on the signal's path, as passed to a rule.
 
     Attributes:
         func: the function called.
         args, kwargs: its arguments.
-        site: the function and the module it was called in, as in ``"conv2d in features.0"``.
+        site: the function and the module that called it, as in ``"conv2d in features.0"``.
     """
 
     func: Callable[..., Any]
@@ -35,7 +35,7 @@ class Call:
     site: str
 
     def compute(self) -> Any:
-        """The function's own value: what the network would have got without the mode."""
+        """Call the function itself. Returns the value that the network would get without the mode."""
         return self.func(*self.args, **self.kwargs)
 
     @property
@@ -44,21 +44,21 @@ class Call:
         name = name_of(self.func)
         if name.startswith("__"):
             return name == "__setitem__" or (name.startswith("__i") and name not in {"__invert__", "__index__"})
-        # F.relu(x, True): no telling what a bare True means, and being careful costs little
+        # F.relu(x, True): a bare True may mean inplace, and being careful costs little
         return name.endswith("_") or bool(self.kwargs.get("inplace")) or any(arg is True for arg in self.args[1:])
 
 
 def name_of(func: Callable[..., Any]) -> str:
-    """The name to call a function by in a message: ``shape`` rather than ``__get__`` for a property."""
+    """A function's name in messages: ``shape`` rather than ``__get__`` for a property."""
     name = getattr(func, "__name__", repr(func))
     return getattr(func.__self__, "__name__", name) if name == "__get__" and hasattr(func, "__self__") else name
 
 
 def overloads(*names: str) -> list[Callable[..., Any]]:
-    """Every function PyTorch has under a name: in torch, F, and as a method; ``add`` is also ``add_`` and ``+=``.
+    """Every function of PyTorch with a name: in torch, in F and as a method. ``add`` includes ``add_`` and ``+=``.
 
     Raises:
-        LookupError: a name that PyTorch does not know at all, so that a slip of the pen does not go unnoticed.
+        LookupError: PyTorch has no function with that name.
     """
     spelled: dict[Callable[..., Any], None] = {}
     for name in names:
@@ -72,19 +72,17 @@ def overloads(*names: str) -> list[Callable[..., Any]]:
 
 
 def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
-    """Register an excitation rule for functions, in every `ExcitationMode` from now on.
+    """Register an excitation rule for functions.
 
-    The rule is called as ``rule(call, *args, **kwargs)`` with the function's own arguments when one of them
-    carries the signal, and returns the function's value. It is made with `pass_through`,
-    `weighted_sum` or `shared`.
+    When an argument carries the signal, the rule is called as ``rule(call, *args, **kwargs)`` with the function's own
+    arguments. It returns the function's value, made with `pass_through`, `weighted_sum` or `shared`.
 
     Args:
-        functions: what the rule answers; functions of PyTorch, or of your own that
-            ``torch.overrides.wrap_torch_function`` has wrapped.
+        functions: functions of PyTorch, or functions wrapped with ``torch.overrides.wrap_torch_function``.
 
     Raises:
-        ValueError: a function has a rule already.
-        TypeError: calls of a function cannot be seen by a function mode.
+        ValueError: a function already has a rule.
+        TypeError: function modes do not see calls of a function.
 
     Examples:
         >>> import ebcli, torch
@@ -111,10 +109,10 @@ def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
 
 
 def unregister(*functions: Callable[..., Any]) -> None:
-    """Take back the rules of functions, PyTorch's own included.
+    """Remove the rules of functions, which may be PyTorch's own.
 
     Raises:
-        KeyError: a function has none.
+        KeyError: a function has no rule.
 
     Examples:
         >>> import ebcli, torch
@@ -131,19 +129,19 @@ def unregister(*functions: Callable[..., Any]) -> None:
 def _refuse_if_hidden(function: Callable[..., Any]) -> None:
     if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
         raise TypeError(
-            f"{function.__name__} is an autograd.Function, whose apply() no function mode gets to see: wrap it, "
+            f"{function.__name__} is an autograd.Function, and function modes do not see calls of apply(): wrap it, "
             f"op = torch.overrides.wrap_torch_function(lambda *args: args)({function.__name__}.apply), "
             "call op in the network and register op"
         )
     if not is_visible(function):
         raise TypeError(
-            f"calls of {name_of(function)} cannot be seen by a function mode: it does not call "
-            "torch.overrides.handle_torch_function. Wrap it with torch.overrides.wrap_torch_function"
+            f"function modes do not see calls of {name_of(function)}, because it does not call "
+            "torch.overrides.handle_torch_function: wrap it with torch.overrides.wrap_torch_function"
         )
 
 
 def is_visible(function: Any) -> bool:
-    """Whether a function mode gets to see calls of `function`."""
+    """Whether function modes see calls of `function`."""
     if not callable(function) or inspect.isclass(function):
         return False
     native = inspect.isbuiltin(function) and (function.__module__ or "").startswith("torch")

@@ -170,7 +170,7 @@ class Explainer:
             layer=[None if layer == INPUT else layer for layer in self.layers],
             contrastive=contrastive,
             unsupported="gradient" if self._maps.allow_unsupported else "error",
-            explain_losses=self._maps.track_lost_mass,
+            track_lost_mass=self._maps.track_lost_mass,
         )
 
     def _probe(self) -> int:
@@ -195,7 +195,7 @@ def _by_image(
 ) -> list[LayerMaps]:
     """The maps of a batch at one layer, image by image."""
     mass = result.mass.tolist()
-    losses = {site: lost.tolist() for site, lost in (result.losses or {}).items()}
+    losses = {site: lost.tolist() for site, lost in (result.lost_mass or {}).items()}
     maps = result.maps.float().cpu().numpy()
     relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
     beside = None if marginal is None else marginal.maps.float().cpu().numpy()
@@ -205,7 +205,7 @@ def _by_image(
             name,
             mass[i],
             maps[i].copy(),
-            None if result.losses is None else {site: lost[i] for site, lost in losses.items()},
+            None if result.lost_mass is None else {site: lost[i] for site, lost in losses.items()},
             None if relevance is None else relevance[i].copy(),
             None if beside is None else beside[i].copy(),
         )

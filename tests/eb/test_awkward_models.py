@@ -133,7 +133,7 @@ def test_overwritten_after_it_was_read():
     try:
         found = ebcli.excitation_backprop(net, x, [1, 3]).relevance
     except ebcli.EbcliError as error:
-        assert "add in Habit was overwritten in place" in str(error)
+        assert "add in Habit was modified in place" in str(error)
     else:
         assert_same(found, expected)
 
@@ -192,13 +192,13 @@ def test_nothing_below_the_classifier_to_contrast():
         ebcli.excitation_backprop(net, x, 2, "2", contrastive=True)
 
 
-def test_a_layer_off_the_way_to_the_output():
+def test_a_layer_off_the_path_to_the_output():
     class Aside(Repeated):
         def forward(self, x):
             self.spare(x[..., :2])
             return super().forward(x)
 
-    with pytest.raises(ebcli.LayerError, match="nothing goes from layer 'spare'"):
+    with pytest.raises(ebcli.LayerError, match="does not depend on layer 'spare'"):
         ebcli.excitation_backprop(Aside(), torch.rand(1, 3, 5, 5), 0, "spare")
 
 
@@ -247,5 +247,5 @@ def test_a_map_needs_extent():
     net, x = classifier()
     result = ebcli.excitation_backprop(net, x, 0, "3")
     assert result.relevance.shape == (2, 9)
-    with pytest.raises(ebcli.LayerError, match="layer '3' has no spatial extent"):
+    with pytest.raises(ebcli.LayerError, match="layer '3' has no spatial dimensions"):
         _ = result.maps

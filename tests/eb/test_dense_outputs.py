@@ -73,13 +73,13 @@ def test_several_classes_of_one_pixel(dense):
 @pytest.mark.parametrize(
     ("where", "message"),
     [
-        ((6, 0), r"no pixel \(6, 0\) in an output of 6 x 4"),
-        ((-1, 0), "no pixel"),
-        ((1,), "no pixel"),
+        ((6, 0), r"pixel \(6, 0\) is outside the output, 6 x 4"),
+        ((-1, 0), "is outside the output"),
+        ((1,), "is outside the output"),
         (torch.ones(4, 6), r"mask has shape \(4, 6\).*\(6, 4\)"),
-        (torch.zeros(6, 4), "somewhere positive"),
-        (torch.ones(2, 6, 4).index_fill(0, torch.tensor(1), 0), "somewhere positive in each image"),
-        (-torch.eye(6, 4), "nowhere negative"),
+        (torch.zeros(6, 4), "positive somewhere"),
+        (torch.ones(2, 6, 4).index_fill(0, torch.tensor(1), 0), "positive somewhere in each image"),
+        (-torch.eye(6, 4), "must be non-negative"),
     ],
 )
 def test_pixels_that_are_not_there(dense, where, message):
@@ -90,7 +90,7 @@ def test_pixels_that_are_not_there(dense, where, message):
 
 def test_where_is_for_pixels(dense):
     net, x = dense
-    with pytest.raises(ebcli.ConfigurationError, match="one answer for the whole image"):
+    with pytest.raises(ebcli.ConfigurationError, match="one prediction per image"):
         ebcli.excitation_backprop(OnePixel(net, 0, 0), x, 1, where=(0, 0))
-    with pytest.raises(ebcli.ConfigurationError, match="prior says itself"):
+    with pytest.raises(ebcli.ConfigurationError, match="cannot be combined with a prior"):
         ebcli.excitation_backprop(net, x, torch.ones(2, CLASSES, HEIGHT, WIDTH), where=(0, 0))

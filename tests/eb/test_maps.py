@@ -65,5 +65,5 @@ def test_tokens_are_laid_out_row_by_row(tokens, special, inputs, grid):
 
 @pytest.mark.parametrize("shape", [(2, 1000), (2, 512, 1, 1), (2, 7, 5), (2, 4, 4, 4, 4)])
 def test_no_spatial_extent(shape):
-    with pytest.raises(LayerError, match=r"layer 'fc' has no spatial extent.*choose a layer"):
+    with pytest.raises(LayerError, match=r"layer 'fc' has no spatial dimensions.*choose a layer"):
         saliency_map(torch.zeros(shape), IMAGE, layer="fc")

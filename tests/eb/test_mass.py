@@ -28,9 +28,9 @@ def test_bias_only_neurons_by_hand():
     net[2].weight.data = torch.tensor([[0.25, 0.5, 1.0], [-1.0, 1.0, 1.0]]).double()
     x = torch.tensor([[1.0, 2.0]], dtype=torch.float64)
     # hidden 5, 5, 1.5: class 0 hears 1.25, 2.5 and 1.5, so the first neuron swallows 1.25 / 5.25
-    result = ebcli.excitation_backprop(net, x, [[0, 1]], explain_losses=True)
-    assert list(result.losses) == ["linear in 0"]
-    assert result.losses["linear in 0"].tolist() == [[pytest.approx(1.25 / 5.25, abs=1e-12), 0]]
+    result = ebcli.excitation_backprop(net, x, [[0, 1]], track_lost_mass=True)
+    assert list(result.lost_mass) == ["linear in 0"]
+    assert result.lost_mass["linear in 0"].tolist() == [[pytest.approx(1.25 / 5.25, abs=1e-12), 0]]
     assert result.mass[0, 0].item() == pytest.approx(1 - 1.25 / 5.25, abs=1e-12)
     assert result.mass[0, 1].item() == pytest.approx(1, abs=1e-12)  # class 1 does not hear the first neuron
     assert result.relevance[0, 0].sum().item() == pytest.approx(1 - 1.25 / 5.25, abs=1e-12)
@@ -61,13 +61,13 @@ def test_mass_and_losses_make_one(activation):
         by_layer[f"conv2d in {index}"] = (P * by_bias_alone).flatten(1).sum(1)
         lost += by_layer[f"conv2d in {index}"]
         a = activation(y)
-    result = ebcli.excitation_backprop(net, x, 1, explain_losses=True)
+    result = ebcli.excitation_backprop(net, x, 1, track_lost_mass=True)
     for site, swallowed in by_layer.items():
-        torch.testing.assert_close(result.losses.get(site, torch.zeros_like(lost)), swallowed)
-    assert set(result.losses) <= set(by_layer)
-    contrastive = ebcli.excitation_backprop(net, x, 1, contrastive=True, explain_losses=True)
-    torch.testing.assert_close(contrastive.losses, result.losses)
-    assert ebcli.excitation_backprop(net, x, 1).losses is None
+        torch.testing.assert_close(result.lost_mass.get(site, torch.zeros_like(lost)), swallowed)
+    assert set(result.lost_mass) <= set(by_layer)
+    contrastive = ebcli.excitation_backprop(net, x, 1, contrastive=True, track_lost_mass=True)
+    torch.testing.assert_close(contrastive.lost_mass, result.lost_mass)
+    assert ebcli.excitation_backprop(net, x, 1).lost_mass is None
     assert (lost > 0.01).all()
     torch.testing.assert_close(result.mass + lost, torch.ones_like(lost), rtol=0, atol=1e-12)
     torch.testing.assert_close(result.mass, result.relevance.flatten(1).sum(1), rtol=0, atol=1e-12)

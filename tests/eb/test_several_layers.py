@@ -19,7 +19,7 @@ def all_layers(net: nn.Module, x: torch.Tensor, contrastive: bool) -> dict[str |
     found: dict[str | None, Any] = {}
     for name in (None, *(name for name, _ in net.named_modules() if name)):
         try:
-            found[name] = excitation_backprop(net, x, [[1, 3]], name, contrastive, explain_losses=True)
+            found[name] = excitation_backprop(net, x, [[1, 3]], name, contrastive, track_lost_mass=True)
         except LayerError:  # above the classifier, a gate's, or called twice
             continue
     return found
@@ -32,8 +32,8 @@ def assert_equal(results: Any, alone: dict[str | None, Any]) -> None:
         for field in ("relevance", "mass", "logits"):
             torch.testing.assert_close(getattr(result, field), getattr(expected, field), rtol=1e-9, atol=1e-12)
         assert result.logits is results[0].logits
-        for site in result.losses.keys() | expected.losses.keys():
-            lost, known = (r.losses.get(site, torch.zeros(1, 2).double()) for r in (result, expected))
+        for site in result.lost_mass.keys() | expected.lost_mass.keys():
+            lost, known = (r.lost_mass.get(site, torch.zeros(1, 2).double()) for r in (result, expected))
             torch.testing.assert_close(lost, known, rtol=1e-9, atol=1e-12)
 
 
@@ -45,7 +45,7 @@ def test_each_layer_is_as_it_is_alone(name: str, contrastive: bool) -> None:
     net = unsettle(build().double())
     x = torch.randn(1, *shape[1:], dtype=torch.double)
     alone = all_layers(net, x, contrastive)
-    assert_equal(excitation_backprop(net, x, [[1, 3]], [*alone], contrastive, explain_losses=True), alone)
+    assert_equal(excitation_backprop(net, x, [[1, 3]], [*alone], contrastive, track_lost_mass=True), alone)
 
 
 @pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
@@ -55,8 +55,8 @@ def test_each_layer_of_a_real_network_is_as_it_is_alone(name: str, contrastive: 
     net = unsettle(load_model(name, "none").net.double())
     x = torch.randn(1, 3, 64, 64, dtype=torch.double)
     names = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none"), 64)][:-3:5]
-    alone = {key: excitation_backprop(net, x, [[1, 3]], key, contrastive, explain_losses=True) for key in names}
-    assert_equal(excitation_backprop(net, x, [[1, 3]], names, contrastive, explain_losses=True), alone)
+    alone = {key: excitation_backprop(net, x, [[1, 3]], key, contrastive, track_lost_mass=True) for key in names}
+    assert_equal(excitation_backprop(net, x, [[1, 3]], names, contrastive, track_lost_mass=True), alone)
 
 
 class Branches(nn.Module):
@@ -153,7 +153,7 @@ def test_one_wrong_layer_among_several_is_named(layer: str, message: str) -> Non
 
 def test_no_layer_and_a_layer_of_the_command_line() -> None:
     net, x = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 5)), torch.rand(1, 3, 6, 6)
-    with pytest.raises(ConfigurationError, match="there is no layer"):
+    with pytest.raises(ConfigurationError, match="no layer given"):
         excitation_backprop(net, x, 1, [])
-    with pytest.raises(LayerError, match="the input itself is layer=None"):
+    with pytest.raises(LayerError, match="use layer=None for the input"):
         excitation_backprop(net, x, 1, "input")

@@ -8,8 +8,8 @@ from test_definition import TARGETS, assert_equal, make, one_hot
 from torch import nn
 
 import ebcli
-from ebcli.eb import backprop
 from ebcli.eb import contributions as weighted
+from ebcli.eb.passes import BackwardPasses
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def test_all_rows_silent(in_blocks):
 
 @pytest.fixture
 def passes(monkeypatch):
-    """Counts the ways down."""
+    """Counts the backward passes."""
     taken = []
 
-    def counting(*args, way_down=backprop._down):
+    def counting(*args, down=BackwardPasses._down):
         taken.append(args)
-        return way_down(*args)
+        return down(*args)
 
-    monkeypatch.setattr(backprop, "_down", counting)
+    monkeypatch.setattr(BackwardPasses, "_down", counting)
     return taken
 
 
@@ -79,7 +79,7 @@ def test_mass_of_contrastive_runs(passes, name):
 
 
 class Beside(nn.Module):
-    """A way from the layer to the output that loses something for a reason that is no neuron's."""
+    """A path from the layer to the output that loses probability for reasons other than neurons."""
 
     def __init__(self, change):
         super().__init__()
@@ -111,7 +111,7 @@ def test_what_is_lost_without_a_bias(passes, change):
     assert_equal(contrastive.mass, marginal.mass)
 
 
-def test_one_way_down_is_enough(passes):
+def test_one_backward_pass_is_enough(passes):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 9, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(9, 9, 2), *head(9))
     for bias in (net[3].bias, net[-1].bias):

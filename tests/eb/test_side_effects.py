@@ -199,7 +199,7 @@ def test_enable_and_disable():
         ebcli.disable()
     ebcli.enable()
     try:
-        with pytest.raises(RuntimeError, match="enabled already"):
+        with pytest.raises(RuntimeError, match="already enabled"):
             ebcli.enable()
         assert torch.equal(torch.autograd.grad(net(x), x, prior)[0], expected)
         # a run of its own inside leaves it on, and with its own results

@@ -74,7 +74,7 @@ def marginal_by_hand(net: nn.Module, images: torch.Tensor) -> None:
 WAYS: dict[str, Explain] = {
     "contrastive": partial(ebcli.excitation_backprop, targets=[[0, 1]] * 8, layer="2", contrastive=True),
     "marginal, at the input": partial(ebcli.excitation_backprop, targets=3),
-    "losses": partial(ebcli.excitation_backprop, targets=1, layer=["2", "4"], explain_losses=True),
+    "losses": partial(ebcli.excitation_backprop, targets=1, layer=["2", "4"], track_lost_mass=True),
     "by hand": marginal_by_hand,
 }
 
@@ -106,8 +106,8 @@ def test_no_graph_and_no_memory_is_left(way: str) -> None:
 
 def test_a_result_that_is_kept_holds_no_graph() -> None:
     net, images = network().train(), torch.randn(8, 3, 8, 8)
-    result = ebcli.excitation_backprop(net, images, 1, "2", contrastive=True, explain_losses=True)
-    kept = [result.relevance, result.maps, result.mass, result.logits, *(result.losses or {}).values()]
+    result = ebcli.excitation_backprop(net, images, 1, "2", contrastive=True, track_lost_mass=True)
+    kept = [result.relevance, result.maps, result.mass, result.logits, *(result.lost_mass or {}).values()]
     assert all(tensor.grad_fn is None and not tensor.requires_grad for tensor in kept)
 
 

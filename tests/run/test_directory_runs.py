@@ -276,7 +276,7 @@ def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
     photos(Path("photos"), 2)
     result = invoke("--layer", "5", "photos")
     assert result.exit_code == 2
-    assert "no spatial extent" in result.stderr
+    assert "no spatial dimensions" in result.stderr
     assert not Path("saliency").exists()
 
 

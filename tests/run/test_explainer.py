@@ -39,7 +39,7 @@ def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
     loaded.net.insert(3, Cosines())
     with pytest.raises(UnsupportedOpError, match="fft_fft2 in 3"):
         Explainer(plan())
-    with pytest.warns(UserWarning, match="ordinary gradients, not excitation, were used for fft_fft2 in 3"):
+    with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for fft_fft2 in 3"):
         network = Explainer(plan(allow_unsupported=True))
     with pytest.warns(UserWarning, match="fft_fft2"):
         assert np.isfinite(network.explain(IMAGES)[1].layers[0].maps).all()
@@ -49,26 +49,26 @@ def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> N
     for module in loaded.net.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
             nn.init.constant_(module.bias, 0.5)
-    assert Explainer(plan()).explain(IMAGES)[0].layers[0].losses is None
-    network = Explainer(plan(explain_losses=True, targets=("0", "2")))
+    assert Explainer(plan()).explain(IMAGES)[0].layers[0].lost_mass is None
+    network = Explainer(plan(track_lost_mass=True, targets=("0", "2")))
     for explained in network.explain(IMAGES):
         (at,) = explained.layers
-        assert at.losses is not None
+        assert at.lost_mass is not None
         for k in (0, 1):
-            lost = sum(by_class[k] for by_class in at.losses.values())
+            lost = sum(by_class[k] for by_class in at.lost_mass.values())
             assert at.mass[k] + lost == pytest.approx(1, abs=1e-5)
 
 
 def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_module, "default_layer", lambda _: "2")
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
-    with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial extent.*, such as '2'"):
+    with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial dimensions.*, such as '2'"):
         Explainer(make_plan("a.jpg", layers=(flat,)))
 
 
 def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
-    exact = Explainer(plan(targets=("3",), explain_losses=True)).explain(IMAGES)
-    network = Explainer(plan(targets=("3",), dtype="bfloat16", explain_losses=True))
+    exact = Explainer(plan(targets=("3",), track_lost_mass=True)).explain(IMAGES)
+    network = Explainer(plan(targets=("3",), dtype="bfloat16", track_lost_mass=True))
     assert {parameter.dtype for parameter in network.loaded.net.parameters()} == {torch.bfloat16}
     for coarse, fine in zip(network.explain(IMAGES), exact, strict=True):
         (one,), (other,) = coarse.layers, fine.layers

@@ -1,4 +1,4 @@
-"""The built-in rules, a short file for each family of operations. Importing this package registers them."""
+"""The built-in rules, one file per family of operations. Importing this package registers them."""
 
 from ebcli.eb.rules import activation, arithmetic, attention, linear, norm, pooling
 

@@ -1,6 +1,6 @@
-"""Activations: one input and one output, so probability passes through unchanged.
+"""Activations have one input and one output, so probability passes through unchanged.
 
-Their ordinary gradients are not Excitation Backprop: a saturated tanh would lose what it was handed.
+Their ordinary gradients would not do: a saturated tanh would lose its probability.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ebcli.eb import graph
 from ebcli.eb.primitives import folded, pass_through
 from ebcli.eb.registry import Call, overloads, rule
 
-BOUNDED = 1  # between 0 and some limit: a gate if the other factor is not
+BOUNDED = 1  # non-negative: the gate if the other factor is not
 SWITCH = 2  # between 0 and 1: a gate by design
 
 
@@ -57,7 +57,7 @@ def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     *overloads("alpha_dropout", "feature_alpha_dropout"),
 )
 def dropout(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    gate = getattr(graph.origin(input), "gate", 0)
+    gate = graph.gate(input)
     return pass_through(call, input, keeps_zero=True, nonnegative=graph.is_nonnegative(input), gate=gate)
 
 
@@ -68,7 +68,7 @@ def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 @rule(*overloads("sigmoid", "hardsigmoid", "softmax", "softmin", "gumbel_softmax"))
 def switch(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    # a softmax is divided by a sum over other units; over its own unit it is one input, one output
+    # the sum in a softmax's denominator is a norm, so a unit keeps its own probability
     return pass_through(call, input, nonnegative=True, gate=SWITCH)
 
 

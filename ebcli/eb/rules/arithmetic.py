@@ -33,7 +33,7 @@ def rsub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
 def _sum(call: Call, input: Any, other: Any, scale: float) -> Any:
     if _has_share(input) and _has_share(other):
         return shared(call, (input, other), (1, scale))
-    # what does not come from the network's input is a bias, of the layer before it if there is one
+    # an operand that does not depend on the input is a bias, of the layer before it if there is one
     signal = input if carries_signal(input) else other
     value = folded(call, signal) if signal is input or scale == 1 else None
     return pass_through(call, signal) if value is None else value
@@ -48,24 +48,24 @@ def mul(call: Call, input: Any, other: Any) -> Any:
     if not (_has_share(input) and _has_share(other)):
         signal, factor = (input, other) if carries_signal(input) else (other, input)
         return _scaled(call, signal, isinstance(factor, (int, float)) and factor > 0)
-    strength = [getattr(graph.origin(x), "gate", 0) for x in (input, other)]
+    strength = [graph.gate(x) for x in (input, other)]
     size = [x.numel() for x in (input, other)]
     if strength[0] != strength[1]:
         signal = input if strength[0] < strength[1] else other
     elif size[0] != size[1]:
         signal = input if size[0] > size[1] else other
     elif carries_signal(input) and carries_signal(other):
-        return NotImplemented  # a product of equals: neither is the other's gate
+        return NotImplemented  # neither factor is the other's gate
     else:
         signal = input if carries_signal(input) else other
     if not carries_signal(signal):
-        return call.compute().detach()  # the layer feeds the gate alone, and a gate gets nothing
+        return call.compute().detach()  # the layer only feeds the gate, which gets nothing
     return pass_through(call, signal, keeps_zero=True, nonnegative=all(map(graph.is_nonnegative, (input, other))))
 
 
 @rule(torch.addcmul, Tensor.addcmul)
 def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
-    # input + value * tensor1 * tensor2: a product, and then a sum
+    # input + value * tensor1 * tensor2: a product, then a sum
     if not (_has_share(tensor1) or _has_share(tensor2)):
         return pass_through(call, input)
     with torch.no_grad():
@@ -77,13 +77,13 @@ def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, valu
     total = by_rule(call, torch.add, input, mark_bypass(product), alpha=value) if is_residual else product
     if not carries_signal(total):
         return result
-    # the same up to rounding, so the value is the network's own, to the bit
+    # equal up to rounding, so the network's own value replaces it
     return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), total, keeps_zero=is_residual)
 
 
 @rule(*overloads("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
 def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    # a denominator is a norm: it rescales, it does not excite
+    # the denominator is a norm, which rescales and does not excite
     if carries_signal(input):
         return _scaled(call, input, isinstance(other, (int, float)) and other > 0)
     return call.compute().detach() if bypasses(input) else pass_through(call, other)
@@ -101,5 +101,5 @@ def neg(call: Call, input: Tensor) -> Tensor:
 
 def _scaled(call: Call, signal: Tensor, positive: bool) -> Tensor:
     nonnegative = positive and graph.is_nonnegative(signal)
-    gate = getattr(graph.origin(signal), "gate", 0) if positive else 0
+    gate = graph.gate(signal) if positive else 0
     return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate)

@@ -1,7 +1,7 @@
-"""Products of matrices: attention hands probability to its values, a constant matrix is a layer's weight.
+"""Matrix products: a constant matrix is a layer's weight, and attention passes probability to its values.
 
-Attention weights are never negative, so they are Eq. 4's excitatory weights themselves and the values its inputs;
-queries and keys only choose the weights and get nothing.
+Attention weights are non-negative, so they are the excitatory weights of Eq. 4, with the values as inputs. Queries and
+keys only determine the weights and get nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def einsum(call: Call, equation: str, *operands: Any) -> Any:
         operands = tuple(operands[0])
     if not isinstance(equation, str) or len(operands) > 2:
         return NotImplemented
-    if len(operands) == 1:  # a trace, a transposition or a sum: every weight is 0 or 1
+    if len(operands) == 1:  # a trace, a transposition or a sum: all weights are 0 or 1
         return weighted_sum(call, operands[0], LinearMap(lambda a: torch.einsum(equation, a)))
     left, right = operands
     return _product(call, left, right, lambda a, b: torch.einsum(equation, a, b))
@@ -56,21 +56,21 @@ def biased_product(
     call: Call, input: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any
 ) -> Any:
     if carries_signal(input):
-        return NotImplemented  # `input` is a bias, or the sum is a residual of a kind of its own
-    if alpha < 0:  # of the scale only the sign matters, and that belongs to the weight
+        return NotImplemented  # only a bias is supported, not a residual
+    if alpha < 0:  # only the sign of the scale matters, and it belongs to the weight
         left, right = (left, -right) if carries_signal(left) else (-left, right)
     zero = torch.zeros_like(input)
     return _product(call, left, right, lambda a, b: call.func(zero, a, b, **kwargs))
 
 
 def _product(call: Call, left: Tensor, right: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """left times right, where one is the signal and the other its weight."""
+    """The product of left and right: one is the signal, the other its weight."""
     if all(carries_signal(x) or bypasses(x) for x in (left, right)):
-        is_attention = [getattr(graph.origin(x), "gate", 0) == SWITCH for x in (left, right)]
+        is_attention = [graph.gate(x) == SWITCH for x in (left, right)]
         if is_attention[0] == is_attention[1]:
-            return NotImplemented  # queries times keys: needed by no one as long as they end in attention weights
+            return NotImplemented  # queries times keys, which only matter through the attention weights
         if not carries_signal(right if is_attention[0] else left):
-            return call.compute().detach()  # the layer feeds queries and keys alone
+            return call.compute().detach()  # the layer only feeds queries and keys
         fixed = (left if is_attention[0] else right).detach()
         if is_attention[0]:
             return weighted_sum(call, right, LinearMap(lambda v: product(fixed, v)))
@@ -82,7 +82,7 @@ def _product(call: Call, left: Tensor, right: Tensor, product: Callable[[Tensor,
 
 @rule(*overloads("multi_head_attention_forward"))
 def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
-    """Value projection, attention, output projection: three weighted sums, one after the other."""
+    """Three weighted sums in a row: value projection, attention and output projection."""
     given = _SIGNATURE.bind(*args, **kwargs).arguments  # query (L, B, E), key and value (S, B, E), or all without B
     value = given["value"]
     if not carries_signal(value) or given.get("static_v") is not None:
@@ -105,7 +105,7 @@ def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     if value.ndim == 2:
         joined = joined[:, 0]
     out = by_rule(call, F.linear, joined, given["out_proj_weight"], given["out_proj_bias"])
-    # the same up to rounding, so the value is the network's own, to the bit
+    # equal up to rounding, so the network's own value replaces it
     return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), out, keeps_zero=True), weights
 
 

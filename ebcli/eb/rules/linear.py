@@ -14,14 +14,14 @@ from ebcli.eb.registry import Call, overloads, rule
 
 
 def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
-    """(C_out,) -> (C_out, 1, ...), to multiply a weight whose first axis is the output channel."""
+    """(C_out,) -> (C_out, 1, ...), to scale a weight whose first axis is the output channel."""
     return lambda scale: scale.reshape(-1, *(1 for _ in weight.shape[1:]))
 
 
 @rule(*overloads("linear"))
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     # input (..., in), weight (out, in)
-    # of more axes than (B, in), a batch norm's second one is not the channels
+    # with more axes than (B, in), batch norm's channels are not this layer's outputs
     return weighted_sum(call, input, LinearMap(F.linear, weight, _rows(weight) if input.ndim == 2 else None))
 
 
@@ -54,7 +54,7 @@ def transposed_convolution(
         return call.func(a, w, None, stride, padding, output_padding, groups, dilation)
 
     def per_output(scale: Tensor) -> Tensor:
-        rows = weight.shape[0] // groups  # inputs of one group, which all reach that group's outputs
+        rows = weight.shape[0] // groups  # inputs of one group, connected to all outputs of that group
         by_row = scale.reshape(groups, -1).repeat_interleave(rows, dim=0)
         return by_row.reshape(*by_row.shape, *(1 for _ in weight.shape[2:]))
 

@@ -1,4 +1,4 @@
-"""Normalisations: batch norm is folded into the layer before it, all others hand probability through."""
+"""Normalization: batch norm is folded into the layer before it; all others pass probability through."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _is_native(call: Call) -> bool:
     return call.func is torch.batch_norm
 
 
-# the paper's rule for local response normalisation, which suits every norm that rescales units by a common factor
+# the paper's rule for local response normalization, which applies to every norm that rescales units by a common factor
 @rule(*overloads("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize"))
 def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input)

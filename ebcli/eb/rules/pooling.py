@@ -1,4 +1,4 @@
-"""Averages and sums: weighted sums with fixed weights that are never negative."""
+"""Averages, sums and interpolation: weighted sums with fixed, non-negative weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ebcli.eb.registry import Call, overloads, rule
 def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     divisor = kwargs.get("divisor_override", args[5] if len(args) > 5 else None)
     if divisor is not None and divisor < 0:
-        return NotImplemented  # weights are never negative
+        return NotImplemented  # negative weights
     return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))
 
 
@@ -34,5 +34,5 @@ def interpolation(
     **kwargs: Any,
 ) -> Any:
     if mode == "bicubic":
-        return NotImplemented  # its weights are partly negative
+        return NotImplemented  # some weights are negative
     return weighted_sum(call, input, LinearMap(lambda a: call.func(a, size, scale_factor, mode, *args, **kwargs)))

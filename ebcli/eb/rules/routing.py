@@ -1,7 +1,7 @@
-"""Operations that need no excitation rule, by the reason why not.
+"""Operations that need no excitation rule, grouped by the reason.
 
-Everything else that meets the signal without a rule is reported. Functions whose results carry no signal at all
-(shapes, comparisons, argmax) need no entry: nothing can come down through them.
+Any other operation without a rule is reported. Functions whose results carry no signal (shapes, comparisons, argmax)
+need no entry, because no probability can pass through them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ebcli.eb.registry import overloads
 
-# Each output element is one input element, so the ordinary gradient, 1 from there to here, is the rule itself.
+# Each output element is one input element, so the ordinary gradient, which is 1 there, is the rule.
 MOVES = [
     *overloads("reshape", "view", "view_as", "reshape_as", "flatten", "unflatten", "ravel", "squeeze", "unsqueeze"),
     *overloads("permute", "transpose", "swapaxes", "swapdims", "movedim", "moveaxis", "t", "adjoint", "as_strided"),
@@ -33,12 +33,12 @@ MOVES = [
     Tensor.__iter__,
 ]
 
-# Copies of one element: their probabilities add up, as the ordinary gradient has it.
+# Copies of an element: the ordinary gradient sums their probabilities.
 COPIES = [
     *overloads("expand", "expand_as", "broadcast_to", "repeat", "repeat_interleave", "tile"),
 ]
 
-# The winner takes all, and the ordinary gradient goes to the winner.
+# The winner takes all, as in the ordinary gradient.
 WINNERS = [
     *overloads("max_pool1d", "max_pool2d", "max_pool3d"),
     *overloads("max_pool1d_with_indices", "max_pool2d_with_indices", "max_pool3d_with_indices"),
@@ -51,7 +51,7 @@ WINNERS = [
     *overloads("topk", "sort", "kthvalue", "mode", "cummax", "cummin", "msort"),
 ]
 
-# The same values in another place or precision.
+# The same values on another device or in another precision.
 CASTS = [
     *overloads("to", "type", "type_as", "float", "double", "half", "bfloat16", "cpu", "cuda"),
     *overloads("requires_grad_", "retain_grad", "register_hook", "pin_memory", "resolve_conj", "resolve_neg"),
@@ -59,4 +59,4 @@ CASTS = [
 ]
 
 IGNORED: frozenset[Callable[..., Any]] = frozenset([*MOVES, *COPIES, *WINNERS, *CASTS])
-"""All of them."""
+"""All functions whose ordinary gradient is the rule."""

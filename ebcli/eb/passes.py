@@ -1,0 +1,141 @@
+"""The backward passes: from a prior over the classes to the relevance at each layer, the mass and the lost mass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge
+
+from ebcli.eb.autograd import quiet
+from ebcli.eb.capture import Cut
+from ebcli.eb.graph import BackwardGraph, contributions_of, facts, parents
+from ebcli.errors import LayerError
+
+
+@dataclass(frozen=True)
+class LayerPath:
+    """The part of the graph between the logits and a layer.
+
+    Attributes:
+        cut: the layer.
+        ends: the nodes at which the layer's probability arrives.
+        above: the nodes whose probability can reach the layer.
+    """
+
+    cut: Cut
+    ends: list[Any]
+    above: set[Any]
+
+    @classmethod
+    def down_to(cls, cut: Cut, graph: BackwardGraph) -> LayerPath:
+        """Raises LayerError if the output does not depend on the layer."""
+        ends = graph.ends(cut.edge.node)
+        if not ends:
+            raise LayerError(
+                f"the network's output does not depend on {cut.label}, or detach() or torch.no_grad() in the network "
+                "cuts the path between them: choose a layer closer to the output"
+            )
+        return cls(cut, ends, graph.above(ends))
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether no probability bypasses the layer on its way to another one."""
+        known = self.above.union(self.ends)
+        return all(parent in known for node in self.above for parent in parents(node))
+
+
+class BackwardPasses:
+    """Backward passes from one forward pass.
+
+    Args:
+        logits: the network's output, (B, num_classes, ...).
+        graph: its graph.
+        paths: the layers.
+        priors: (K, *logits.shape), the probabilities to start from.
+    """
+
+    def __init__(self, logits: Tensor, graph: BackwardGraph, paths: Sequence[LayerPath], priors: Tensor) -> None:
+        self._logits, self._graph, self._paths, self._priors = logits, graph, paths, priors
+
+    def lost_mass(self) -> list[dict[str, Tensor]]:
+        """For each layer, (K, B) for each operation: the probability that arrives at neurons nothing contributes to."""
+        found: list[dict[str, Tensor]] = [{} for _ in self._paths]
+        nodes = self._graph.weighted
+        if not nodes:
+            return found
+        arrived = torch.autograd.grad(
+            self._logits,
+            [GradientEdge(node, 0) for node in nodes],
+            self._priors,
+            retain_graph=True,
+            allow_unused=True,
+            is_grads_batched=True,
+            materialize_grads=False,
+        )
+        for node, P in zip(nodes, arrived, strict=True):
+            if P is not None:  # no probability arrives at layers with something folded into them
+                _, z = contributions_of(node).normalizer(*node.saved_tensors)
+                lost = P.where(z == 0, 0).flatten(2).sum(2)
+                site = facts(node).site  # type: ignore[union-attr]
+                for path, by_site in zip(self._paths, found, strict=True):
+                    if node in path.above and lost.any():
+                        by_site[site] = by_site.get(site, 0) + lost
+        return found
+
+    def relevance(self, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
+        """Relevance (K, B, ...) at each layer, and the marginal mass (K, B).
+
+        Raises:
+            LayerError: contrastive, at a layer that is not below the classifier.
+        """
+        top = self._graph.classifiers if contrastive else []
+        for path in self._paths:
+            if contrastive and path.above.isdisjoint(top):
+                raise LayerError(
+                    f"{path.cut.label} is not below the classifier, so it has no contrastive map: choose a layer "
+                    "closer to the input"
+                )
+        for node in top:
+            contributions_of(node).dual = contributions_of(node).of_dual()
+        several = len(self._priors) > 1
+        if contrastive or several:
+            with quiet():
+                for node in self._graph.weighted:
+                    if several or not contributions_of(node).normalizes_in_backward:
+                        contributions_of(node).prepare(*node.saved_tensors)
+                for node in top:
+                    contributions_of(node).dual.prepare(*node.saved_tensors)
+        relevances = self._down()
+        if not contrastive:
+            return [(relevance, _mass(relevance)) for relevance in relevances]
+        if all(path.takes_all for path in self._paths) and self._graph.loses_nothing():
+            return [(relevance, _mass(self._priors)) for relevance in relevances]
+        for node in top:
+            contributions_of(node).dual = None
+        return [(relevance, _mass(P)) for relevance, P in zip(relevances, self._down(), strict=True)]
+
+    def _down(self) -> tuple[Tensor, ...]:
+        """One backward pass: relevance (K, B, ...) at each layer, all K together."""
+        edges = [GradientEdge(node, 0) for path in self._paths for node in path.ends]
+
+        def down(prior: Tensor) -> tuple[Tensor, ...]:
+            arrived = iter(torch.autograd.grad(self._logits, edges, prior, retain_graph=True, allow_unused=True))
+            shares = [[P for P in islice(arrived, len(path.ends)) if P is not None] for path in self._paths]
+            return tuple(
+                sum(parts[1:], parts[0]) if parts else torch.zeros_like(path.cut.value)
+                for path, parts in zip(self._paths, shares, strict=True)
+            )
+
+        if len(self._priors) > 1:
+            return torch.vmap(down)(self._priors)
+        return tuple(P[None] for P in down(self._priors[0]))
+
+
+def _mass(relevance: Tensor) -> Tensor:
+    """The sum of each of (K, B, ...): (K, B)."""
+    return relevance.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype)

@@ -1,0 +1,60 @@
+"""What excitation_backprop() returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ebcli.eb.maps import saliency_map
+
+
+@dataclass(frozen=True)
+class ExcitationResult:
+    """Excitation Backprop at one layer, for B images. With K targets per image, every shape has K after B.
+
+    Attributes:
+        relevance: the probability at each element of the layer's output: (B, ...) or (B, K, ...). Never negative if
+            marginal, signed if contrastive.
+        mass: (B,) or (B, K), the sum of the marginal map: 1 minus what was lost at neurons activated only by their
+            bias.
+        logits: (B, num_classes), the network's output; (B, num_classes, H, W) for dense predictions.
+        contrastive: whether `relevance` is contrastive.
+        layer: the layer's name; None for the input.
+        input_shape: shape of the network's input.
+        layer_shape: shape of the layer's output.
+        lost_mass: with ``track_lost_mass``, (B,) or (B, K) for each operation that lost probability, by its name and
+            module: the probability that arrived at neurons to which no input contributes. Whatever `mass` and
+            these leave of 1 bypassed the layer or ended at constants. None if it was not tracked.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> result = ebcli.excitation_backprop(net, torch.rand(2, 3, 8, 8), targets=[[1, 2], [3, 4]], layer="1")
+        >>> result.relevance.shape, result.maps.shape, result.mass.shape
+        (torch.Size([2, 2, 8, 6, 6]), torch.Size([2, 2, 6, 6]), torch.Size([2, 2]))
+        >>> torch.allclose(result.maps.sum((2, 3)), result.mass)
+        True
+    """
+
+    relevance: Tensor
+    mass: Tensor
+    logits: Tensor
+    contrastive: bool
+    layer: str | None
+    input_shape: tuple[int, ...]
+    layer_shape: tuple[int, ...]
+    lost_mass: dict[str, Tensor] | None = None
+
+    @property
+    def maps(self) -> Tensor:
+        """Relevance summed over channels, not clamped: (B, H, W) or (B, K, H, W).
+
+        Raises:
+            LayerError: the layer's output has no spatial dimensions.
+        """
+        lead = self.relevance.ndim - len(self.layer_shape) + 1
+        flat = self.relevance.reshape(-1, *self.layer_shape[1:])
+        maps = saliency_map(flat, self.input_shape, layer=self.layer)
+        return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])
