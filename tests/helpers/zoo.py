@@ -141,7 +141,7 @@ class _Weightless(DeviceContext):
 def as_loaded(specimen: Specimen) -> LoadedModel:
     """The network as what the listing of layers takes."""
     crop = list(specimen.inputs.shape[-2:])
-    return LoadedModel(specimen.name, specimen.net, SimpleNamespace(crop_size=crop), None, "none")
+    return LoadedModel(specimen.name, specimen.net, SimpleNamespace(crop_size=crop), None, "none", 1000)
 
 
 def enliven(net: nn.Module, inputs: Tensor, *, shifts: bool = True, seed: int = 0) -> nn.Module:

@@ -19,7 +19,7 @@ def shapes_only(name: str) -> LoadedModel:
 
 
 def wrapped(net: nn.Module, crop: int = 32) -> LoadedModel:
-    return LoadedModel("own", net, SimpleNamespace(crop_size=[crop]), None, "none")
+    return LoadedModel("own", net, SimpleNamespace(crop_size=[crop]), None, "none", 2)
 
 
 def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> dict[str, Layer]:
