@@ -91,7 +91,7 @@ def read_class_names(path: Path) -> list[str]:
     names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
-            f"class names in '{path}' must be one per line, or in JSON a list of names or an object that maps indices to "
-            "names"
+            f"class names in '{path}' must be one per line, or in JSON a list of names or an object that maps indices "
+            "to names"
         )
     return [name.strip() for name in names]
