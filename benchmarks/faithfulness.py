@@ -26,9 +26,10 @@ from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
 from ebcli.evaluate.perturbation import perturbation
-from ebcli.evaluate.published import POINTING
+from ebcli.evaluate.pointing import POINTING
 from ebcli.evaluate.randomization import sanity
 from ebcli.evaluate.runner import Benchmark, Row, grouped, mean, run_benchmark, table
+from ebcli.models import ModelSpec
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = Path(__file__).with_suffix(".template.md").read_text(encoding="utf-8")
@@ -76,9 +77,9 @@ gain little or nothing, and the scattered ones of the gradient most. A likely re
 of the photo, in one piece, keeps the class alive, while scattered holes destroy whatever the network could have read.
 Then the test says as much about holes as about maps."""
 SANITY_TEXT = """\
-After the first stop, with {first} of {total} layers randomised, nothing is left of the order that the contrastive map
+After the first stop, with {first} of {total} layers randomized, nothing is left of the order that the contrastive map
 puts the photo's places in, and as little of the gradient's and of Grad-CAM's. The marginal map keeps much of it, and
-some even when all layers are randomised (a rank correlation of {marginal}), perhaps because it follows the activations,
+some even when all layers are randomized (a rank correlation of {marginal}), perhaps because it follows the activations,
 which may mark much the same places of a photo in any network. So a marginal map says less about what the classifier has
 learned than the contrastive one. SSIM does not come down to 0 for anybody: maps that are dark in most places agree in
 most."""
@@ -94,8 +95,8 @@ class Run:
     def __init__(self, cache: Path) -> None:
         self._cache = cache
         self._shown, self._labels = photos(cache)
-        self.at_all_layers = ModelUnderTest(MODEL, "DEFAULT", list(STRIDES), (*METHODS, "random", "centre"), "cpu")
-        self.at_one_layer = ModelUnderTest(MODEL, "DEFAULT", [LAYER], METHODS, "cpu")
+        self.at_all_layers = ModelUnderTest(ModelSpec(MODEL), list(STRIDES), (*METHODS, "random", "center"), "cpu")
+        self.at_one_layer = ModelUnderTest(ModelSpec(MODEL), [LAYER], METHODS, "cpu")
         loaded = self.at_one_layer.loaded
         self.pictures = LabeledImages(self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes)
 
@@ -111,18 +112,18 @@ class Run:
         """The rows, and the table, of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
         test = grid(self.at_all_layers, self.pictures, self.surveyed(), 2, MOSAICS, 0.5, cell)
         rows = self.rows(test)
-        return rows, test.summarise(rows)
+        return rows, test.summarize(rows)
 
     def perturbation(self, kind: str) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of deletion or insertion."""
         test = perturbation(kind, self.at_one_layer, self.pictures, self.pictures.keys, BASELINES, STEPS)  # type: ignore[arg-type]
         rows = self.rows(test)
-        return rows, test.summarise(rows)
+        return rows, test.summarize(rows)
 
     def sanity(self) -> list[Row]:
-        """The table of the randomised parameters."""
+        """The table of the randomized parameters."""
         test = sanity(self.at_one_layer, self.pictures, self.pictures.keys, STOPS)
-        return test.summarise(self.rows(test))
+        return test.summarize(self.rows(test))
 
 
 def _refuse(unit: str, error: ImageError) -> None:
@@ -211,15 +212,15 @@ def draw_curves(kinds: dict[str, list[Row]], path: Path) -> None:
 
 
 def draw_sanity(rows: list[Row], path: Path) -> None:
-    """Similarity to the intact network's maps by layers randomised."""
+    """Similarity to the intact network's maps by layers randomized."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for axis, key in zip(axes, ("rank correlation", "SSIM"), strict=True):
         for method, colour in COLOURS.items():
             found = [row for row in rows if row["method"] == method]
-            counts, values = zip((0, 1.0), *((row["randomised"], row[key]) for row in found), strict=True)
+            counts, values = zip((0, 1.0), *((row["randomized"], row[key]) for row in found), strict=True)
             axis.plot(counts, values, "o-", color=colour, label=method)
         axis.axhline(0, color="grey", linestyle=":")
-        axis.set(title=key, xlabel="layers randomised, from the classifier down")
+        axis.set(title=key, xlabel="layers randomized, from the classifier down")
     axes[0].set_ylabel("similarity to the intact network's maps")
     axes[1].legend(fontsize=8)
     figure.savefig(path, dpi=110)
@@ -267,8 +268,8 @@ def main() -> None:
         grid_text=grid_text(grids[224], measured[224][0], run.at_one_layer.loaded.categories or ()),
         curves_text=curves_text(kinds["deletion"][0]),
         sanity_text=SANITY_TEXT.format(
-            first=forgotten[0]["randomised"],
-            total=forgotten[-1]["randomised"],
+            first=forgotten[0]["randomized"],
+            total=forgotten[-1]["randomized"],
             marginal="{:.2f}".format([row for row in forgotten if row["method"] == "marginal"][-1]["rank correlation"]),
         ),
     )

@@ -6,6 +6,7 @@ from unittest import mock
 
 import pytest
 import torch
+from color_net import load_colors
 from runs import tiny_model
 from stub_run import DONE, finished
 
@@ -21,6 +22,12 @@ def worker() -> Iterator[mock.Mock]:
     with mock.patch("ebcli.run.engine.run", autospec=True) as patched, page:
         patched.return_value = finished(DONE)
         yield patched
+
+
+@pytest.fixture
+def colors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model of eb-benchmark recognizes colors."""
+    monkeypatch.setattr("ebcli.evaluate.model_under_test.load_model", load_colors)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import ebcli
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--list-models"], [], ["--top-k", "x"]])
 def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
-    assert heavy_imports("ebcli", arguments) == "imported: []"
+    assert heavy_imports("ebcli.cli.saliency", arguments) == "imported: []"
 
 
 def test_help_imports_nothing_beyond_click_and_itself() -> None:

@@ -1,4 +1,4 @@
-"""The command line of ``eb-benchmark``: options -> a test."""
+"""The commands of ``eb-benchmark``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ if TYPE_CHECKING:
     from ebcli.evaluate.runner import Benchmark
 
 EPILOG = """
-Each test is a command; eb-benchmark grid --help, for example, tells its options. They can also be set in the
-environment: --layer of grid as EB_BENCHMARK_GRID_LAYER.
+Each test is a command with its own options: see, for example, eb-benchmark grid --help. Options can also be set by
+environment variables: --layer of grid by EB_BENCHMARK_GRID_LAYER.
 
-What was measured is kept in the directory of --output, a line for each image. A run that was cut off goes on there
-when the same command is given again.
+Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an interrupted run.
 
-Exit status: 0 all measured, 1 some images failed and the table is of the rest, 2 wrong usage or files that cannot be
-written, 130 interrupted.
+Exit status: 0 success, 1 some images failed and are missing from the table, 2 wrong usage or unwritable files, 130
+interrupted.
 """
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -33,8 +32,8 @@ _labels = click.option(
     "--labels",
     metavar="FILE",
     type=_FILE,
-    show_default="what the network thinks",
-    help="The images' classes: lines of a path below IMAGES, a comma, and an index or name.",
+    show_default="predicted classes",
+    help="CSV file of classes: a path relative to IMAGES, a comma, an index or name.",
 )
 _baselines = click.option(
     "--baseline",
@@ -42,11 +41,9 @@ _baselines = click.option(
     type=click.Choice(BASELINES),
     multiple=True,
     default=BASELINES,
-    help="What is seen where the image is not: itself blurred, its mean colour, or noise. Can be repeated.",
+    help="Replace removed pixels by the blurred image, its mean color, or noise. Can be repeated.",
 )
-_steps = click.option(
-    "--steps", type=click.IntRange(min=1), default=32, help="In how many parts the pixels are exchanged."
-)
+_steps = click.option("--steps", type=click.IntRange(min=1), default=32, help="Replace the pixels in this many steps.")
 
 
 @click.group(
@@ -60,17 +57,21 @@ _steps = click.option(
 )
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-benchmark", message="%(prog)s %(version)s")
 def main() -> None:
-    """Measure whether saliency maps tell the truth: those of Excitation Backprop, and others beside them."""
+    """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
 
 @main.command()
-@click.option("--voc", metavar="DIR", type=_FOLDER, help="A directory that holds VOCdevkit.")
-@click.option("--year", default="2007", help="VOC's year.")
-@click.option("--split", default="test", help="VOC's list of images, in ImageSets/Main.")
-@click.option("--coco", metavar="DIR", type=_FOLDER, help="A directory of COCO's images, such as val2014.")
-@click.option("--annotations", metavar="FILE", type=_FILE, help="Theirs, such as instances_val2014.json.")
-@click.option("--skip-flagged", is_flag=True, help="Leave out the objects that VOC calls difficult, and COCO's crowds.")
-@click.option("--tolerance", type=click.IntRange(min=0), default=15, help="How far off a hit may be, in pixels.")
+@click.option("--voc", metavar="DIR", type=_FOLDER, help="Use PASCAL VOC: the directory that contains VOCdevkit.")
+@click.option("--year", default="2007", help="Select VOC's year.")
+@click.option("--split", default="test", help="Select VOC's list of images in ImageSets/Main.")
+@click.option("--coco", metavar="DIR", type=_FOLDER, help="Use COCO: the directory of images, such as val2014.")
+@click.option(
+    "--annotations", metavar="FILE", type=_FILE, help="Annotations for --coco, such as instances_val2014.json."
+)
+@click.option("--skip-flagged", is_flag=True, help="Ignore objects that VOC flags as difficult, and COCO's crowds.")
+@click.option(
+    "--tolerance", type=click.IntRange(min=0), default=15, help="Accept hits this many pixels off the object."
+)
 @benchmark_command
 def pointing(
     session: Session,
@@ -82,49 +83,52 @@ def pointing(
     skip_flagged: bool,
     tolerance: int,
 ) -> Benchmark:
-    """The pointing game: does a map's maximum lie on the object?
+    """Pointing game: does a map's maximum lie on the object?
 
-    Zhang et al., ECCV 2016. On the images of VOC or COCO, with a network that has an output for each of their classes;
-    VOC's names of them are in --classes if they are not its usual ones.
+    Zhang et al., ECCV 2016. Needs VOC or COCO, and a network with one output for each of their classes. If VOC's
+    annotations use other class names, pass --class-names.
     """
-    from ebcli.evaluate.annotations import AnnotatedImages, Coco, Voc, read_classes
-    from ebcli.evaluate.pointing import pointing as test
+    from ebcli.evaluate.annotations import AnnotatedImages, Coco, Voc
+    from ebcli.evaluate.pointing import pointing as benchmark
 
     data: AnnotatedImages
     if voc is not None and coco is None:
-        data = Voc(voc, year, split, read_classes(session.classes) if session.classes else None, skip_flagged)
+        data = Voc(voc, year, split, session.annotated_names(), skip_flagged)
     elif coco is not None and voc is None and annotations is not None:
         data = Coco(coco, annotations, skip_flagged)
     else:
-        raise click.UsageError("give either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.subject, data, session.drawn(data.keys), tolerance)
+        raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
+    return benchmark(session.model, data, session.sample(data.keys), tolerance)
 
 
 @main.command()
 @_images
 @_labels
-@click.option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Images in a row of a mosaic.")
-@click.option("--mosaics", type=click.IntRange(min=1), default=100, help="How many are made.")
+@click.option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
+@click.option("--mosaics", type=click.IntRange(min=1), default=100, help="Number of mosaics.")
 @click.option(
-    "--confidence", type=click.FloatRange(0, 1), default=0.5, help="Only images recognised with this probability."
+    "--confidence",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    help="Use images recognized with at least this probability.",
 )
 @click.option(
-    "--cell", metavar="PIXELS", type=click.IntRange(min=1), show_default="the model's own", help="An image's side."
+    "--cell", metavar="PIXELS", type=click.IntRange(min=1), show_default="the model's crop", help="Side of each image."
 )
 @benchmark_command
 def grid(
     session: Session, images: Path, labels: Path | None, n: int, mosaics: int, confidence: float, cell: int | None
 ) -> Benchmark:
-    """The grid pointing game: is a map in the right part of a mosaic?
+    """Grid pointing game: does a map of a mosaic highlight the right image?
 
-    Böhle et al., CVPR 2021. The mosaics are made of the photos below IMAGES.
+    Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
     from ebcli.evaluate.grid import classify_images
-    from ebcli.evaluate.grid import grid as test
+    from ebcli.evaluate.grid import grid as benchmark
 
-    pictures, keys = session.pictures(images, labels)
-    surveyed = session.run_benchmark(classify_images(session.subject, pictures, keys))
-    return test(session.subject, pictures, surveyed, n, mosaics, confidence, cell, session.seed)
+    found, keys = session.images(images, labels)
+    classified = session.measure(classify_images(session.model, found, keys))
+    return benchmark(session.model, found, classified, n, mosaics, confidence, cell, session.seed)
 
 
 def _perturbation(
@@ -135,9 +139,9 @@ def _perturbation(
     baselines: tuple[str, ...],
     steps: int,
 ) -> Benchmark:
-    from ebcli.evaluate.perturbation import perturbation as test
+    from ebcli.evaluate.perturbation import perturbation
 
-    return test(kind, session.subject, *session.pictures(images, labels), baselines, steps)
+    return perturbation(kind, session.model, *session.images(images, labels), baselines, steps)
 
 
 @main.command()
@@ -147,9 +151,9 @@ def _perturbation(
 @_steps
 @benchmark_command
 def deletion(session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int) -> Benchmark:
-    """Deletion: what goes with what a map shows?
+    """Deletion: how fast does the class probability fall as highlighted pixels are removed?
 
-    Petsiuk et al., BMVC 2018. On the photos below IMAGES.
+    Petsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.
     """
     return _perturbation("deletion", session, images, labels, baselines, steps)
 
@@ -161,9 +165,9 @@ def deletion(session: Session, images: Path, labels: Path | None, baselines: tup
 @_steps
 @benchmark_command
 def insertion(session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int) -> Benchmark:
-    """Insertion: what comes with what a map shows?
+    """Insertion: how fast does the class probability rise as highlighted pixels are added?
 
-    Petsiuk et al., BMVC 2018. On the photos below IMAGES.
+    Petsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.
     """
     return _perturbation("insertion", session, images, labels, baselines, steps)
 
@@ -171,16 +175,16 @@ def insertion(session: Session, images: Path, labels: Path | None, baselines: tu
 @main.command()
 @_images
 @_labels
-@click.option("--steps", type=click.IntRange(min=1), default=8, help="How many times maps are compared on the way.")
+@click.option("--steps", type=click.IntRange(min=1), default=8, help="Compare maps this many times on the way down.")
 @benchmark_command
 def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> Benchmark:
-    """Parameter randomization: do maps notice?
+    """Sanity check: do maps change as the parameters are shuffled from the classifier down?
 
-    Adebayo et al., NeurIPS 2018. From the classifier down, on the photos below IMAGES.
+    Adebayo et al., NeurIPS 2018. Uses the images in the directory IMAGES.
     """
-    from ebcli.evaluate.randomization import sanity as test
+    from ebcli.evaluate.randomization import sanity as benchmark
 
-    return test(session.subject, *session.pictures(images, labels), steps)
+    return benchmark(session.model, *session.images(images, labels), steps)
 
 
 @main.command()
@@ -192,17 +196,16 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
     type=click.FloatRange(min=0),
     multiple=True,
     default=(1.0,),
-    help="The box is drawn around what exceeds this many times the map's mean. Can be repeated.",
+    help="Draw the box around values above this many times the map's mean. Can be repeated.",
 )
 @benchmark_command
 def localize(session: Session, images: Path, annotations: Path, alphas: tuple[float, ...]) -> Benchmark:
-    """Localization: is a map's box the object's?
+    """Localization: does the box around a map's bright region match the object's box?
 
-    Zhang et al., ECCV 2016. On the photos below IMAGES; the boxes of NAME.JPEG are in NAME.xml below ANNOTATIONS, in
-    the format of VOC and ImageNet. The names that these files use are in --classes if they are not the network's own.
+    Zhang et al., ECCV 2016. Uses the images in the directory IMAGES; the boxes of NAME.JPEG are in NAME.xml in the
+    directory ANNOTATIONS, in the format of VOC and ImageNet. If the annotations use other class names than the network,
+    pass --class-names.
     """
-    from ebcli.evaluate.annotations import read_classes
-    from ebcli.evaluate.localization import localize as test
+    from ebcli.evaluate.localization import localize as benchmark
 
-    names = read_classes(session.classes) if session.classes else None
-    return test(session.subject, *session.pictures(images), annotations, names, alphas)
+    return benchmark(session.model, *session.images(images), annotations, session.annotated_names(), alphas)

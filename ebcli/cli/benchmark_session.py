@@ -1,4 +1,4 @@
-"""What all commands of ``eb-benchmark`` have in common: their options, and the way from a test to its table."""
+"""What the commands of ``eb-benchmark`` share: options, the model, and running a benchmark."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _OPTIONS = (
         "layers",
         metavar="NAME",
         multiple=True,
-        show_default="the model's own",
-        help="The layer whose maps are judged, or input for the pixels. Can be repeated.",
+        show_default="the model's default",
+        help="Measure maps at this layer; input means the pixels. Can be repeated.",
     ),
     click.option(
         "--method",
@@ -36,49 +36,49 @@ _OPTIONS = (
         type=click.Choice(METHODS),
         multiple=True,
         default=("contrastive",),
-        help="How the maps are made. Can be repeated.",
+        help="Measure maps of this method. Can be repeated.",
     ),
-    click.option("--device", metavar="NAME", default="auto", help="cpu, cuda, cuda:1, ...; auto takes a GPU."),
+    click.option(
+        "--device", metavar="NAME", default="auto", help="Run on cpu, cuda, cuda:1, ...; auto uses a GPU if available."
+    ),
     click.option(
         "-o",
         "--output",
         type=click.Path(file_okay=False, path_type=Path),
         default=Path("benchmark"),
-        help="The directory where measurements are kept, to go on with.",
+        help="Save measurements in this directory, and resume from it.",
     ),
-    click.option(
-        "--limit", type=click.IntRange(min=1), show_default="all", help="Only so many images, drawn at random."
-    ),
-    click.option("--seed", type=click.IntRange(min=0), default=0, help="Decides on what is drawn at random."),
-    click.option("--json", "as_json", is_flag=True, help="Print the table's rows as JSON objects, one a line."),
-    click.option("-q", "--quiet", is_flag=True, help="No progress bar and no warnings."),
+    click.option("--limit", type=click.IntRange(min=1), show_default="all", help="Use a random sample of this size."),
+    click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed for random choices."),
+    click.option("--json", "as_json", is_flag=True, help="Print the rows of the table as JSON, one object per line."),
+    click.option("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     click.option("--debug", is_flag=True, help="Show the traceback of an error."),
 )
 
 
 class Session:
-    """One command's network and measurements.
+    """The model and the measurements of one command.
 
     Args:
-        subject: what is examined.
-        classes: the file with the names of its classes, where that was given.
-        output: where measurements are kept.
-        limit, seed: how many images are drawn, and how.
-        quiet: no progress bar.
+        model: the model under test.
+        class_names: the file of ``--class-names``, if given.
+        output: directory for measurements.
+        limit, seed: size and random seed of the sample of images.
+        quiet: show no progress bar.
     """
 
     def __init__(
-        self, subject: ModelUnderTest, classes: Path | None, output: Path, limit: int | None, seed: int, quiet: bool
+        self, model: ModelUnderTest, class_names: Path | None, output: Path, limit: int | None, seed: int, quiet: bool
     ) -> None:
-        self.subject, self.classes, self.seed = subject, classes, seed
-        self._output, self._limit, self._quiet = output, limit, quiet
+        self.model, self.seed = model, seed
+        self._class_names, self._output, self._limit, self._quiet = class_names, output, limit, quiet
         self.failed = 0
 
-    def run_benchmark(self, test: Benchmark) -> list[Row]:
-        """A test's rows; units that fail are told on stderr, and counted.
+    def measure(self, benchmark: Benchmark) -> list[Row]:
+        """Run a benchmark and return its rows; units that fail are reported on stderr and counted.
 
         Raises:
-            EbcliError: nothing could be measured.
+            EbcliError: no unit gave a result.
         """
         from ebcli.evaluate.runner import run_benchmark
 
@@ -86,13 +86,13 @@ class Session:
             self.failed += 1
             say(f"{unit}: {error}")
 
-        rows = run_benchmark(test, self._output, failed, self._quiet)
+        rows = run_benchmark(benchmark, self._output, failed, self._quiet)
         if not rows:
-            raise EbcliError(f"there is nothing to measure: no {test.unit} of {len(test.units)} gave a result")
+            raise EbcliError(f"nothing was measured: none of {len(benchmark.units)} {benchmark.unit}s gave a result")
         return rows
 
-    def drawn(self, keys: Sequence[str]) -> list[str]:
-        """At most ``--limit`` of the keys, in their order."""
+    def sample(self, keys: Sequence[str]) -> list[str]:
+        """A random sample of at most ``--limit`` keys, in their order."""
         import numpy as np
 
         if self._limit is None or self._limit >= len(keys):
@@ -100,16 +100,22 @@ class Session:
         chosen = np.random.default_rng(self.seed).choice(len(keys), self._limit, replace=False)
         return [keys[index] for index in sorted(chosen)]
 
-    def pictures(self, images: Path, labels: Path | None = None) -> tuple[LabeledImages, list[str]]:
-        """The images below a directory, and which of them to take."""
+    def images(self, folder: Path, labels: Path | None = None) -> tuple[LabeledImages, list[str]]:
+        """The images in a directory, and the keys of the sample."""
         from ebcli.evaluate.labeled_images import LabeledImages
 
-        found = LabeledImages(images, labels, self.subject.loaded.categories, self.subject.num_classes)
-        return found, self.drawn(found.keys)
+        found = LabeledImages(folder, labels, self.model.loaded.categories, self.model.num_classes)
+        return found, self.sample(found.keys)
+
+    def annotated_names(self) -> list[str] | None:
+        """The names of ``--class-names`` as annotations spell them; None without that option."""
+        from ebcli.evaluate.annotations import read_annotated_names
+
+        return None if self._class_names is None else read_annotated_names(self._class_names)
 
 
 def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
-    """A command's function from one that takes a ``Session`` and its own options, and returns the test."""
+    """Turn a function that takes a ``Session`` and its own options and returns a benchmark into a command."""
 
     @functools.wraps(prepare)
     def command(
@@ -135,23 +141,16 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
         with plain_errors(debug), plain_warnings(quiet):
             from ebcli.evaluate.model_under_test import ModelUnderTest
             from ebcli.evaluate.runner import table
-            from ebcli.models import Preprocessing
+            from ebcli.models import ModelSpec, Preprocessing
 
-            subject = ModelUnderTest(
-                model,
-                weights,
-                layers,
-                methods,
-                device,
-                classes=class_names,
-                preprocessing=Preprocessing(resize, crop, mean, std),
-            )
-            session = Session(subject, class_names, output, limit, seed, quiet)
-            test = prepare(session, **own)
+            spec = ModelSpec(model, weights, class_names, Preprocessing(resize, crop, mean, std))
+            under_test = ModelUnderTest(spec, layers, methods, device)
+            session = Session(under_test, class_names, output, limit, seed, quiet)
+            benchmark = prepare(session, **own)
             try:
-                rows = test.summarise(session.run_benchmark(test))
+                rows = benchmark.summarize(session.measure(benchmark))
             except KeyboardInterrupt:
-                say(f"Interrupted. What was measured is kept in '{output}': the same command goes on from there")
+                say(f"Interrupted. Measurements are saved in '{output}': repeat the command to resume")
                 sys.exit(INTERRUPTED)
             click.echo("\n".join(map(json.dumps, rows)) if as_json else table(rows))
             if session.failed:

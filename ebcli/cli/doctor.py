@@ -108,11 +108,11 @@ def _install(requirement: Requirement) -> str:
 def _devices() -> str:
     import torch
 
-    from ebcli.models.device import device_named
+    from ebcli.models.device import resolve_device
 
     names = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-    return f"{', '.join(names)}; auto takes {device_named('auto')}; torch is built {built}"
+    return f"{', '.join(names)}; auto takes {resolve_device('auto')}; torch is built {built}"
 
 
 def _weights() -> str:

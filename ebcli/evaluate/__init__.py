@@ -1,9 +1,9 @@
-"""Whether saliency maps tell the truth: the field's measures of it, and the tests behind ``eb-benchmark``.
+"""Measuring the faithfulness of saliency maps: metrics, and the tests behind ``eb-benchmark``.
 
-The measures take anybody's maps:
+The metrics accept maps of any method:
 
     from ebcli.evaluate import pointing_hit, resized
-    pointing_hit(resized(saliency, (width, height)), mask)      # 1.0: its maximum lies on the object
+    pointing_hit(resized(saliency, (width, height)), mask)      # 1.0 if the maximum lies on the object
 
 Everything is imported on first use.
 """

@@ -1,4 +1,4 @@
-"""Where objects are: data sets in the formats of PASCAL VOC and COCO."""
+"""Object annotations in the formats of PASCAL VOC and COCO."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ VOC_CLASSES = tuple(
 
 @dataclass(frozen=True)
 class Annotated:
-    """An object in an image: its class's name, its box in pixels, and whether VOC calls it *difficult*."""
+    """An object in an image: its class name, its box in pixels, and whether VOC flags it as *difficult*."""
 
     name: str
     box: Box
@@ -38,10 +38,10 @@ class AnnotatedImages(Protocol):
     """A data set for the pointing game.
 
     Attributes:
-        name: what results call it.
-        classes: the classes' names, in the order of a network's outputs.
-        keys: the images' names.
-        settings: what the questions depend on.
+        name: its name in results.
+        classes: class names in the order of the network's outputs.
+        keys: names of the images.
+        settings: everything that the questions depend on.
     """
 
     name: str
@@ -50,27 +50,27 @@ class AnnotatedImages(Protocol):
     settings: dict[str, object]
 
     def path(self, key: str) -> Path:
-        """An image's file."""
+        """File of an image."""
 
     def masks(self, key: str, size: tuple[int, int]) -> dict[int, NDArray[np.bool_]]:
-        """Where each class is that an image shows, (height, width), for an image of ``size`` (width, height).
+        """Masks (height, width) of the classes in an image of ``size`` (width, height), by class index.
 
         Raises:
-            ImageError: the annotation is broken, or of an image of another size.
+            ImageError: the annotation is broken, or belongs to an image of another size.
         """
 
 
 class Voc:
-    """A directory that holds ``VOCdevkit/VOC2007``, or another year, as torchvision's ``VOCDetection`` reads it.
+    """PASCAL VOC, read by torchvision's ``VOCDetection``.
 
     Args:
-        root: the directory.
+        root: directory that contains ``VOCdevkit``.
         year, split: such as ``"2007"`` and ``"test"``.
-        classes: the names of the classes, in the order of the network's outputs; None for VOC's twenty, by name.
-        skip_flagged: take no notice of the objects that VOC calls difficult.
+        class_names: class names in the order of the network's outputs; None for VOC's twenty, alphabetically.
+        skip_flagged: ignore objects that VOC flags as difficult.
 
     Raises:
-        ConfigurationError: it is not there, or holds no images.
+        ConfigurationError: the data set does not exist, or has no images.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Voc:
         root: Path,
         year: str = "2007",
         split: str = "test",
-        classes: Sequence[str] | None = None,
+        class_names: Sequence[str] | None = None,
         skip_flagged: bool = False,
     ) -> None:
         from torchvision.datasets import VOCDetection
@@ -87,11 +87,11 @@ class Voc:
             found = VOCDetection(str(root), year, split)
         except (RuntimeError, OSError, ValueError) as error:
             raise ConfigurationError(
-                f"there is no VOC {year} {split} in '{root}': it must hold VOCdevkit/VOC{year} with JPEGImages, "
+                f"there is no VOC {year} {split} in '{root}': it must contain VOCdevkit/VOC{year} with JPEGImages, "
                 f"Annotations and ImageSets/Main/{split}.txt"
             ) from error
         self.name = f"VOC {year} {split}"
-        self.classes: Sequence[str] = classes or VOC_CLASSES
+        self.classes: Sequence[str] = class_names or VOC_CLASSES
         self._files = {
             Path(image).stem: (Path(image), Path(annotation))
             for image, annotation in zip(found.images, found.targets, strict=True)
@@ -100,7 +100,7 @@ class Voc:
         self._skip_flagged = skip_flagged
         self.settings = _settings(self, root, skip_flagged)
         if not self.keys:
-            raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt names no image")
+            raise ConfigurationError(f"{self.name} in '{root}' is empty: ImageSets/Main/{split}.txt lists no images")
 
     def path(self, key: str) -> Path:
         return self._files[key][0]
@@ -113,8 +113,8 @@ class Voc:
             if item.flagged and self._skip_flagged:
                 continue
             if item.name not in self.classes:
-                hint = closest(item.name, self.classes) or "name the classes with --classes"
-                raise ImageError(f"it is annotated with {item.name!r}, which is none of the classes: {hint}")
+                hint = closest(item.name, self.classes) or "set them with --class-names"
+                raise ImageError(f"annotated with {item.name!r}, which is not among the class names: {hint}")
             mask = masks.setdefault(self.classes.index(item.name), np.zeros(size[::-1], dtype=bool))
             left, top, right, bottom = (max(0, round(edge)) for edge in item.box)
             mask[top:bottom, left:right] = True
@@ -122,38 +122,38 @@ class Voc:
 
 
 class Coco:
-    """A directory of images and COCO's file of annotations for them, as torchvision's ``CocoDetection`` takes them.
+    """COCO: a directory of images and a file of annotations.
 
-    The classes are the file's categories, in the order of their numbers. The objects' masks count, not their boxes;
-    crowds are objects like others.
+    The classes are the file's categories, ordered by id. Objects are given by their masks, not their boxes; crowds
+    count as objects.
 
     Args:
         images: the directory.
         annotations: the file, such as ``instances_val2014.json``.
-        skip_flagged: take no notice of crowds.
+        skip_flagged: ignore crowds.
 
     Raises:
-        ConfigurationError: they are not there, or no such file, or pycocotools is missing.
+        ConfigurationError: the directory or the file does not exist or cannot be read, or pycocotools is missing.
     """
 
     def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
         reader = import_optional("pycocotools.coco").COCO
         if not images.is_dir():
-            raise ConfigurationError(f"there is no directory '{images}' of COCO's images")
+            raise ConfigurationError(f"there is no directory '{images}' with COCO's images")
         try:
-            with contextlib.redirect_stdout(io.StringIO()):  # it tells how it is getting on
+            with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
                 self._coco = reader(str(annotations))
-            self._numbers = sorted(self._coco.getCatIds())
-            self.classes: Sequence[str] = tuple(category["name"] for category in self._coco.loadCats(self._numbers))
+            self._ids = sorted(self._coco.getCatIds())
+            self.classes: Sequence[str] = tuple(category["name"] for category in self._coco.loadCats(self._ids))
             self._files = {item["file_name"]: item for _, item in sorted(self._coco.imgs.items())}
         except (OSError, ValueError, KeyError, TypeError, AssertionError) as error:
-            raise ConfigurationError(f"'{annotations}' is no file of COCO annotations: {error}") from error
+            raise ConfigurationError(f"'{annotations}' is not a file of COCO annotations: {error}") from error
         self.name = f"COCO {annotations.stem}"
         self.keys: Sequence[str] = list(self._files)
         self._folder, self._skip_flagged = images, skip_flagged
         self.settings = _settings(self, annotations, skip_flagged)
         if not (self.keys and self.classes):
-            raise ConfigurationError(f"'{annotations}' names no {'categories' if self.keys else 'images'}")
+            raise ConfigurationError(f"'{annotations}' lists no {'categories' if self.keys else 'images'}")
 
     def path(self, key: str) -> Path:
         return self._folder / key
@@ -165,29 +165,33 @@ class Coco:
         for item in self._coco.imgToAnns[image["id"]]:
             if item.get("iscrowd") and self._skip_flagged:
                 continue
-            index = self._numbers.index(item["category_id"])
+            index = self._ids.index(item["category_id"])
             masks[index] = masks.get(index, False) | self._mask(item)
         return {index: mask for index, mask in masks.items() if mask.any()}
 
     def _mask(self, item: dict[str, Any]) -> NDArray[np.bool_]:
         try:
             return np.asarray(self._coco.annToMask(item), dtype=bool)
-        except Exception as error:  # whatever pycocotools stumbles over
-            raise ImageError(f"its annotation {item.get('id')} has no segmentation that can be read") from error
+        except Exception as error:  # pycocotools raises many types
+            raise ImageError(f"cannot read the segmentation of annotation {item.get('id')}") from error
 
 
 def _settings(data: AnnotatedImages, source: Path, skip_flagged: bool) -> dict[str, object]:
-    where = str(source.absolute())
-    return {"data": data.name, "source": where, "classes": list(data.classes), "skip flagged": skip_flagged}
+    return {
+        "data": data.name,
+        "source": str(source.absolute()),
+        "classes": list(data.classes),
+        "skip flagged": skip_flagged,
+    }
 
 
 def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
-    """An annotation of VOC or ImageNet: the image's (width, height), and the objects in it.
+    """Read an annotation of VOC or ImageNet: the image's (width, height), and its objects.
 
-    Their boxes count pixels from 1, the last one included; here, they are left, top, right and bottom edges from 0.
+    Pixels are counted from 1 in the file; the boxes returned are edges, with (0, 0) at the top left corner.
 
     Raises:
-        ImageError: it is not there, or broken.
+        ImageError: the file cannot be read, or is broken.
     """
     try:
         root = ET.parse(path).getroot()
@@ -200,13 +204,13 @@ def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
             objects.append(Annotated(_text(item, "name"), (left - 1, top - 1, right, bottom), flagged))
         return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects
     except OSError as error:
-        raise ImageError(f"its annotation '{path}' cannot be read: {error.strerror}") from error
+        raise ImageError(f"cannot read annotation '{path}': {error.strerror}") from error
     except (ET.ParseError, ValueError) as error:
-        raise ImageError(f"its annotation '{path}' is broken: {error}") from error
+        raise ImageError(f"annotation '{path}' is broken: {error}") from error
 
 
-def read_classes(path: Path) -> list[str]:
-    """The class names in a file, as annotations have them: of ``n01440764 tench, Tinca tinca``, the first word.
+def read_annotated_names(path: Path) -> list[str]:
+    """Read class names as annotations spell them: ``n01440764`` for the line ``n01440764 tench, Tinca tinca``.
 
     Raises:
         ConfigurationError: see ``read_class_names``.
@@ -214,15 +218,15 @@ def read_classes(path: Path) -> list[str]:
     return [re.sub(r"^(n\d{8})\b.*", r"\1", name) for name in read_class_names(path)]
 
 
-def _text(element: ET.Element, place: str) -> str:
-    found = element.findtext(place)
+def _text(element: ET.Element, path: str) -> str:
+    found = element.findtext(path)
     if found is None:
-        raise ValueError(f"{place} is missing")
+        raise ValueError(f"{path} is missing")
     return found.strip()
 
 
 def _check_size(size: tuple[int, int], annotated: tuple[int, int]) -> None:
     if size != annotated:
         raise ImageError(
-            f"it has {size[0]} x {size[1]} pixels, but the annotation is for {annotated[0]} x {annotated[1]}"
+            f"the image has {size[0]} x {size[1]} pixels, but its annotation says {annotated[0]} x {annotated[1]}"
         )

@@ -1,4 +1,4 @@
-"""How a network's answer changes while an image is taken away or put in, pixel by pixel."""
+"""How a network's score changes as pixels of an image are replaced."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-_AT_ONCE = 8  # images; larger batches are no quicker on processors
+_BATCH = 8  # images; larger batches are no faster on CPUs
 
 
 def perturbation_curve(
@@ -20,33 +20,33 @@ def perturbation_curve(
     steps: int = 32,
     generator: np.random.Generator | None = None,
 ) -> NDArray[np.float64]:
-    """What a network says while one image turns into another, the pixels of the largest map values first.
+    """Scores of a network while one image turns into another, pixels with the highest map values first.
 
-    *Deletion* goes from the image to one without its content, *insertion* the other way round (Petsiuk et al.,
-    RISE, BMVC 2018). ``area_under`` sums a curve up: small is good for deletion, large for insertion.
+    *Deletion* goes from the image to a baseline, *insertion* the other way (Petsiuk et al., RISE, BMVC 2018).
+    ``area_under`` summarizes a curve: small is good for deletion, large for insertion.
 
     Args:
-        score: images (N, C, H, W) to one number each, (N,).
+        score: maps images (N, C, H, W) to scores (N,).
         start: the first image, (C, H, W).
-        end: the last one, (C, H, W).
-        saliency: (H, W), signed or not; one with values that are not finite says nothing, as a constant one.
-        steps: in how many equal parts the pixels are exchanged, at least 1.
-        generator: decides on the order of equal values; None for the same each time.
+        end: the last image, (C, H, W).
+        saliency: map (H, W), signed or not; a map with NaN or infinity counts as constant.
+        steps: number of equal steps, at least 1.
+        generator: orders equal values; None for a fixed order.
 
     Returns:
-        (steps + 1,): the scores, from that of ``start`` to that of ``end``.
+        Scores (steps + 1,), from that of ``start`` to that of ``end``.
     """
     values = np.asarray(saliency, dtype=np.float64).ravel()
     if not np.isfinite(values).all():
         values = np.zeros_like(values)
     ties = (generator or np.random.default_rng(0)).permutation(len(values))
-    place = np.empty(len(values), dtype=np.int64)
-    place[np.lexsort((ties, -values))] = np.arange(len(values))
-    places = torch.from_numpy(place).reshape(start.shape[1:]).to(start.device)
+    rank = np.empty(len(values), dtype=np.int64)
+    rank[np.lexsort((ties, -values))] = np.arange(len(values))
+    ranks = torch.from_numpy(rank).reshape(start.shape[1:]).to(start.device)
     counts = [round(len(values) * step / steps) for step in range(steps + 1)]
     scores = []
     with torch.no_grad():
-        for first in range(0, steps + 1, _AT_ONCE):
-            images = [torch.where(places < count, end, start) for count in counts[first : first + _AT_ONCE]]
+        for first in range(0, steps + 1, _BATCH):
+            images = [torch.where(ranks < count, end, start) for count in counts[first : first + _BATCH]]
             scores.append(score(torch.stack(images)).double().cpu().numpy())
     return np.concatenate(scores)

@@ -1,4 +1,4 @@
-"""The grid pointing game: of several photos in one mosaic, does a map find the right one?"""
+"""The grid pointing game: does a map of a mosaic highlight the right image?"""
 
 from __future__ import annotations
 
@@ -17,29 +17,32 @@ from ebcli.files.images import decode
 from ebcli.models.fingerprint import configuration_hash
 
 
-def classify_images(subject: ModelUnderTest, pictures: LabeledImages, keys: Sequence[str]) -> Benchmark:
-    """What the network says about each image: the class to ask for, and its probability.
+def classify_images(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str]) -> Benchmark:
+    """Classify each image: its class, whether the network predicts it, and its probability.
 
     Args:
-        subject: the network.
-        pictures: the images; without labels, the class to ask for is the most likely one.
-        keys: those to take.
+        model: the network.
+        images: the images; without labels, the class is the predicted one.
+        keys: the images to classify.
     """
 
     def measure(key: str) -> list[Row]:
-        probabilities = subject.probabilities(subject.inputs(decode(pictures.path(key))))[0]
-        likely = int(probabilities.argmax())
-        asked = pictures.labels[key] if pictures.labels is not None else likely
-        return [{"image": key, "class": asked, "right": likely == asked, "probability": float(probabilities[asked])}]
+        inputs = model.inputs(decode(images.path(key)))
+        probabilities = model.probabilities(inputs)[0]
+        predicted = int(probabilities.argmax())
+        target = predicted if images.labels is None else images.labels[key]
+        return [
+            {"image": key, "class": target, "right": predicted == target, "probability": float(probabilities[target])}
+        ]
 
-    settings = {key: subject.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark("classify_images", {**settings, **pictures.settings}, keys, "image", measure, list)
+    settings = {key: model.settings[key] for key in ("version", "model", "weights")}
+    return Benchmark("classify_images", {**settings, **images.settings}, keys, "image", measure, list)
 
 
 def grid(
-    subject: ModelUnderTest,
-    pictures: LabeledImages,
-    surveyed: Sequence[Row],
+    model: ModelUnderTest,
+    images: LabeledImages,
+    classified: Sequence[Row],
     n: int = 2,
     mosaics: int = 100,
     confidence: float = 0.5,
@@ -48,52 +51,52 @@ def grid(
 ) -> Benchmark:
     """Böhle et al., Convolutional Dynamic Alignment Networks, CVPR 2021; Rao et al., CVPR 2022.
 
-    A mosaic is made of n x n images of different classes that the network recognises, each preprocessed as for
-    itself, and every one of their classes is one question. The table has the mean and the median of
-    ``grid_score``, and the mean of ``grid_hit``.
+    A mosaic consists of n x n images of different classes that the network recognizes, each preprocessed on its own.
+    Every class in it is one question. The table has the mean and median of ``grid_score`` and the mean of
+    ``grid_hit``.
 
     Args:
-        subject: the network.
-        pictures: where the images are.
-        surveyed: the rows of ``classify_images``.
-        n: how many images a row and a column have.
-        mosaics: how many are made, at random.
-        confidence: the least probability of an image's class, for it to be taken.
-        cell: each image's side in the mosaic, in pixels; None for the network's own crop.
-        seed: for the choice of images.
+        model: the network.
+        images: the images.
+        classified: the rows of ``classify_images``.
+        n: number of images per row and column.
+        mosaics: number of random mosaics.
+        confidence: minimum probability of an image's class.
+        cell: side of each image in the mosaic, in pixels; None for the network's own crop.
+        seed: random seed for the choice of images.
 
     Raises:
-        ConfigurationError: too few classes are recognised, or the network takes no such images.
+        ConfigurationError: too few classes are recognized, or the network does not accept images of that size.
     """
-    side = cell or subject.loaded.transforms.crop_size[0]
-    by_class = grouped((row for row in surveyed if row["right"] and row["probability"] >= confidence), "class")
+    side = cell or model.loaded.transforms.crop_size[0]
+    by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
     if len(by_class) < n * n:
         raise ConfigurationError(
-            f"a mosaic takes images of {n * n} different classes that the network recognises with a probability of at "
-            f"least {confidence:g}, but here it recognises {len(by_class)}: give more images, or a lower --confidence"
+            f"a mosaic needs images of {n * n} classes recognized with a probability of at least {confidence:g}, but "
+            f"there are only {len(by_class)}: add images, or lower --confidence"
         )
-    subject.probe(n * side, n * side)
+    model.probe(n * side, n * side)
 
     def measure(unit: str) -> list[Row]:
         generator = np.random.default_rng([seed, int(unit)])
         chosen = generator.choice(len(by_class), n * n, replace=False)
         candidates = list(by_class.values())
         rows = [candidates[index][generator.integers(len(candidates[index]))] for index in chosen]
-        cells = [subject.inputs(decode(pictures.path(row["image"])), side) for row in rows]
+        cells = [model.inputs(decode(images.path(row["image"])), side) for row in rows]
         mosaic = torch.cat([torch.cat(cells[i : i + n], 3) for i in range(0, n * n, n)], 2)
         return [
             {
                 "method": method,
                 "layer": layer,
-                "image": rows[place]["image"],
-                "score": grid_score(saliency, place, n),
-                "hit": grid_hit(saliency, place, n),
+                "image": rows[index]["image"],
+                "score": grid_score(saliency, index, n),
+                "hit": grid_hit(saliency, index, n),
             }
-            for method, layer, maps in subject.explain(mosaic, [row["class"] for row in rows], unit)
-            for place, saliency in enumerate(maps)
+            for method, layer, maps in model.explain(mosaic, [row["class"] for row in rows], unit)
+            for index, saliency in enumerate(maps)
         ]
 
-    def summarise(rows: list[Row]) -> list[Row]:
+    def summarize(rows: list[Row]) -> list[Row]:
         return [
             {
                 "method": method,
@@ -106,7 +109,7 @@ def grid(
             for (method, layer), found in grouped(rows, "method", "layer").items()
         ]
 
-    settings = {**subject.settings, **pictures.settings}
-    settings |= {"surveyed": configuration_hash({"rows": list(surveyed)}), "confidence": confidence}
+    settings = {**model.settings, **images.settings}
+    settings |= {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
     settings |= {"n": n, "cell": side, "seed": seed}
-    return Benchmark("grid", settings, [str(index) for index in range(mosaics)], "mosaic", measure, summarise)
+    return Benchmark("grid", settings, [str(index) for index in range(mosaics)], "mosaic", measure, summarize)

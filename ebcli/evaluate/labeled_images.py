@@ -1,4 +1,4 @@
-"""Directories of photos and what they show, for the tests that need no boxes."""
+"""Directories of images with class labels, for the tests that need no boxes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,20 @@ from ebcli.models.fingerprint import configuration_hash
 
 
 class LabeledImages:
-    """The images below a directory.
+    """The images in a directory, searched recursively.
 
     Args:
         folder: the directory.
-        labels: a file with two columns separated by a comma, an image's path below the directory and its class by
-            index or name; images that it does not name are left out. None for all images, whose classes are
-            what the network thinks.
+        labels: CSV file with two columns, an image's path relative to the directory and its class by index or name;
+            images it does not list are skipped. None to use the predicted class of every image.
         categories, num_classes: the network's classes.
 
     Raises:
-        ConfigurationError: there are no images, or the labels do not fit.
+        ConfigurationError: there are no images, or the labels do not match them.
 
     Attributes:
-        keys: the images' paths below the directory.
-        labels: the classes by image; None if they are unknown.
+        keys: image paths relative to the directory.
+        labels: class of each image; None if unknown.
     """
 
     def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
@@ -41,18 +40,18 @@ class LabeledImages:
         if labels is not None:
             self.labels = _read_labels(labels, categories, num_classes)
             if unknown := sorted(self.labels.keys() - set(self.keys)):
-                raise ConfigurationError(f"'{labels}' names '{unknown[0]}', which is no image below '{folder}'")
+                raise ConfigurationError(f"'{labels}' lists '{unknown[0]}', which is not an image in '{folder}'")
             self.keys = [key for key in self.keys if key in self.labels]
         if not self.keys:
-            raise ConfigurationError(f"there are no images below '{folder}'")
+            raise ConfigurationError(f"there are no images in '{folder}'")
 
     @property
     def settings(self) -> dict[str, str]:
-        """What results depend on."""
+        """Everything that results depend on."""
         return {"data": str(self.folder.absolute()), "labels": configuration_hash({"labels": self.labels})}
 
     def path(self, key: str) -> Path:
-        """An image's file."""
+        """File of an image."""
         return self.folder / key
 
 
@@ -61,12 +60,12 @@ def _read_labels(path: Path, categories: Sequence[str] | None, num_classes: int)
         with path.open(encoding="utf-8", newline="") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(f"the labels '{path}' cannot be read: {error}") from error
+        raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
     labels = {}
     for row in rows:
         if len(row) != 2:
             raise ConfigurationError(
-                f"the labels '{path}' have the line {','.join(row)!r}: give a path, a comma, a class"
+                f"'{path}' has the line {','.join(row)!r}: each line must be a path, a comma, a class"
             )
         labels[row[0]] = resolve_class(categories, row[1], num_classes)
     return labels

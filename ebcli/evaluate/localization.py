@@ -1,4 +1,4 @@
-"""Localization: does the box around a map's brightest part agree with the object's?"""
+"""Localization: does the box around a map's brightest region match the object's box?"""
 
 from __future__ import annotations
 
@@ -17,60 +17,59 @@ from ebcli.models import resolve_class
 
 
 def localize(
-    subject: ModelUnderTest,
-    pictures: LabeledImages,
+    model: ModelUnderTest,
+    images: LabeledImages,
     keys: Sequence[str],
     annotations: Path,
-    classes: Sequence[str] | None,
+    class_names: Sequence[str] | None,
     alphas: Sequence[float],
     side: int = SIDE,
 ) -> Benchmark:
     """The ImageNet localization test of Zhang et al., ECCV 2016, section 4.2.
 
-    For each class in an image, the smallest box around what exceeds alpha times the map's mean is right if its
-    intersection over union with the box of one object of that class is at least 0.5. The class is given. The table
-    has the share of wrong boxes, in per cent.
+    For each class in an image, the predicted box is the smallest one around all values above alpha times the map's
+    mean. It is correct if its intersection over union with the box of one object of that class is at least 0.5. The
+    table has the percentage of wrong boxes.
 
     Args:
-        subject: the network.
-        pictures: the images.
-        keys: those to take.
-        annotations: a directory with, anywhere below it, ``NAME.xml`` in VOC's format for an image ``NAME.JPEG``.
-        classes: the names that the annotations use, in the order of the network's outputs; None for the names of
-            the network's categories.
-        alphas: a row of the table for each.
-        side: of the whole image's shorter side, in pixels.
+        model: the network.
+        images: the images.
+        keys: the images to test.
+        annotations: directory, searched recursively, with ``NAME.xml`` in VOC's format for an image ``NAME.JPEG``.
+        class_names: the annotations' class names in the order of the network's outputs; None for the network's own.
+        alphas: thresholds; each is a row of the table.
+        side: length of the shorter side of the whole image after resizing, in pixels.
 
     Raises:
-        ConfigurationError: there are no annotations, or the classes do not fit.
+        ConfigurationError: there are no annotations, or the number of class names is wrong.
     """
     files = {path.stem: path for path in annotations.rglob("*.xml")}
     if not files:
-        raise ConfigurationError(f"there are no annotations (*.xml) below '{annotations}'")
-    if classes is not None and len(classes) != subject.num_classes:
+        raise ConfigurationError(f"there are no annotations (*.xml) in '{annotations}'")
+    if class_names is not None and len(class_names) != model.num_classes:
         raise ConfigurationError(
-            f"there are {len(classes)} names of classes, but {subject.loaded.name} tells {subject.num_classes} apart"
+            f"there are {len(class_names)} class names, but {model.loaded.name} has {model.num_classes} classes"
         )
-    subject.probe(side, side * 4 // 3)
+    model.probe(side, side * 4 // 3)
 
     def index_of(name: str) -> int:
         try:
-            return resolve_class(classes or subject.loaded.categories, name, subject.num_classes)
+            return resolve_class(class_names or model.loaded.categories, name, model.num_classes)
         except ConfigurationError as error:
-            raise ImageError(f"it is annotated with {name!r}, but {error}; --classes names them") from error
+            raise ImageError(f"annotated with {name!r}, but {error}; --class-names sets the names") from error
 
     def measure(key: str) -> list[Row]:
         annotation = files.get(Path(key).stem)
         if annotation is None:
             raise ImageError(f"there is no annotation {Path(key).stem}.xml")
-        image = decode(pictures.path(key))
+        image = decode(images.path(key))
         _, objects = read_voc(annotation)
         names = list(dict.fromkeys(item.name for item in objects))
         if not names:
             return []
         rows = []
         indices = [index_of(name) for name in names]
-        for method, layer, maps in subject.explain(subject.whole(image, side), indices, key):
+        for method, layer, maps in model.explain(model.whole(image, side), indices, key):
             for name, saliency in zip(names, maps, strict=True):
                 fine = resized(saliency, image.size)
                 for alpha in alphas:
@@ -80,7 +79,7 @@ def localize(
                     rows.append({"method": method, "layer": layer, "alpha": alpha, "class": name, "wrong": wrong})
         return rows
 
-    def summarise(rows: list[Row]) -> list[Row]:
+    def summarize(rows: list[Row]) -> list[Row]:
         return [
             {
                 "method": method,
@@ -92,6 +91,6 @@ def localize(
             for (method, layer, alpha), found in grouped(rows, "method", "layer", "alpha").items()
         ]
 
-    settings = {**subject.settings, "alphas": list(alphas), "side": side, **pictures.settings}
-    settings |= {"annotations": str(annotations.absolute()), "classes": classes and list(classes)}
-    return Benchmark("localize", settings, keys, "image", measure, summarise)
+    settings = {**model.settings, "alphas": list(alphas), "side": side, **images.settings}
+    settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
+    return Benchmark("localize", settings, keys, "image", measure, summarize)

@@ -1,4 +1,4 @@
-"""The methods that are compared: each one's maps of the same network, layer and classes."""
+"""The methods to compare: maps of a network for given classes at a given layer."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ebcli.errors import LayerError
 from ebcli.evaluate.names import METHODS
 from ebcli.imports import import_optional
 
-# (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer is None for the input itself
+# (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]
 
 
 def class_scores(logits: Tensor) -> Tensor:
-    """(B, num_classes) of a network's output, whose mean counts where it has an answer for each place."""
+    """Logits (B, num_classes) from an output (B, num_classes, ...), averaged over positions."""
     return logits.flatten(2).mean(2) if logits.ndim > 2 else logits
 
 
@@ -33,22 +33,22 @@ def marginal(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
 
 
 def gradient(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
-    """The gradient's magnitude, summed over channels (Simonyan et al., 2014, took the largest)."""
+    """Absolute gradient, summed over channels (Simonyan et al., 2014, take the maximum)."""
     _, gradients = _activation_and_gradients(net, inputs, classes, layer)
     return saliency_map(gradients.abs(), tuple(inputs.shape), layer=layer)
 
 
 def gradient_x_input(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
-    """The gradient times what it is the gradient by: the layer's output, or the pixels (Shrikumar et al., 2016)."""
+    """Gradient times the layer's output, or times the pixels (Shrikumar et al., 2016)."""
     activation, gradients = _activation_and_gradients(net, inputs, classes, layer)
     return saliency_map(activation * gradients, tuple(inputs.shape), layer=layer)
 
 
 def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None) -> Tensor:
-    """Grad-CAM (Selvaraju et al., 2017) at the layer, by Captum."""
+    """Grad-CAM (Selvaraju et al., 2017) at the layer, computed by Captum."""
     attribution = import_optional("captum.attr")
     if layer is None:
-        raise LayerError("Grad-CAM weighs the channels of a layer, and the input is none: choose a layer")
+        raise LayerError("Grad-CAM needs a layer, not the input: choose a layer with channels")
     explainer = attribution.LayerGradCam(lambda images: class_scores(net(images)), net.get_submodule(layer))
     targets = classes[0]
     maps: Tensor = explainer.attribute(
@@ -56,17 +56,19 @@ def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
     ).detach()
     side, other = (size / cells for size, cells in zip(inputs.shape[2:], maps.shape[2:], strict=False))
     if maps.ndim != 4 or not 0.5 < side / other < 2:
-        raise LayerError(f"Grad-CAM needs a layer (channels, height, width), and {layer!r} is none: choose another")
+        raise LayerError(
+            f"Grad-CAM needs a layer with output (channels, height, width), but {layer!r} has none: choose another"
+        )
     return maps[:, 0]
 
 
 def random(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
-    """Noise, from 0 to 1; the caller seeds PyTorch's generator."""
+    """Uniform noise from 0 to 1; the caller seeds PyTorch's generator."""
     return torch.rand(classes.shape[1], *inputs.shape[2:])
 
 
-def centre(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
-    """The centre of the image, whatever it shows: 1 there, falling to 0 in the corners."""
+def center(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None) -> Tensor:
+    """A fixed map: 1 at the center of the image, falling to 0 at the corners."""
     y, x = (torch.linspace(-1, 1, side) for side in inputs.shape[2:])
     return (1 - torch.hypot(y[:, None], x) / 2**0.5).expand(classes.shape[1], -1, -1)
 
@@ -74,12 +76,12 @@ def centre(_net: nn.Module, inputs: Tensor, classes: Tensor, _layer: str | None)
 def _activation_and_gradients(
     net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None
 ) -> tuple[Tensor, Tensor]:
-    """What a layer gives, (1, ...), and the gradient of each class's score by it, (K, ...)."""
+    """A layer's output (1, ...), and the gradient of each class's score with respect to it, (K, ...)."""
     leaves: list[Tensor] = []
 
     def cut(_module: nn.Module, _args: object, output: Tensor) -> Tensor:
         leaves.append(output.detach().requires_grad_())
-        return leaves[-1].clone()  # what follows may work in place
+        return leaves[-1].clone()  # later layers may modify it in place
 
     handle = net.get_submodule(layer).register_forward_hook(cut) if layer is not None else None
     try:
@@ -94,5 +96,5 @@ def _activation_and_gradients(
 
 
 IMPLEMENTED: dict[str, Method] = dict(
-    zip(METHODS, (contrastive, marginal, gradient, gradient_x_input, grad_cam, random, centre), strict=True)
+    zip(METHODS, (contrastive, marginal, gradient, gradient_x_input, grad_cam, random, center), strict=True)
 )

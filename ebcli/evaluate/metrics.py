@@ -1,7 +1,6 @@
-"""What the field measures of saliency maps: functions of one map and what it is held against. No torch.
+"""Measures of saliency maps. Imports no torch.
 
-A map without a finite positive value shows nothing, so it points nowhere: where a score is good if it is large,
-such a map scores 0.
+A map without a finite positive value is blank. Where larger scores are better, a blank map scores 0.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from PIL import Image
 from ebcli.drawing.overlay import is_blank
 from ebcli.imports import import_optional
 
-Box = tuple[float, float, float, float]  # left, top, right, bottom; (0, 0) is the image's top left corner
+Box = tuple[float, float, float, float]  # left, top, right, bottom; (0, 0) is the top left corner of the image
 
 
 def resized(saliency: ArrayLike, size: tuple[int, int]) -> NDArray[np.float32]:
-    """A map (h, w) at an image's ``size`` (width, height): bicubic, (height, width)."""
+    """Resize a map (h, w) bicubically to an image's ``size`` (width, height); returns (height, width)."""
     values = np.asarray(saliency, dtype=np.float32)
     return np.asarray(Image.fromarray(values).resize(size, Image.Resampling.BICUBIC))
 
@@ -26,19 +25,19 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
     """Whether a map's maximum lies on an object: the pointing game (Zhang et al., ECCV 2016, section 4.1).
 
     Args:
-        saliency: (H, W), at the image's own size; see ``resized``.
-        mask: (H, W), where the object is.
-        tolerance: how many pixels the maximum may lie away from the object.
+        saliency: map (H, W) at the image's own size; see ``resized``.
+        mask: mask (H, W) of the object.
+        tolerance: maximum distance from the object, in pixels.
 
     Returns:
-        1.0 for a hit, 0.0 for a miss; where several pixels share the maximum, how many of them hit.
+        1.0 for a hit, 0.0 for a miss; if several pixels share the maximum, the fraction of them that hit.
 
     Raises:
         ValueError: the shapes differ.
     """
     values, region = np.asarray(saliency), np.asarray(mask, dtype=bool)
     if values.shape != region.shape:
-        raise ValueError(f"the map is {values.shape}, but the mask is {region.shape}: resize the map first")
+        raise ValueError(f"the map has shape {values.shape}, but the mask {region.shape}: resize the map first")
     if is_blank(values):
         return 0.0
     offsets = np.arange(-tolerance, tolerance + 1)
@@ -49,26 +48,26 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
 
 
 def is_difficult(mask: ArrayLike, others: int) -> bool:
-    """Whether a question of the pointing game is one of its *difficult* ones (section 4.1).
+    """Whether a question of the pointing game is *difficult* (section 4.1): a small object among other classes.
 
     Args:
-        mask: (H, W), where the objects of the class are.
-        others: how many other classes are in the image.
+        mask: mask (H, W) of all objects of the class.
+        others: number of other classes in the image.
     """
     return others > 0 and float(np.mean(np.asarray(mask, dtype=bool))) < 0.25
 
 
 def grid_score(saliency: ArrayLike, cell: int, n: int) -> float:
-    """How much of a map of an ``n`` x ``n`` mosaic lies in the right image: 0 to 1, 1 / n^2 for a constant map.
+    """Fraction of a map of an ``n`` x ``n`` mosaic that lies in the right image; 1 / n^2 for a constant map.
 
     This is the localization metric of the grid pointing game (Böhle et al., CVPR 2021, equation 9; Rao et al.,
-    CVPR 2022): the sum of the positive values there over the sum of all.
+    CVPR 2022): the sum of the positive values in the image divided by the sum over the mosaic.
 
     Args:
-        saliency: (h, w), a map of the whole mosaic at any resolution; a value on the border of two images counts
-            for both, by its area.
-        cell: which image is the right one, counted in rows from 0 at the top left.
-        n: how many images a row and a column have.
+        saliency: map (h, w) of the whole mosaic at any resolution; values on the border of two images are divided
+            between them by area.
+        cell: index of the right image, counted row by row from the top left.
+        n: number of images per row and column.
     """
     if is_blank(saliency):
         return 0.0
@@ -79,7 +78,7 @@ def grid_score(saliency: ArrayLike, cell: int, n: int) -> float:
 def grid_hit(saliency: ArrayLike, cell: int, n: int) -> float:
     """Whether the maximum of a map of a mosaic lies in the right image: 1.0 or 0.0.
 
-    Where several values share the maximum, the share of their area that does. The arguments are ``grid_score``'s.
+    If several values share the maximum, the fraction of their area that does. Arguments as for ``grid_score``.
     """
     if is_blank(saliency):
         return 0.0
@@ -88,14 +87,14 @@ def grid_hit(saliency: ArrayLike, cell: int, n: int) -> float:
 
 
 def bounding_box(saliency: ArrayLike, alpha: float) -> Box | None:
-    """The smallest box around all that exceeds ``alpha`` times a map's mean (Zhang et al., section 4.2).
+    """Smallest box around all values above ``alpha`` times a map's mean (Zhang et al., section 4.2).
 
     Args:
-        saliency: (H, W), at the image's own size; values below 0 count as 0.
-        alpha: times the mean.
+        saliency: map (H, W) at the image's own size; negative values count as 0.
+        alpha: factor of the mean.
 
     Returns:
-        left, top, right, bottom in pixels, from (0, 0) at the top left corner; None if nothing exceeds it.
+        left, top, right, bottom in pixels from the top left corner; None if no value is above the threshold.
     """
     if is_blank(saliency):
         return None
@@ -107,7 +106,7 @@ def bounding_box(saliency: ArrayLike, alpha: float) -> Box | None:
 
 
 def intersection_over_union(one: Box, other: Box) -> float:
-    """How well two boxes (left, top, right, bottom) agree, 0 to 1."""
+    """Area of the intersection of two boxes (left, top, right, bottom) divided by that of their union."""
     width = min(one[2], other[2]) - max(one[0], other[0])
     height = min(one[3], other[3]) - max(one[1], other[1])
     common = max(width, 0.0) * max(height, 0.0)
@@ -116,13 +115,13 @@ def intersection_over_union(one: Box, other: Box) -> float:
 
 
 def area_under(curve: ArrayLike) -> float:
-    """The area under a curve of equally spaced values over the interval from 0 to 1, by the trapezoidal rule."""
+    """Area under a curve of equally spaced values over [0, 1], by the trapezoidal rule."""
     values = np.asarray(curve, dtype=np.float64)
     return float((values[1:] + values[:-1]).mean() / 2)
 
 
 def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
-    """Spearman's rank correlation of two maps of one shape, -1 to 1; 0 where one is constant or not finite.
+    """Spearman's rank correlation of two maps of equal shape; 0 if one of them is constant or not finite.
 
     Raises:
         ConfigurationError: SciPy is missing.
@@ -134,9 +133,9 @@ def rank_correlation(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
-    """SSIM (Wang et al., 2004) of two maps (H, W) of one shape as they are drawn; 1 for equal ones.
+    """SSIM (Wang et al., 2004) of two maps (H, W) of equal shape, at least 7 x 7; 1 for equal maps.
 
-    They are drawn from 0, for all that is not positive, to each one's own maximum. H and W are at least 7.
+    As when they are drawn, negative values are clamped to 0 and each map is scaled to its own maximum.
 
     Raises:
         ConfigurationError: scikit-image is missing.
@@ -149,7 +148,7 @@ def structural_similarity(one: ArrayLike, other: ArrayLike) -> float:
 
 
 def _inside(shape: tuple[int, ...], cell: int, n: int) -> NDArray[np.float64]:
-    """For each value of a map (h, w), how much of its area lies in one of n x n images."""
+    """For each value of a map (h, w), the fraction of its area that lies in one of n x n images."""
     parts = []
     for count, index in zip(shape, divmod(cell, n), strict=True):
         low, high = index * count / n, (index + 1) * count / n

@@ -1,4 +1,4 @@
-"""What a test examines: a network with the methods and layers whose maps are to be judged."""
+"""The model under test: a network with the methods and layers to compare."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,52 +16,52 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import functional
 
-from ebcli.errors import ConfigurationError, LayerError
+from ebcli.errors import LayerError
 from ebcli.evaluate.methods import IMPLEMENTED, class_scores
 from ebcli.evaluate.names import LAYERLESS
-from ebcli.models import LoadedModel, Preprocessing, default_layer, load_model, resolve_layer
+from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
-from ebcli.models.checkpoint import first_line
-from ebcli.models.device import device_named
+from ebcli.models.device import resolve_device
 from ebcli.models.fingerprint import network_settings
 from ebcli.models.names import INPUT
+from ebcli.models.probe import probe
 
 NO_LAYER = "-"
 
-Map = tuple[str, str, NDArray[np.float32]]  # the method's name, the layer's, and (K, h, w), signed
+Map = tuple[str, str, NDArray[np.float32]]  # method, layer, and signed maps (K, h, w)
 
 
 class ModelUnderTest:
-    """A network under test.
+    """A network with the methods and layers to compare.
 
     Args:
-        model, weights, device, classes, preprocessing: as for ``load_model``; the device may also be ``"auto"``.
-        layers: their names, or ``"input"``; empty for the network's default layer.
-        methods: names among ``METHODS``.
+        spec: the network.
+        layers: layer names, or ``"input"``; empty for the network's default layer.
+        methods: names from ``METHODS``.
+        device: as for ``load_model``, or ``"auto"``.
 
     Raises:
-        ConfigurationError: one of them does not exist or does not fit.
+        ConfigurationError: the network, a layer or the device does not exist, or a method does not apply to a layer.
 
     Attributes:
-        loaded: the network as it was loaded.
-        net: the network, made fully convolutional where it was not.
-        num_classes: how many it tells apart.
-        settings: what results depend on.
+        loaded: the network as loaded.
+        net: the network, made fully convolutional if necessary.
+        num_classes: number of classes.
+        settings: everything that results depend on.
     """
 
     def __init__(
         self,
-        model: str,
-        weights: str,
-        layers: Sequence[str],
-        methods: Sequence[str],
+        spec: ModelSpec,
+        layers: Sequence[str] = (),
+        methods: Sequence[str] = ("contrastive",),
         device: str = "auto",
-        *,
-        classes: Path | None = None,
-        preprocessing: Preprocessing | None = None,
     ) -> None:
-        device = device_named(device)
-        self.loaded = load_model(model, weights, device, classes=classes, preprocessing=preprocessing)
+        device = resolve_device(device)
+        self.loaded = load_model(
+            spec.name, spec.weights, device, class_names=spec.class_names, preprocessing=spec.preprocessing
+        )
+        self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)
         self._layers = _checked(self.loaded, layers) or [default_layer(self.loaded)]
@@ -73,31 +72,22 @@ class ModelUnderTest:
             "methods": self._methods,
         }
         side = self.loaded.transforms.crop_size[0]
-        self.num_classes = self.probe(side, side)
+        self.probe(side, side)
 
-    def probe(self, height: int, width: int) -> int:
-        """Explain a blank image of that size, for errors to come before any work; the number of classes.
+    def probe(self, height: int, width: int) -> None:
+        """Explain a blank image of that size, so that misfits are reported before any work starts.
 
         Raises:
-            ConfigurationError: the network takes no such image, or a method does not fit a layer.
+            ConfigurationError: the network does not accept such images, or a method does not apply to a layer.
         """
-        blank = torch.zeros(1, 3, height, width, device=self.device)
-        try:
-            for _ in self.explain(blank, [0], "probe"):
-                pass
-            with torch.no_grad():
-                return class_scores(self.net(blank)).shape[1]
-        except (RuntimeError, AssertionError) as error:
-            raise ConfigurationError(
-                f"{self.loaded.name} takes no image of {height} x {width} pixels: {first_line(error)}"
-            ) from error
+        probe(self.loaded.name, self.net, (height, width), lambda blank: list(self.explain(blank, [0], "probe")))
 
     def inputs(self, image: Image.Image, side: int | None = None) -> Tensor:
-        """What the weights' preprocessing makes of an image (RGB), (1, 3, side, side): its centre, normalised.
+        """Preprocess an RGB image: its center crop, normalized, (1, 3, side, side).
 
         Args:
-            image: the photo.
-            side: None for the preprocessing's own; with another one it shows as much of the photo.
+            image: the image.
+            side: side of the crop; None for the preprocessing's own. The crop covers the same part of the image.
         """
         preset = copy.copy(self.loaded.transforms)
         if side is not None:
@@ -106,24 +96,28 @@ class ModelUnderTest:
         return preset(image)[None].to(self.device)
 
     def whole(self, image: Image.Image, side: int) -> Tensor:
-        """All of an image (RGB), its shorter side resized to ``side``, (1, 3, H, W), normalised."""
+        """Preprocess a whole RGB image: its shorter side resized to ``side``, normalized, (1, 3, H, W)."""
         preset = self.loaded.transforms
         small = functional.to_tensor(functional.resize(image, [side], preset.interpolation))
         return functional.normalize(small, preset.mean, preset.std)[None].to(self.device)
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """The classes' softmax probabilities, (B, num_classes)."""
+        """Softmax probabilities (B, num_classes)."""
         with torch.no_grad():
             return class_scores(self.net(inputs)).softmax(1)
+
+    def predicted(self, inputs: Tensor) -> int:
+        """The most likely class of one image (1, 3, H, W)."""
+        return int(self.probabilities(inputs).argmax())
 
     def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: nn.Module | None = None) -> Iterator[Map]:
         """Each method's maps at each layer.
 
         Args:
-            inputs: (1, 3, H, W).
-            classes: K of them.
-            seed: decides on what is random.
-            net: another network of the same architecture.
+            inputs: one image, (1, 3, H, W).
+            classes: K class indices.
+            seed: random seed.
+            net: another network of the same architecture to use instead.
         """
         targets = torch.tensor([classes], device=self.device)
         for method in self._methods:
@@ -135,11 +129,11 @@ class ModelUnderTest:
 
 
 def fully_convolutional(net: nn.Module) -> nn.Module:
-    """A network that takes images of any size without pooling them to a fixed one.
+    """Make a network accept images of any size without pooling them to a fixed size.
 
-    The classifiers of VGG and AlexNet are written as convolutions over the pooled grid, so that there is an answer
-    for each place of a larger image, as Zhang et al. ran VGG (section 4.1). Other networks are returned as they
-    are: most average over the whole image. Modules keep their names.
+    The linear layers of VGG and AlexNet become convolutions over the grid of features, so that larger images get
+    logits per position, as Zhang et al. ran VGG (section 4.1). Other networks are returned unchanged: most of them
+    average over the whole image. Modules keep their names.
 
     Args:
         net: a network of torchvision; the result shares its weights.
@@ -169,5 +163,7 @@ def _checked(loaded: LoadedModel, names: Sequence[str]) -> list[str]:
     spatial = {layer.name for layer in model_layers(loaded) if layer.stride is not None}
     for name in names:
         if name != INPUT and resolve_layer(loaded, name) not in spatial:
-            raise LayerError(f"layer {name!r} of {loaded.name} has no map: eb-saliency --list-layers tells which have")
+            raise LayerError(
+                f"layer {name!r} of {loaded.name} has no map: eb-saliency --list-layers lists those that do"
+            )
     return list(dict.fromkeys(names))

@@ -1,7 +1,7 @@
-"""What the options can be, for the command line to know without PyTorch."""
+"""Names of methods and baselines. Imports no torch."""
 
 from __future__ import annotations
 
-METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "centre")
-LAYERLESS = frozenset({"random", "centre"})  # these look at no layer
+METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")
+LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
 BASELINES = ("blur", "mean", "noise")

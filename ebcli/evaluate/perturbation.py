@@ -1,4 +1,4 @@
-"""Deletion and insertion: does the network miss what a map calls important, and is that enough for it?"""
+"""Deletion and insertion: how does the class probability change as the highlighted pixels are removed or added?"""
 
 from __future__ import annotations
 
@@ -23,57 +23,55 @@ from ebcli.files.images import decode
 
 
 def blur(image: Tensor) -> Tensor:
-    """An image (C, H, W) out of focus, as in RISE: 11 x 11 pixels, a standard deviation of 5."""
+    """Blur an image (C, H, W) as in RISE: 11 x 11 pixels, a standard deviation of 5."""
     return functional.gaussian_blur(image, [11, 11], [5.0, 5.0])
 
 
-def mean_colour(image: Tensor) -> Tensor:
-    """Each channel's mean everywhere, (C, H, W)."""
+def mean_color(image: Tensor) -> Tensor:
+    """Fill an image (C, H, W) with the mean of each channel."""
     return image.mean((1, 2), keepdim=True).expand_as(image)
 
 
 def noise(image: Tensor) -> Tensor:
-    """Normal noise of each channel's mean and standard deviation, (C, H, W); the same each time."""
+    """Normal noise with each channel's mean and standard deviation, (C, H, W); the same in every call."""
     generator = torch.Generator().manual_seed(0)
-    drawn = torch.randn(image.shape, generator=generator).to(image)
-    return drawn * image.std((1, 2), keepdim=True) + image.mean((1, 2), keepdim=True)
+    standard = torch.randn(image.shape, generator=generator).to(image)
+    return standard * image.std((1, 2), keepdim=True) + image.mean((1, 2), keepdim=True)
 
 
-_EMPTIED: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mean_colour, noise), strict=True))
+_EMPTIED: dict[str, Callable[[Tensor], Tensor]] = dict(zip(BASELINES, (blur, mean_color, noise), strict=True))
 
 
 def perturbation(
     kind: Literal["deletion", "insertion"],
-    subject: ModelUnderTest,
-    pictures: LabeledImages,
+    model: ModelUnderTest,
+    images: LabeledImages,
     keys: Sequence[str],
     baselines: Sequence[str],
     steps: int = 32,
 ) -> Benchmark:
-    """Petsiuk et al., RISE, BMVC 2018: the area under the curve of the class's probability.
+    """Petsiuk et al., RISE, BMVC 2018: the area under the curve of the class probability.
 
-    The pixels that a map puts first are taken out of the image (deletion), or put into what is left of the image
-    without them (insertion); ``baselines`` are what is seen in place of the image. Beside each map goes the same map
-    with its cells shuffled, which knows nothing of the image. ``gain`` is how much better the map is than that: the
-    area between the curves, above 0 for a map that knows something.
+    Pixels are replaced by a baseline (deletion), or the baseline's pixels by the image's (insertion), those with the
+    highest map values first. Each map is compared with the same map after shuffling its cells; ``gain`` is the area
+    between the two curves, positive if the map is better.
 
     Args:
         kind: deletion or insertion.
-        subject: the network.
-        pictures: the images; without labels, the class is the most likely one.
-        keys: those to take.
-        baselines: names among ``BASELINES``.
-        steps: in how many parts the pixels are exchanged.
+        model: the network.
+        images: the images; without labels, the class is the predicted one.
+        keys: the images to test.
+        baselines: names from ``BASELINES``.
+        steps: number of steps in which the pixels are replaced.
     """
 
     def measure(key: str) -> list[Row]:
-        inputs = subject.inputs(decode(pictures.path(key)))
-        likely = int(subject.probabilities(inputs).argmax())
-        index = pictures.labels[key] if pictures.labels is not None else likely
+        inputs = model.inputs(decode(images.path(key)))
+        target = model.predicted(inputs) if images.labels is None else images.labels[key]
         image, size = inputs[0], (inputs.shape[3], inputs.shape[2])
         generator = np.random.default_rng(zlib.crc32(os.fsencode(key)))
         rows = []
-        for method, layer, maps in subject.explain(inputs, [index], key):
+        for method, layer, maps in model.explain(inputs, [target], key):
             shuffled = generator.permutation(maps[0].ravel()).reshape(maps[0].shape)
             for baseline in baselines:
                 ends = (image, _EMPTIED[baseline](image))
@@ -82,7 +80,7 @@ def perturbation(
                 def curve(saliency: NDArray[np.float32], start: Tensor = start, end: Tensor = end) -> list[float]:
                     fine = resized(saliency, size)
                     found = perturbation_curve(
-                        lambda images: subject.probabilities(images)[:, index], start, end, fine, steps, generator
+                        lambda batch: model.probabilities(batch)[:, target], start, end, fine, steps, generator
                     )
                     return [round(value, 6) for value in found.tolist()]
 
@@ -90,7 +88,7 @@ def perturbation(
                 rows.append({**row, "curve": curve(maps[0]), "shuffled": curve(shuffled)})
         return rows
 
-    def summarise(rows: list[Row]) -> list[Row]:
+    def summarize(rows: list[Row]) -> list[Row]:
         better = 1 if kind == "insertion" else -1
         table = []
         for (method, layer, baseline), found in grouped(rows, "method", "layer", "baseline").items():
@@ -100,6 +98,6 @@ def perturbation(
             table.append({**row, "gain": better * (row["area"] - row["shuffled"]), "images": len(found)})
         return table
 
-    settings = {**subject.settings, **pictures.settings}
+    settings = {**model.settings, **images.settings}
     settings |= {"baselines": list(baselines), "steps": steps}
-    return Benchmark(kind, settings, keys, "image", measure, summarise)
+    return Benchmark(kind, settings, keys, "image", measure, summarize)

@@ -1,4 +1,4 @@
-"""The pointing game: does a map's maximum lie on the object it is asked for?"""
+"""The pointing game: does a map's maximum lie on an object of the target class?"""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
 from ebcli.files.images import decode
 
-# Published results, in per cent, for all questions and for the difficult ones. *Paper* is Zhang et al., ECCV 2016;
-# *TorchRay* is Fong et al., ICCV 2019, whose table measures both methods anew.
-# data set, network, method
+# Published results in percent, for all questions and for the difficult ones, by data set, network and method.
+# *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.
 POINTING: dict[tuple[str, str, str], str] = {
     ("VOC 2007 test", "vgg16", "marginal"): "paper 76.9 / 55.1, TorchRay 77.1 / 56.6",
     ("VOC 2007 test", "vgg16", "contrastive"): "paper 80.0 / 66.8, TorchRay 79.9 / 66.5",
@@ -22,34 +21,34 @@ POINTING: dict[tuple[str, str, str], str] = {
     ("COCO instances_val2014", "vgg16", "contrastive"): "paper 49.6 / 44.2",
 }
 
-SIDE = 224  # of the shorter side, as in the paper
+SIDE = 224  # length of the shorter side in the paper
 
 
 def pointing(
-    subject: ModelUnderTest, data: AnnotatedImages, keys: Sequence[str], tolerance: int = 15, side: int = SIDE
+    model: ModelUnderTest, data: AnnotatedImages, keys: Sequence[str], tolerance: int = 15, side: int = SIDE
 ) -> Benchmark:
     """Zhang et al., ECCV 2016, section 4.1.
 
-    Every class that an image shows is one question. The network gets the whole image, its shorter side resized to
-    ``side``; maps are resized bicubically to the image's own size. The table has the mean over classes of the share
-    of hits, in per cent, of all questions and of the *difficult* ones (``is_difficult``), with what others measured.
+    Every class in an image is one question. The network gets the whole image, its shorter side resized to ``side``;
+    maps are resized bicubically to the image's own size. The table has the percentage of hits, averaged over classes,
+    for all questions and for the *difficult* ones (``is_difficult``), next to published results.
 
     Args:
-        subject: the network, with one output for each class of the data.
+        model: the network, with one output per class of the data set.
         data: the images.
-        keys: those to take.
-        tolerance: how many pixels of the image a hit may lie beside the object.
-        side: in pixels.
+        keys: the images to test.
+        tolerance: maximum distance of a hit from the object, in pixels of the image.
+        side: length of the shorter side after resizing, in pixels.
 
     Raises:
-        ConfigurationError: the network has other classes, or takes no such images.
+        ConfigurationError: the network has another number of classes, or does not accept such images.
     """
-    if subject.num_classes != len(data.classes):
+    if model.num_classes != len(data.classes):
         raise ConfigurationError(
-            f"{subject.loaded.name} tells {subject.num_classes} classes apart, but {data.name} has "
-            f"{len(data.classes)}: give --weights of a network trained for it"
+            f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: pass "
+            "--weights of a network trained on it"
         )
-    subject.probe(side, side * 4 // 3)
+    model.probe(side, side * 4 // 3)
 
     def measure(key: str) -> list[Row]:
         image = decode(data.path(key))
@@ -58,7 +57,7 @@ def pointing(
             return []
         classes = list(masks)
         rows = []
-        for method, layer, maps in subject.explain(subject.whole(image, side), classes, key):
+        for method, layer, maps in model.explain(model.whole(image, side), classes, key):
             for index, saliency in zip(classes, maps, strict=True):
                 mask = masks[index]
                 row = {
@@ -71,7 +70,7 @@ def pointing(
                 rows.append(row)
         return rows
 
-    def summarise(rows: list[Row]) -> list[Row]:
+    def summarize(rows: list[Row]) -> list[Row]:
         return [
             {
                 "method": method,
@@ -79,16 +78,16 @@ def pointing(
                 "all": _mean_over_classes(found),
                 "difficult": _mean_over_classes([row for row in found if row["difficult"]]),
                 "questions": len(found),
-                "others (all / difficult)": POINTING.get((data.name, subject.loaded.name, method)),
+                "others (all / difficult)": POINTING.get((data.name, model.loaded.name, method)),
             }
             for (method, layer), found in grouped(rows, "method", "layer").items()
         ]
 
-    settings = {**subject.settings, **data.settings, "tolerance": tolerance, "side": side}
-    return Benchmark("pointing", settings, keys, "image", measure, summarise)
+    settings = {**model.settings, **data.settings, "tolerance": tolerance, "side": side}
+    return Benchmark("pointing", settings, keys, "image", measure, summarize)
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:
-    """In per cent."""
+    """Percentage of hits, averaged over classes."""
     classes = grouped(rows, "class").values()
     return 100 * sum(mean(found, "hit") or 0.0 for found in classes) / len(classes) if classes else None

@@ -1,4 +1,4 @@
-"""Model parameter randomization: does a map change when the network forgets what it has learned?"""
+"""Model parameter randomization: do maps change when the network's parameters are shuffled?"""
 
 from __future__ import annotations
 
@@ -19,51 +19,50 @@ from ebcli.files.images import decode
 from ebcli.models import layers as model_layers
 
 
-def sanity(subject: ModelUnderTest, pictures: LabeledImages, keys: Sequence[str], steps: int = 8) -> Benchmark:
-    """Adebayo et al., Sanity Checks for Saliency Maps, NeurIPS 2018, section 3.1: the cascade from the top.
+def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], steps: int = 8) -> Benchmark:
+    """Adebayo et al., Sanity Checks for Saliency Maps, NeurIPS 2018, section 3.1: cascading randomization.
 
-    Layer by layer from the classifier down, the parameters lose what they have learned (``shuffle_parameters``); after each step
-    the maps are compared with those of the intact network, for the same class. The table has the mean of their rank
-    correlation, over the map's own cells, and of their structural similarity, at the size of the input. A map that
-    explains the network has little left of either in the end.
+    Parameters are shuffled layer by layer from the classifier down (``shuffle_parameters``). After each step, the maps
+    are compared with those of the intact network for the same class. The table has the means of their rank
+    correlation, over the map's own cells, and of their structural similarity, at the size of the input. Both are low
+    in the end for maps that depend on the network's parameters.
 
     Args:
-        subject: the network.
-        pictures: the images; without labels, the class is the most likely one.
-        keys: those to take.
-        steps: how many times on the way down maps are compared.
+        model: the network.
+        images: the images; without labels, the class is the predicted one.
+        keys: the images to test.
+        steps: number of comparisons.
     """
-    top_down = layers_from_the_top(subject)
+    top_down = layers_from_the_top(model)
     counts = sorted({max(1, round(len(top_down) * step / steps)) for step in range(1, steps + 1)})
-    net, forgotten = copy.deepcopy(subject.net), 0
+    net, shuffled = copy.deepcopy(model.net), 0
 
-    def randomised(count: int) -> nn.Module:
-        """The network without the knowledge of its first so many layers; counts come in ascending order."""
-        nonlocal forgotten
-        for name in top_down[forgotten:count]:
+    def randomized(count: int) -> nn.Module:
+        """The network with its first ``count`` layers shuffled; counts must not decrease from call to call."""
+        nonlocal shuffled
+        for name in top_down[shuffled:count]:
             shuffle_parameters(net.get_submodule(name), name)
-        forgotten = count
+        shuffled = count
         return net
 
     @lru_cache(maxsize=256)
     def intact(key: str) -> tuple[int, list[Map]]:
-        """The class, and the maps of the network as it was."""
-        inputs = subject.inputs(decode(pictures.path(key)))
-        likely = int(subject.probabilities(inputs).argmax())
-        index = pictures.labels[key] if pictures.labels is not None else likely
-        return index, list(subject.explain(inputs, [index], key))
+        """The class, and the maps of the intact network."""
+        inputs = model.inputs(decode(images.path(key)))
+        target = model.predicted(inputs) if images.labels is None else images.labels[key]
+        return target, list(model.explain(inputs, [target], key))
 
     def measure(unit: str) -> list[Row]:
         count, _, key = unit.partition(" ")
-        index, before = intact(key)
-        inputs = subject.inputs(decode(pictures.path(key)))
+        target, before = intact(key)
+        inputs = model.inputs(decode(images.path(key)))
         size = (inputs.shape[3], inputs.shape[2])
-        after = subject.explain(inputs, [index], unit, randomised(int(count)))
+        after = model.explain(inputs, [target], unit, randomized(int(count)))
         return [
             {
                 "method": method,
                 "layer": layer,
-                "randomised": int(count),
+                "randomized": int(count),
                 "down to": top_down[int(count) - 1],
                 "rank correlation": rank_correlation(old[0], new[0]),
                 "SSIM": structural_similarity(resized(old[0], size), resized(new[0], size)),
@@ -71,30 +70,30 @@ def sanity(subject: ModelUnderTest, pictures: LabeledImages, keys: Sequence[str]
             for (method, layer, old), (_, _, new) in zip(before, after, strict=True)
         ]
 
-    def summarise(rows: list[Row]) -> list[Row]:
+    def summarize(rows: list[Row]) -> list[Row]:
         return [
             {
                 "method": method,
                 "layer": layer,
-                "randomised": count,
+                "randomized": count,
                 "down to": found[0]["down to"],
                 "rank correlation": mean(found, "rank correlation"),
                 "SSIM": mean(found, "SSIM"),
                 "images": len(found),
             }
-            for (method, layer), its in grouped(rows, "method", "layer").items()
-            for (count,), found in grouped(its, "randomised").items()
+            for (method, layer), of_layer in grouped(rows, "method", "layer").items()
+            for (count,), found in grouped(of_layer, "randomized").items()
         ]
 
-    settings = {**subject.settings, **pictures.settings, "steps": counts}
+    settings = {**model.settings, **images.settings, "steps": counts}
     units = [f"{count} {key}" for count in counts for key in keys]
-    return Benchmark("sanity", settings, units, "map", measure, summarise)
+    return Benchmark("sanity", settings, units, "map", measure, summarize)
 
 
-def layers_from_the_top(subject: ModelUnderTest) -> list[str]:
-    """The layers that hold parameters of their own, the last one called first."""
-    modules = dict(subject.net.named_modules())
-    order = [layer.name for layer in model_layers(subject.loaded)]
+def layers_from_the_top(model: ModelUnderTest) -> list[str]:
+    """Layers with parameters of their own, in reverse execution order."""
+    modules = dict(model.net.named_modules())
+    order = [layer.name for layer in model_layers(model.loaded)]
     own = [name for name in order if name in modules and list(modules[name].parameters(recurse=False))]
     return own[::-1]
 
@@ -102,12 +101,12 @@ def layers_from_the_top(subject: ModelUnderTest) -> list[str]:
 def shuffle_parameters(layer: nn.Module, seed: str) -> None:
     """Shuffle the values of each of a layer's parameters, in place.
 
-    Their distribution stays what it was, so that activations stay in the range that the rest of the network is made
-    for; what was learned is gone.
+    This destroys what was learned but keeps the distribution of each parameter, so that activations stay in the range
+    that the rest of the network expects.
 
     Args:
-        layer: its own parameters, not those of modules in it.
-        seed: the same one shuffles in the same way.
+        layer: the layer; parameters of its submodules are not shuffled.
+        seed: random seed.
     """
     generator = torch.Generator().manual_seed(zlib.crc32(os.fsencode(seed)))
     with torch.no_grad():

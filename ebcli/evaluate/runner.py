@@ -1,4 +1,4 @@
-"""Carrying a test out: one unit of work after another, each kept in a file as soon as it is done."""
+"""Running a benchmark unit by unit; each result is saved as soon as it is measured."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 from ebcli.errors import ImageError, OutputError
 from ebcli.models.fingerprint import configuration_hash
 
-Row = dict[str, Any]  # of a table; of texts and numbers
+Row = dict[str, Any]  # of a table; values are text and numbers
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A test that is ready to go.
+    """A benchmark, ready to run.
 
     Attributes:
-        name: the test's.
-        settings: all that its results depend on.
-        units: names of its parts, in order; most often images.
-        unit: what a unit is called.
-        measure: a unit's name -> what was found, as rows; an ``ImageError`` leaves the unit out.
-        summarise: the rows of all units -> those of the table.
+        name: its name.
+        settings: everything that results depend on.
+        units: names of the units of work, in order; usually images.
+        unit: what to call one unit.
+        measure: measures a unit and returns rows; if it raises ``ImageError``, the unit is skipped.
+        summarize: maps the rows of all units to the rows of the table.
     """
 
     name: str
@@ -33,37 +33,38 @@ class Benchmark:
     units: Sequence[str]
     unit: str
     measure: Callable[[str], list[Row]]
-    summarise: Callable[[list[Row]], list[Row]]
+    summarize: Callable[[list[Row]], list[Row]]
 
 
 def run_benchmark(
-    test: Benchmark, folder: Path, failed: Callable[[str, ImageError], None], quiet: bool = False
+    benchmark: Benchmark, folder: Path, failed: Callable[[str, ImageError], None], quiet: bool = False
 ) -> list[Row]:
-    """The rows of all units. What an earlier run with equal settings has measured is not measured again.
+    """Measure all units and return their rows, reusing those that an earlier run with equal settings has saved.
 
     Args:
-        test: what to do.
-        folder: where ``NAME-SETTINGS.jsonl`` is kept: a line with the settings, and one for each unit.
-        failed: is told which units were left out, and why.
-        quiet: no progress bar, which is shown on a terminal only in any case.
+        benchmark: the benchmark.
+        folder: directory for ``NAME-SETTINGS.jsonl``, which has one line for the settings and one per unit.
+        failed: called for each unit that is skipped, with the reason.
+        quiet: show no progress bar; it is shown on terminals only.
 
     Raises:
-        OutputError: the folder cannot be written to.
+        OutputError: the directory cannot be written to.
     """
     from tqdm import tqdm
 
-    path = folder / f"{test.name}-{configuration_hash(test.settings)}.jsonl"
+    path = folder / f"{benchmark.name}-{configuration_hash(benchmark.settings)}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             known = _read(path)
             if not file.tell():
-                _append(file.fileno(), {"settings": test.settings})
-            left = [unit for unit in test.units if unit not in known]
-            done = len(test.units) - len(left)
-            for unit in tqdm(left, test.name, len(test.units), initial=done, unit=test.unit, disable=quiet or None):
+                _append(file.fileno(), {"settings": benchmark.settings})
+            left = [unit for unit in benchmark.units if unit not in known]
+            total = len(benchmark.units)
+            bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
+            for unit in tqdm(left, benchmark.name, **bar):
                 try:
-                    known[unit] = test.measure(unit)
+                    known[unit] = benchmark.measure(unit)
                 except ImageError as error:
                     with tqdm.external_write_mode():
                         failed(unit, error)
@@ -71,12 +72,12 @@ def run_benchmark(
                     _append(file.fileno(), {"unit": unit, "rows": known[unit]})
     except OSError as error:
         raise OutputError(f"cannot write to '{path}': {error.strerror or error}") from error
-    return [row for unit in test.units if unit in known for row in known[unit]]
+    return [row for unit in benchmark.units if unit in known for row in known[unit]]
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Rows with equal keys as a Markdown table."""
-    cells = [list(rows[0]), *(list(map(_shown, row.values())) for row in rows)]
+    """Format rows with equal keys as a Markdown table."""
+    cells = [list(rows[0]), *(list(map(_formatted, row.values())) for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     is_number = [not isinstance(value, str) for value in rows[0].values()]
     rule = ["-" * (width - number) + ":" * number for width, number in zip(widths, is_number, strict=True)]
@@ -91,7 +92,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Rows by their values of some keys, in the order in which those come."""
+    """Group rows by the values of some keys, in order of first appearance."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
@@ -99,23 +100,23 @@ def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:
-    """The mean of a key's values; None if there are none."""
+    """Mean of a key's values; None if there are no rows."""
     return sum(row[key] for row in rows) / len(rows) if rows else None
 
 
-def _shown(value: object) -> str:
+def _formatted(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _append(file: int, entry: Mapping[str, Any]) -> None:
-    """Add a line in one piece."""
+    """Append a line in one write."""
     os.write(file, json.dumps(entry, allow_nan=False).encode() + b"\n")
 
 
 def _read(path: Path) -> dict[str, list[Row]]:
-    """The rows by unit, in a file whose half line at the end, left by a killed run, is removed."""
+    """Read the rows by unit; a partial last line, left by a killed run, is removed from the file."""
     content = path.read_bytes()
     end = content.rfind(b"\n") + 1
     if end < len(content):

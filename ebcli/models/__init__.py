@@ -1,4 +1,4 @@
-"""Networks by name: building them, their weights, their classes and their layers.
+"""Networks by name: architecture, weights, classes and layers.
 
 Everything is imported on first use: listing the names and resolving a class need no torch.
 """
@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from ebcli.models.names import model_names
     from ebcli.models.preprocessing import Preprocessing
     from ebcli.models.sources.base import ModelSource
+    from ebcli.models.spec import ModelSpec
 
 _HOME = {
     "Layer": "ebcli.models.layers",
     "LoadedModel": "ebcli.models.loading",
     "ModelSource": "ebcli.models.sources.base",
+    "ModelSpec": "ebcli.models.spec",
     "Preprocessing": "ebcli.models.preprocessing",
     "default_layer": "ebcli.models.layers",
     "layers": "ebcli.models.layers",
@@ -36,6 +38,7 @@ __all__ = [
     "Layer",
     "LoadedModel",
     "ModelSource",
+    "ModelSpec",
     "Preprocessing",
     "default_layer",
     "layer_per_resolution",

@@ -1,4 +1,4 @@
-"""Checkpoint files: reading one without running anything in it, and fitting it to a network."""
+"""Reading checkpoint files without running code from them, and loading them into networks."""
 
 from __future__ import annotations
 
@@ -15,44 +15,44 @@ from torch import Tensor, nn
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 
-# Where training scripts keep the weights among optimizer states and the like
+# Keys under which training scripts store the state dict
 WRAPPERS = ("state_dict", "model_state_dict", "model")
-# What DataParallel, torch.compile and Lightning put before every name
+# Prefixes that DataParallel, torch.compile and Lightning add to every name
 PREFIXES = ("module.", "_orig_mod.", "model.")
-# Inception's auxiliary classifiers act in training only and are not built
+# Inception's auxiliary classifiers are used in training only and are not built
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
-# What torch.load is known to raise for a file that is not a checkpoint, or a damaged one
+# What torch.load raises for files that are damaged or no checkpoints
 UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError)
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
-    """The state dict in a file of ``torch.save`` or of safetensors, freed of what training scripts wrap it in.
+    """Read the state dict from a file of ``torch.save`` or safetensors, without the wrappers of training scripts.
 
-    Only tensors and plain containers are read (``weights_only=True``): a hostile file cannot run code.
+    Files are read with ``weights_only=True``: a malicious file cannot run code.
 
     Raises:
-        ConfigurationError: the file cannot be read, or holds no state dict.
+        ConfigurationError: the file cannot be read, or contains no state dict.
     """
     try:
         content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
     except (*UNREADABLE, OSError) as error:
-        # torch's own words go on to tell how to execute what is in it
+        # torch's own message goes on to recommend weights_only=False
         is_more = str(error).startswith("Weights only load failed")
-        reason = "it holds more than tensors and plain containers" if is_more else first_line(error)
+        reason = "it contains more than tensors and plain containers" if is_more else first_line(error)
         raise ConfigurationError(
-            f"checkpoint {path} cannot be read ({reason}): "
-            "save the network's state_dict() alone with torch.save, or as safetensors"
+            f"cannot read checkpoint {path} ({reason}): save only the network's state_dict(), with torch.save or as "
+            "safetensors"
         ) from error
     return _unwrap(content, path)
 
 
 def without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
-    """A state dict without what wrappers put before every name, as far as that makes the names the network's own.
+    """Strip wrapper prefixes from the names of a state dict, as long as that makes more of them match the network.
 
     Args:
-        state: names to tensors.
-        own: the network's names; that of a network whose only module is called ``model`` rightly begin with it.
+        state: tensors by name.
+        own: the network's names, which may themselves start with ``model.``.
     """
     best, candidate = dict(state), dict(state)
     while prefix := next((p for p in PREFIXES if state and all(str(key).startswith(p) for key in candidate)), None):
@@ -63,48 +63,48 @@ def without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str
 
 
 def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> None:
-    """Fill a network with a state dict, completely.
+    """Load a state dict into a network; every tensor must match.
 
     Args:
         net: the network, changed in place.
-        state: names to tensors; prefixes and the names of older torchvision versions are understood.
-        source: what to call the state dict in an error.
+        state: tensors by name; prefixes and the names of older torchvision versions are accepted.
+        source: what to call the state dict in messages.
 
     Raises:
-        ConfigurationError: keys are missing or unexpected, or a tensor has another shape; all are named.
+        ConfigurationError: keys are missing or unexpected, or shapes differ; the message names them.
     """
     own = net.state_dict()
-    state = _modernised(without_prefixes(state, own))
-    # A plain dict says nothing about its layout's version; MNASNet insists on one
+    state = _modernized(without_prefixes(state, own))
+    # A plain dict has no version metadata, which MNASNet requires
     if getattr(state, "_metadata", None) is None:
         state = _with_metadata(state, own)
     try:
         result = net.load_state_dict(state, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key} is {tuple(state[key].shape)} in place of {tuple(tensor.shape)}"
+            f"{key} is {tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
             for key, tensor in own.items()
             if isinstance(state.get(key), Tensor) and state[key].shape != tensor.shape
         ]
-        refuse_misfits(source, shapes or [first_line(error)])
+        check_match(source, shapes or [first_line(error)])
         raise
-    refuse_misfits(source, [], result.missing_keys, result.unexpected_keys)
+    check_match(source, [], result.missing_keys, result.unexpected_keys)
 
 
-def refuse_misfits(
+def check_match(
     source: str, misshapen: Sequence[str], missing: Sequence[str] = (), unexpected: Sequence[str] = ()
 ) -> None:
-    """Raise ConfigurationError if anything of a state dict does not fit its network.
+    """Raise ConfigurationError unless a state dict matches its network.
 
     Args:
-        source: what to call the state dict.
-        misshapen: tensors of another shape, in words.
-        missing, unexpected: names that only the network has, and that only the state dict has.
+        source: what to call the state dict in messages.
+        misshapen: descriptions of tensors with another shape.
+        missing, unexpected: names that only the network, or only the state dict, has.
     """
-    # Counters of batches steer training alone, and old files have none
+    # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
     problems = [
-        _counted(misshapen, "tensor of another shape", "tensors of another shape"),
+        _counted(misshapen, "tensor with another shape", "tensors with another shape"),
         _counted(missing, "missing key", "missing keys"),
         _counted(unexpected, "unexpected key", "unexpected keys"),
     ]
@@ -113,10 +113,10 @@ def refuse_misfits(
 
 
 def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
-    """How many classes a state dict was trained for, or None where it has no classifier of this network.
+    """Number of classes of a state dict; None if it has no classifier for this network.
 
     Args:
-        state: names to tensors.
+        state: tensors by name.
         net: a network of the same architecture, with any number of classes.
     """
     weighted = [name for name, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
@@ -127,13 +127,13 @@ def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
 
 
 def first_line(error: BaseException) -> str:
-    """An error's own words, cut to their first line; its type where it has none."""
+    """First line of an error's message, or its type if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
 def _read_pickle(path: Path) -> Any:
-    # torchvision's reference scripts store their command line beside the weights: a bag of attributes
+    # torchvision's reference scripts store their parsed arguments beside the weights
     with torch.serialization.safe_globals([argparse.Namespace]):
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -155,14 +155,14 @@ def _unwrap(content: Any, path: Path) -> dict[str, Any]:
     if not (isinstance(content, dict) and any(isinstance(value, Tensor) for value in content.values())):
         keys = f" with {', '.join(map(repr, content))}" if isinstance(content, dict) and content else ""
         raise ConfigurationError(
-            f"checkpoint {path} holds no state dict but a {type(content).__name__}{keys}: "
-            "save the network's state_dict() alone"
+            f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: "
+            "save only the network's state_dict()"
         )
     return content
 
 
-def _modernised(state: Mapping[str, Any]) -> dict[str, Any]:
-    # torchvision's published DenseNets still say norm.1 for what is norm1 today
+def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:
+    # torchvision's published DenseNet weights still use norm.1 for today's norm1
     return {
         re.sub(r"(denselayer\d+)\.(norm|conv)\.(\d)\.", r"\1.\2\3.", key): value
         for key, value in state.items()

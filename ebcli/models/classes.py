@@ -11,24 +11,24 @@ from ebcli.errors import ConfigurationError, closest
 
 
 def resolve_class(categories: Sequence[str] | None, target: str | int, num_classes: int | None = None) -> int:
-    """The index of a class given by index or by name.
+    """Index of a class given by index or by name.
 
         resolve_class(categories, 281)            # 281
         resolve_class(categories, "281")          # 281
         resolve_class(categories, "Tabby")        # 281: case does not matter
         resolve_class(categories, "tiger cat")    # 282
-        resolve_class(categories, "tabb")         # 281: part of one name only
+        resolve_class(categories, "tabb")         # 281: part of only one name
 
-    A name that equals a category to the letter wins over one that differs in case, and that over one that
-    holds it; ImageNet needs the first for its dog "Cardigan" and its garment "cardigan".
+    An exact match wins over one that ignores case, and that wins over a partial match. ImageNet has both a dog
+    "Cardigan" and a garment "cardigan".
 
     Args:
-        categories: the class names in the order of the output units, or None where they are unknown.
-        target: an index, as a number or in digits, or a name.
-        num_classes: how many output units there are; None for as many as there are categories.
+        categories: class names in the order of the output units; None if unknown.
+        target: an index, as a number or as text, or a name.
+        num_classes: number of output units; None for as many as there are categories.
 
     Raises:
-        ConfigurationError: no such class, or more than one; the message lists the closest or all of them.
+        ConfigurationError: no class matches, or several do; the message lists the closest or the matching names.
     """
     count = num_classes if num_classes is not None or categories is None else len(categories)
     text = str(target).strip()
@@ -38,14 +38,14 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
         return _index_of_name(categories, text, count)
     if index < 0 or (count is not None and index >= count):
         valid = "0 or more" if count is None else f"0 to {count - 1}"
-        raise ConfigurationError(f"there is no class {index}: the network's classes are {valid}")
+        raise ConfigurationError(f"there is no class {index}: valid indices are {valid}")
     return index
 
 
 def _index_of_name(categories: Sequence[str] | None, name: str, count: int | None) -> int:
     if categories is None:
         valid = "" if count is None else f", 0 to {count - 1}"
-        raise ConfigurationError(f"the network's class names are unknown: give {name!r} by index{valid}")
+        raise ConfigurationError(f"the class names of this network are unknown: give {name!r} as an index{valid}")
     folded = name.casefold()
     tests = (
         lambda category: category == name,
@@ -60,37 +60,38 @@ def _index_of_name(categories: Sequence[str] | None, name: str, count: int | Non
             shown = ", ".join(f"{index} {categories[index]!r}" for index in matches[:5])
             more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
             raise ConfigurationError(
-                f"class {name!r} is ambiguous, it fits {shown}{more}: give the full name or the index"
+                f"class {name!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
             )
-    hint = closest(name, categories) or f"give one of its {len(categories)} class names or an index"
+    hint = closest(name, categories) or f"give one of the {len(categories)} class names or an index"
     raise ConfigurationError(f"there is no class {name!r}: {hint}")
 
 
 def read_class_names(path: Path) -> list[str]:
-    """The class names in a file, in the order of the logits.
+    """Read class names, in the order of the logits, from a file.
 
-    The file has a name a line, or is JSON: a list of names, or an object of indices and names, such as
+    The file has one name per line, or is JSON: a list of names, or an object that maps indices to names, such as
     ``{"0": "tench", "1": "goldfish"}`` or ImageNet's ``{"0": ["n01440764", "tench"], ...}``.
 
     Raises:
-        ConfigurationError: it cannot be read, holds something else, or lacks a name.
+        ConfigurationError: the file cannot be read, has another format, or lacks a name.
     """
     is_json = path.suffix.lower() == ".json"
     try:
         text = path.read_text(encoding="utf-8-sig")
         content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
-    except (OSError, ValueError) as error:  # also what is no UTF-8
-        raise ConfigurationError(f"the class names '{path}' cannot be read: {error}") from error
+    except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or JSON
+        raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
     if isinstance(content, dict):
         expected = [str(index) for index in range(len(content))]
         if set(content) != set(expected):
-            raise ConfigurationError(f'the class names \'{path}\' must have the keys "0" to "{len(content) - 1}"')
+            raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
         content = [content[index] for index in expected]
     if not isinstance(content, list):
         content = []
     names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
-            f"the class names '{path}' must be a name a line, or in JSON a list of names or an object of index and name"
+            f"class names in '{path}' must be one per line, or in JSON a list of names or an object that maps indices "
+            "to names"
         )
     return [name.strip() for name in names]

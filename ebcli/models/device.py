@@ -1,4 +1,4 @@
-"""Devices by name, and what suits them."""
+"""Devices by name, and the batch size each one gets."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import os
 
 import torch
 
-# Larger batches take more memory for little more speed: on processors, a tenth at most beyond 8.
+# Larger batches take more memory for little more speed: on CPUs, at most a tenth beyond 8.
 _CPU_BATCH, _GPU_BATCH = 8, 32
 
 
-def device_named(name: str) -> str:
-    """A device's name; ``"auto"`` is a GPU if there is one, and of several the one of this process."""
+def resolve_device(name: str) -> str:
+    """Replace ``"auto"`` by a GPU if there is one, else the CPU; return any other name unchanged.
+
+    With several GPUs, each process that torchrun starts gets its own.
+    """
     if name != "auto":
         return name
     if not torch.cuda.is_available():
         return "cpu"
-    # torchrun starts a process for each GPU of a machine, and numbers them
-    rank = os.environ.get("LOCAL_RANK", "")
+    rank = os.environ.get("LOCAL_RANK", "")  # set by torchrun
     return f"cuda:{int(rank) % torch.cuda.device_count()}" if rank.isdecimal() else "cuda"
 
 
 def default_batch_size(device: str) -> int:
-    """How many images a device gets at a time."""
+    """Number of images per batch on a device."""
     return _CPU_BATCH if device.startswith("cpu") else _GPU_BATCH

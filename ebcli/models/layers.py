@@ -1,4 +1,4 @@
-"""The layers of a network: what they give, at which stride, and which one to draw a map at."""
+"""The layers of a network: output shapes, strides, and the default layer for maps."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from torch import Tensor, nn
 from ebcli.eb import layers_on_path
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
-from ebcli.models.checkpoint import first_line
 from ebcli.models.loading import LoadedModel
+from ebcli.models.probe import probe
 
-# Stride 16, and up to a quarter more: unpadded layers lose border cells, so that AlexNet's 13 x 13 cells of
-# stride 16 seem to have stride 224 / 13 = 17.2. Nothing of stride 32 comes that low.
+# Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
+# stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
 MAX_STRIDE = 16 * 1.25
 
-# Two blank images tell an image's outputs from what is the same for all: the position tables of Swin v2
-# go through modules too, and look like maps
+# With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
+# through modules and look like maps
 BATCH = 2
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One module of a network, as one forward pass found it.
+    """A module of a network, as seen in one forward pass.
 
     Attributes:
         name: its name in ``named_modules()``.
-        type: its class.
-        shape: its output's shape without the batch: (C, H, W), (H, W, C), (N, C) or other.
-        stride: input side over output side, in pixels a cell; None where the output has no spatial layout.
+        type: its class name.
+        shape: output shape without the batch: (C, H, W), (H, W, C), (N, C) or other.
+        stride: input side divided by output side, in pixels; None if the output has no spatial layout.
     """
 
     name: str
@@ -45,18 +45,18 @@ class Layer:
 
 
 def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None) -> list[Layer]:
-    """The layers of a network in the order in which their outputs come to be.
+    """List the layers of a network in execution order.
 
-    A block stands after the modules inside it. Only modules that are called exactly once, on something of the
-    image, and return a single tensor are listed: no others have one map. What makes gates, or queries and keys, such
-    as the inside of a squeeze-excitation, is left out: it gets no probability.
+    A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
+    depends on the image, and it returns a single tensor. Modules that receive no probability, such as those inside a
+    squeeze-excitation or those that compute queries and keys, are not listed.
 
     Args:
         loaded: the network.
-        input_size: side or (height, width) of the input in pixels; None for its preprocessing's crop.
+        input_size: side or (height, width) of the input in pixels; None for the crop of its preprocessing.
 
     Raises:
-        LayerError: the network takes no input of that size.
+        ConfigurationError: the network does not accept images of that size.
 
     Examples:
         >>> import ebcli
@@ -70,19 +70,18 @@ def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None)
     found = []
     for name, module, output in _forward(loaded, height, width):
         shape, stride = tuple(output.shape[1:]), None
-        if len(output) == BATCH:  # windows of an image stacked along the batch are no map of it
+        if len(output) == BATCH:  # unless windows of an image are stacked along the batch
             stride = _stride(shape, height, width)
         found.append(Layer(name, type(module).__name__, shape, stride))
     return found
 
 
 def default_layer(loaded: LoadedModel) -> str:
-    """The layer whose map says most: the literature's choice, or the deepest of stride 16 or so.
+    """Choose the layer for maps: the literature's choice, or the deepest layer of about stride 16.
 
-    Among the layers below the classifier it takes those of the largest stride up to ``MAX_STRIDE``, of these
-    the outermost modules (``features.5`` rather than ``features.6.0.block.0``, which is only a part of the
-    next stage), and of these the last. Of a vision transformer, whose tokens keep one resolution, it takes the last
-    block but one.
+    Of the layers below the classifier with the largest stride up to ``MAX_STRIDE``, it is the last one of the
+    outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of the next stage. For
+    vision transformers, whose tokens keep one resolution, it is the second-to-last block.
 
     Raises:
         LayerError: no layer below the classifier has a spatial layout.
@@ -102,19 +101,18 @@ def default_layer(loaded: LoadedModel) -> str:
         raise LayerError(f"{loaded.name} has no layer with a spatial layout below its classifier")
     blocks = _transformer_blocks(loaded.net, below)
     if len(blocks) > 1:
-        # after the last one only the class token counts; one before, attention still spreads it
+        # After the last block, only the class token matters; one block earlier, attention still spreads it
         return blocks[-2]
     strides = [stride for _, stride, _ in below]
-    # Where every layer is coarser, the finest will have to do
     chosen = max((stride for stride in strides if stride <= MAX_STRIDE), default=min(strides))
     return _last_outermost([name for name, stride, _ in below if stride == chosen])
 
 
 def layer_per_resolution(loaded: LoadedModel) -> list[str]:
-    """One layer for each resolution, from the classifier's side down: of all near stride 32, of those near 16, ...
+    """Choose one layer per resolution, from the classifier down: near stride 32, near stride 16, ...
 
-    Of the layers below the classifier whose strides are nearest to the same power of two, it takes the last of the
-    outermost modules; ``default_layer`` stands for its own resolution.
+    Layers below the classifier are grouped by the power of two nearest to their stride. Each group is represented by
+    the last of its outermost modules, or by ``default_layer`` if that is in the group.
 
     Raises:
         LayerError: no layer below the classifier has a spatial layout.
@@ -129,22 +127,22 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
 
 
 def resolve_layer(loaded: LoadedModel, name: str) -> str:
-    """The name itself, if the network has such a module.
+    """Return the name if the network has such a module.
 
     Raises:
-        LayerError: it has none; the message gives the closest names.
+        LayerError: it does not; the message gives the closest names.
     """
     names = [known for known, _ in loaded.net.named_modules() if known]
     if name not in names:
-        hint = closest(name, names) or f"its modules start with {', '.join(names[:3])}, and --list-layers lists all"
+        hint = closest(name, names) or f"its first modules are {', '.join(names[:3])}; --list-layers lists all"
         raise LayerError(f"{loaded.name} has no layer {name!r}: {hint}")
     return name
 
 
 def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn.Module, Tensor]]:
-    """Name, module and output of each module called once with one tensor as its result, in order of result.
+    """Name, module and output of each module that is called once and returns one tensor, in execution order.
 
-    The outputs are on the meta device: shapes without data. The network is left as it was found.
+    The outputs are on the meta device: shapes without data. The network is left unchanged.
     """
     net = loaded.net
     outputs: list[tuple[str, nn.Module, Any]] = []
@@ -154,16 +152,16 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
         calls[name] = calls.get(name, 0) + 1
         outputs.append((name, module, output.to("meta") if isinstance(output, Tensor) else None))
 
-    parameter = next(net.parameters())
-    images = torch.zeros(BATCH, 3, height, width, device=parameter.device, dtype=parameter.dtype)
+    def forward(blank: Tensor) -> Tensor:
+        with torch.no_grad():
+            net(blank)
+        return blank
+
     training = [(module, module.training) for module in net.modules()]
     handles = [module.register_forward_hook(partial(record, name)) for name, module in net.named_modules() if name]
     try:
-        net.eval()  # or batch normalisation would take the blank images into its statistics
-        with torch.no_grad():
-            net(images)
-    except (RuntimeError, AssertionError) as error:
-        raise LayerError(f"{loaded.name} takes no input of {height} x {width} pixels: {first_line(error)}") from error
+        net.eval()  # in training mode, batch norm would add the blank images to its statistics
+        images = probe(loaded.name, net, (height, width), forward, BATCH)
     finally:
         for handle in handles:
             handle.remove()
@@ -190,8 +188,8 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
         return None
     for rows, columns in grids:
         if rows * columns == 1 or rows > height or columns > width:
-            continue  # one cell has no place
-        # Rounding at the border can cost the longer side a cell
+            continue
+        # Rounding at the border can cost the longer side one cell
         if abs(columns - width * rows / height) < 1:
             return height / rows
     return None
@@ -207,9 +205,9 @@ def _with_stride(loaded: LoadedModel) -> list[tuple[str, float, tuple[int, ...]]
 
 
 def _transformer_blocks(net: nn.Module, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> list[str]:
-    """The blocks of a vision transformer, in order: what is listed one after the other in its outermost container.
+    """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
 
-    None for other networks, those whose tokens become fewer among them, such as Swin.
+    Transformers that reduce their tokens, such as Swin, count as other networks.
     """
     tokens = [(name, stride) for name, stride, shape in below if len(shape) == 2]
     if len({stride for _, stride in tokens}) != 1:
@@ -235,7 +233,7 @@ def _fourth_max_pool(net: nn.Module) -> str:
     return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
 
 
-# VGG-16's pool4 (features.23) and ResNet's layer3 are where Excitation Backprop is usually drawn
+# Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
 _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),

@@ -1,4 +1,4 @@
-"""The names of the available networks, found without importing torch or torchvision."""
+"""Names of models, weights and layers. Imports neither torch nor torchvision."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from ebcli.models.sources import plugin_names
 
 BUNDLED = "efficientnet_lite0"
-ALL, INPUT = "all", "input"  # accepted in place of a layer's name
+DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
+ALL, INPUT = "all", "input"  # accepted in place of a layer name
 
 
 def model_names() -> list[str]:
-    """The names of networks that can be told, sorted: those of torchvision and the bundled one, then plug-ins' own.
+    """Names of the models of torchvision, the bundled one included, then those of plug-ins; each part sorted.
 
-    Those of timm and of the hub of Hugging Face are too many.
+    timm and the Hugging Face hub have too many to list.
 
     Examples:
         >>> import ebcli
@@ -29,15 +30,14 @@ def model_names() -> list[str]:
 
 @lru_cache
 def torchvision_names() -> list[str]:
-    """The names of torchvision's classifiers and of the bundled network, sorted.
+    """Names of torchvision's classifiers and of the bundled network, sorted.
 
-    They are read from torchvision's source, for importing it takes seconds, too long for ``--help``, for
-    completing a name or for refusing a wrong one. Where that source is not to be had (a frozen
-    application), torchvision is imported after all.
+    They are parsed from torchvision's source code: importing it takes seconds, too long for ``--help`` or for
+    completing a name. If the source code is missing (a frozen application), torchvision is imported.
     """
     spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
     folders = (spec.submodule_search_locations if spec else None) or []
-    # Detection, segmentation, video and quantized networks live in sub-packages, classifiers do not
+    # Only classifiers are defined here; detection, segmentation, video and quantized networks have sub-packages
     files = [file for folder in folders for file in Path(folder, "models").glob("*.py")]
     found = {name for file in files for name in _registered(file)}
     if not found:
@@ -48,7 +48,7 @@ def torchvision_names() -> list[str]:
 
 
 def _registered(file: Path) -> Iterator[str]:
-    """The names that a source file registers with ``@register_model()`` or ``@register_model("name")``."""
+    """Names that a source file registers with ``@register_model()`` or ``@register_model("name")``."""
     source = file.read_text(encoding="utf-8")
     if "@register_model" not in source:
         return

@@ -1,4 +1,4 @@
-"""What is to be done to images before the network sees them, other than its weights say. Imports no torch."""
+"""Settings that replace those of a model's own preprocessing. Imports no torch."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ Channels = float | Sequence[float]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings that replace a preset's own; None leaves the preset's.
+    """Settings that replace those of a preset; None keeps the preset's own.
 
     Attributes:
-        resize: the shorter side's new length, in pixels.
-        crop: the side of the square that is then cut out of the centre, which is the network's input.
-        mean, std: what is subtracted from pixels of 0 to 1, and what the rest is divided by; one number, or three
-            for red, green and blue.
+        resize: length of the shorter side after resizing, in pixels.
+        crop: side of the center crop in pixels, the network's input size.
+        mean, std: normalization of pixels from 0 to 1, (pixel - mean) / std; one number, or three for red, green
+            and blue.
 
     Raises:
         ConfigurationError: a value is out of its range.
@@ -46,7 +46,7 @@ class Preprocessing:
         for name in ("resize", "crop"):
             side = getattr(self, name)
             if side is not None and side < 1:
-                raise ConfigurationError(f"{name} is {side} pixels, but it must be at least 1")
+                raise ConfigurationError(f"{name} is {side} pixels, but must be at least 1")
         for name, low in (("mean", -inf), ("std", 0.0)):
             value = getattr(self, name)
             if value is None:
@@ -55,14 +55,14 @@ class Preprocessing:
             values *= 3 if len(values) == 1 else 1
             if len(values) != 3 or not all(low < one < inf for one in values):
                 what = "numbers above 0" if name == "std" else "numbers"
-                raise ConfigurationError(f"{name} is {value}, but it must be one or three {what}")
-            object.__setattr__(self, name, values)  # equal settings are equal however they were given
+                raise ConfigurationError(f"{name} is {value}, but must be one or three {what}")
+            object.__setattr__(self, name, values)  # one number and three equal ones compare equal
 
     def applied_to(self, preset: ImageClassification) -> ImageClassification:
-        """The preset with these settings in place of its own.
+        """A copy of the preset with these settings.
 
         Raises:
-            ConfigurationError: the crop is larger than what images are resized to.
+            ConfigurationError: the crop is larger than the resized image.
         """
         changed = copy.copy(preset)
         if self.resize is not None:
@@ -76,7 +76,6 @@ class Preprocessing:
         resize, crop = changed.resize_size[0], changed.crop_size[0]
         if (self.resize or self.crop) and crop > resize:
             raise ConfigurationError(
-                f"the crop of {crop} pixels is larger than what images are resized to, {resize}: "
-                "give both --resize and --crop"
+                f"the crop of {crop} pixels is larger than the resized image of {resize}: set both --resize and --crop"
             )
         return changed

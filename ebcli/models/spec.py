@@ -1,25 +1,36 @@
-"""Which network to load, as plain data. Imports no torch."""
+"""Which network to load and how to feed it. Imports no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ebcli.models.names import BUNDLED
+from ebcli.errors import ConfigurationError
+from ebcli.models.names import BUNDLED, DEFAULT
 from ebcli.models.preprocessing import Preprocessing
 
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """The arguments of ``load_model`` but for the device.
+    """The arguments of ``load_model`` except the device, checked before torch is imported.
 
     Attributes:
-        name, weights: as for ``load_model``.
-        class_names: a file of class names; None for those that the model comes with.
-        preprocessing: what replaces the model's own preprocessing.
+        name, weights: see ``load_model``.
+        class_names: file with one class name per output; None for the model's own names.
+        preprocessing: settings that replace the model's own preprocessing.
+
+    Raises:
+        ConfigurationError: a name is empty, or the file does not exist.
     """
 
     name: str = BUNDLED
-    weights: str = "DEFAULT"
+    weights: str = DEFAULT
     class_names: Path | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
+
+    def __post_init__(self) -> None:
+        for what in ("name", "weights"):
+            if not getattr(self, what):
+                raise ConfigurationError(f"the model's {what} must not be empty")
+        if self.class_names is not None and not self.class_names.is_file():
+            raise ConfigurationError(f"there is no file '{self.class_names}' with class names")

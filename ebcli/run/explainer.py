@@ -25,8 +25,9 @@ from ebcli.models import (
     resolve_class,
     resolve_layer,
 )
-from ebcli.models.device import default_batch_size, device_named
+from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.names import ALL, INPUT
+from ebcli.models.probe import probe
 from ebcli.run.plan import RunPlan
 
 
@@ -54,12 +55,12 @@ class Explainer:
 
     def __init__(self, plan: RunPlan) -> None:
         model, maps, execution = plan.model, plan.maps, plan.execution
-        self.device = device_named(execution.device)
+        self.device = resolve_device(execution.device)
         self.loaded = load_model(
             model.name,
             model.weights,
             self.device,
-            classes=model.class_names,
+            class_names=model.class_names,
             preprocessing=model.preprocessing,
         )
         self._maps, self._keep_relevance = maps, plan.output.raw
@@ -70,7 +71,8 @@ class Explainer:
         if not plan.output.panel:
             _check_distinct(self.layers)
         self.batch_size = execution.batch_size or default_batch_size(self.device)
-        self.num_classes = self._probe()
+        self.num_classes = self.loaded.num_classes
+        self._check_layers()
         found = [resolve_class(self.loaded.categories, target, self.num_classes) for target in maps.targets]
         self.classes = list(dict.fromkeys(found)) or None  # an index and a name can mean the same class
         if self.classes is None and maps.top_k > self.num_classes:
@@ -173,21 +175,20 @@ class Explainer:
             track_lost_mass=self._maps.track_lost_mass,
         )
 
-    def _probe(self) -> int:
-        """Explain a gray image, to fail before any work is done; returns the number of classes."""
-        side = self.loaded.transforms.crop_size[0]
-        gray = torch.zeros(1, 3, side, side, device=self.device, dtype=self._dtype)
-
-        def first(logits: Tensor) -> Tensor:
-            return torch.zeros(1, 1, dtype=torch.long, device=logits.device)
-
-        results = self._backprop(gray, first, self._maps.contrastive)
+    def _check_layers(self) -> None:
+        """Explain a blank image, to report layers without a map and operations without a rule before any work."""
+        side, target = self.loaded.transforms.crop_size[0], torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        results = probe(
+            self.loaded.name,
+            self.loaded.net,
+            (side, side),
+            lambda blank: self._backprop(blank, target, self._maps.contrastive),
+        )
         try:
             for result in results:
                 len(result.maps)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
-        return results[0].logits.shape[1]
 
 
 def _by_image(

@@ -1,4 +1,4 @@
-"""The command itself: help, what it imports, and a run that is killed for good."""
+"""The command eb-benchmark: help, imports, errors, and a run that is killed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import click
 import pytest
 from click.testing import CliRunner
-from color_net import colour_photos, load_colours
+from color_net import color_images, load_colors
 from runs import until
 from stub_run import heavy_imports, run_python
 
@@ -21,8 +22,8 @@ TESTS = ("pointing", "grid", "deletion", "insertion", "sanity", "localize")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["grid", "--help"], ["grid", "nowhere"]])
-def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
-    assert heavy_imports("ebcli.evaluate", arguments) == "imported: []"
+def test_torch_is_not_imported_without_a_network(arguments: list[str]) -> None:
+    assert heavy_imports("ebcli.cli.benchmark", arguments) == "imported: []"
 
 
 def test_metrics_need_no_torch() -> None:
@@ -30,7 +31,7 @@ def test_metrics_need_no_torch() -> None:
     assert printed == "False\n"
 
 
-def test_everything_exported_is_there() -> None:
+def test_everything_exported_exists() -> None:
     import ebcli.evaluate
 
     for name in exported:
@@ -40,7 +41,7 @@ def test_everything_exported_is_there() -> None:
         ebcli.evaluate.nothing  # noqa: B018
 
 
-def test_every_option_is_documented_and_every_test_has_the_common_ones() -> None:
+def test_every_option_is_documented_and_every_command_has_the_common_ones() -> None:
     assert set(main.commands) == set(TESTS)
     for command in main.commands.values():
         assert isinstance(command, click.Command) and command.help
@@ -50,19 +51,19 @@ def test_every_option_is_documented_and_every_test_has_the_common_ones() -> None
         assert {"--model", "--weights", "--layer", "--method", "--json", "--limit", "--output"} <= names
 
 
-@pytest.mark.usefixtures("colours")
+@pytest.mark.usefixtures("colors")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--method", "guess"), "'guess' is not one of 'contrastive'"),
         (("--layer", "layer3"), "no layer 'layer3'"),
-        (("--layer", "5"), "layer '5' of colours has no map"),
+        (("--layer", "5"), "layer '5' of colors has no map"),
         (("--steps", "0"), "0 is not in the range x>=1"),
     ],
 )
-def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
-    colour_photos(tmp_path / "photos", 1)
-    common = ("deletion", str(tmp_path / "photos"), "--model", "colours", "-o", str(tmp_path / "kept"))
+def test_wrong_options_are_reported_in_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    color_images(tmp_path / "photos", 1)
+    common = ("deletion", str(tmp_path / "photos"), "--model", "colors", "-o", str(tmp_path / "kept"))
     result = CliRunner().invoke(main, (*common, *arguments))
     assert result.exit_code == 2
     assert message in result.stderr
@@ -70,10 +71,10 @@ def test_wrong_options_are_one_sentence(tmp_path: Path, arguments: tuple[str, ..
 
 
 def test_wrong_models_and_weights(tmp_path: Path) -> None:
-    colour_photos(tmp_path / "photos", 1)
+    color_images(tmp_path / "photos", 1)
     for arguments, message in (
         (("--model", "vgg61"), "there is no model 'vgg61': did you mean "),
-        (("--device", "abacus"), "device 'abacus' cannot be used here"),
+        (("--device", "abacus"), "device 'abacus' is not available"),
         (("--model", "vgg16", "--weights", "mine.pth"), "'mine.pth' is neither a file nor weights of vgg16"),
     ):
         result = CliRunner().invoke(main, ("sanity", str(tmp_path / "photos"), *arguments))
@@ -82,38 +83,27 @@ def test_wrong_models_and_weights(tmp_path: Path) -> None:
 
 
 def _command(arguments: tuple[str, ...], out: Path, waits: bool) -> None:
-    """In a process of its own; one that waits does so in the middle."""
-    from ebcli.evaluate import subject
+    """Runs in its own process, and stops at the fourth image if it ``waits``."""
+    from ebcli.evaluate import model_under_test
 
-    subject.load_model = load_colours  # type: ignore[assignment]
-    explain = subject.ModelUnderTest.explain
+    model_under_test.load_model = load_colors  # type: ignore[assignment]
+    explain = model_under_test.ModelUnderTest.explain
 
-    def explained(
-        self: subject.ModelUnderTest, inputs: object, classes: object, seed: str, net: object = None
-    ) -> object:
+    def explained(self: Any, inputs: Any, classes: Any, seed: str, net: Any = None) -> Any:
         if waits and seed == "3.png":
             signal.pause()
-        return explain(self, inputs, classes, seed, net)  # type: ignore[arg-type]
+        return explain(self, inputs, classes, seed, net)
 
-    subject.ModelUnderTest.explain = explained  # type: ignore[method-assign, assignment]
+    model_under_test.ModelUnderTest.explain = explained  # type: ignore[method-assign]
     os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     main(arguments)
 
 
-def test_a_killed_command_goes_on_and_says_what_an_uninterrupted_one_says(tmp_path: Path) -> None:
-    colour_photos(tmp_path / "photos", 6)
+def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path) -> None:
+    color_images(tmp_path / "photos", 6)
     methods = ("--method", "contrastive", "--method", "random")
-    arguments = (
-        "deletion",
-        str(tmp_path / "photos"),
-        "--model",
-        "colours",
-        "--weights",
-        "none",
-        "--layer",
-        "0",
-        *methods,
-    )
+    network = ("--model", "colors", "--weights", "none", "--layer", "0")
+    arguments = ("deletion", str(tmp_path / "photos"), *network, *methods)
     context = multiprocessing.get_context("forkserver")
 
     def start(kept: str, waits: bool = False) -> multiprocessing.process.BaseProcess:
@@ -138,4 +128,4 @@ def test_a_killed_command_goes_on_and_says_what_an_uninterrupted_one_says(tmp_pa
     assert printed.startswith("| method")
     assert (tmp_path / "killed.out").read_text() == printed
     (file,) = (tmp_path / "killed").iterdir()
-    assert file.read_text().count('"unit"') == 6  # none was measured twice
+    assert file.read_text().count('"unit"') == 6  # no image was measured twice

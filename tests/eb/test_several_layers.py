@@ -54,7 +54,7 @@ def test_each_layer_of_a_real_network_is_as_it_is_alone(name: str, contrastive: 
     torch.manual_seed(0)
     net = unsettle(load_model(name, "none").net.double())
     x = torch.randn(1, 3, 64, 64, dtype=torch.double)
-    names = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none"), 64)][:-3:5]
+    names = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none", 1000), 64)][:-3:5]
     alone = {key: excitation_backprop(net, x, [[1, 3]], key, contrastive, track_lost_mass=True) for key in names}
     assert_equal(excitation_backprop(net, x, [[1, 3]], names, contrastive, track_lost_mass=True), alone)
 

@@ -1,4 +1,4 @@
-"""VOC and COCO as they lie on a disk, read to the pixel."""
+"""VOC and COCO as they are on disk, read to the pixel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from color_net import BLUE, GREEN, RED, painted
 from data_sets import Thing, write_annotation, write_coco, write_voc
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.annotations import VOC_CLASSES, Coco, Voc, read_classes, read_voc
+from ebcli.evaluate.annotations import VOC_CLASSES, Coco, Voc, read_annotated_names, read_voc
 
 CAT, DOG, HIDDEN = Thing("cat", (3, 4, 13, 24)), Thing("dog", (20, 0, 50, 8)), Thing("dog", (0, 30, 9, 40), True)
 SIZE = (50, 40)
@@ -52,15 +52,17 @@ def test_voc(voc: Path) -> None:
     assert np.array_equal(without[VOC_CLASSES.index("dog")], rectangle(DOG))
 
 
-def test_a_class_whose_objects_are_all_flagged_is_not_there(tmp_path: Path) -> None:
+def test_a_class_with_only_flagged_objects_can_be_skipped(tmp_path: Path) -> None:
     root = write_voc(tmp_path, {"1": (photo(), [CAT, HIDDEN])})  # type: ignore[dict-item]
     assert set(Voc(root, skip_flagged=True).masks("1", SIZE)) == {VOC_CLASSES.index("cat")}
 
 
-def test_voc_with_other_classes(voc: Path) -> None:
-    assert set(Voc(voc, classes=["dog", "cat"]).masks("000001", SIZE)) == {0, 1}
-    with pytest.raises(ImageError, match="annotated with 'cat', which is none of the classes: did you mean 'cats'"):
-        Voc(voc, classes=["dog", "cats"]).masks("000001", SIZE)
+def test_voc_with_other_class_names(voc: Path) -> None:
+    assert set(Voc(voc, class_names=["dog", "cat"]).masks("000001", SIZE)) == {0, 1}
+    with pytest.raises(
+        ImageError, match="annotated with 'cat', which is not among the class names: did you mean 'cats'"
+    ):
+        Voc(voc, class_names=["dog", "cats"]).masks("000001", SIZE)
 
 
 def test_coco(coco: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,34 +78,34 @@ def test_coco(coco: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> No
     assert np.array_equal(masks[2], rectangle(DOG) | rectangle(HIDDEN))
     assert data.masks("b.png", SIZE) == {}
     assert np.array_equal(Coco(*coco, skip_flagged=True).masks("a.png", SIZE)[2], rectangle(DOG))
-    assert capsys.readouterr().out == ""  # which is for results
+    assert capsys.readouterr().out == ""  # pycocotools prints
 
 
-def test_an_annotation_of_another_image_is_refused(voc: Path, coco: tuple[Path, Path]) -> None:
-    message = "it has 40 x 50 pixels, but the annotation is for 50 x 40"
+def test_an_annotation_for_another_image_size_is_refused(voc: Path, coco: tuple[Path, Path]) -> None:
+    message = "the image has 40 x 50 pixels, but its annotation says 50 x 40"
     with pytest.raises(ImageError, match=message):
         Voc(voc).masks("000001", (40, 50))
     with pytest.raises(ImageError, match=message):
         Coco(*coco).masks("a.png", (40, 50))
 
 
-def test_directories_that_are_no_data_sets(tmp_path: Path, coco: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigurationError, match=r"no VOC 2007 test in .* it must hold VOCdevkit/VOC2007"):
+def test_directories_without_a_data_set(tmp_path: Path, coco: tuple[Path, Path]) -> None:
+    with pytest.raises(ConfigurationError, match=r"no VOC 2007 test in .* it must contain VOCdevkit/VOC2007"):
         Voc(tmp_path / "val2014")
     with pytest.raises(ConfigurationError, match="no VOC 1066 test"):
         Voc(tmp_path, "1066")
-    with pytest.raises(ConfigurationError, match=r"names no image"):
+    with pytest.raises(ConfigurationError, match=r"lists no image"):
         Voc(write_voc(tmp_path / "empty", {}))
     photos, file = coco
-    with pytest.raises(ConfigurationError, match=r"no directory .* of COCO's images"):
+    with pytest.raises(ConfigurationError, match=r"no directory .* with COCO's images"):
         Coco(tmp_path / "nowhere", file)
     for content in ("no JSON", "[]", '{"images": 3}'):
         broken = tmp_path / "broken.json"
         broken.write_text(content)
-        with pytest.raises(ConfigurationError, match=r"broken\.json' is no file of COCO annotations"):
+        with pytest.raises(ConfigurationError, match=r"broken\.json' is not a file of COCO annotations"):
             Coco(photos, broken)
     broken.write_text('{"images": [], "annotations": [], "categories": []}')
-    with pytest.raises(ConfigurationError, match=r"broken\.json' names no images"):
+    with pytest.raises(ConfigurationError, match=r"broken\.json' lists no images"):
         Coco(photos, broken)
 
 
@@ -112,7 +114,7 @@ def test_coco_without_masks(coco: tuple[Path, Path]) -> None:
     content = json.loads(file.read_text())
     content["annotations"][1]["segmentation"] = []
     file.write_text(json.dumps(content))
-    with pytest.raises(ImageError, match="its annotation 2 has no segmentation"):
+    with pytest.raises(ImageError, match="cannot read the segmentation of annotation 2"):
         Coco(photos, file).masks("a.png", SIZE)
 
 
@@ -125,11 +127,11 @@ def test_broken_annotations(tmp_path: Path, content: str, reason: str) -> None:
     path.write_text(content)
     with pytest.raises(ImageError, match=rf"annotation '.*1\.xml' is broken: .*{reason}"):
         read_voc(path)
-    with pytest.raises(ImageError, match=r"2\.xml' cannot be read"):
+    with pytest.raises(ImageError, match=r"cannot read annotation '.*2\.xml'"):
         read_voc(tmp_path / "2.xml")
 
 
-def test_boxes_are_edges_counted_from_0(tmp_path: Path) -> None:
+def test_boxes_are_edges_starting_at_0(tmp_path: Path) -> None:
     write_annotation(tmp_path / "1.xml", SIZE, [DOG, HIDDEN])
     size, (dog, hidden) = read_voc(tmp_path / "1.xml")
     assert size == SIZE
@@ -137,10 +139,10 @@ def test_boxes_are_edges_counted_from_0(tmp_path: Path) -> None:
     assert hidden.flagged
 
 
-def test_lists_of_classes(tmp_path: Path) -> None:
+def test_class_names_from_a_synset_file(tmp_path: Path) -> None:
     path = tmp_path / "classes.txt"
     path.write_text("n01440764 tench, Tinca tinca\n\nn01443537 goldfish\ntiger cat\n")
-    assert read_classes(path) == ["n01440764", "n01443537", "tiger cat"]
+    assert read_annotated_names(path) == ["n01440764", "n01443537", "tiger cat"]
     path.write_text("\n")
-    with pytest.raises(ConfigurationError, match="a name a line"):
-        read_classes(path)
+    with pytest.raises(ConfigurationError, match="one per line"):
+        read_annotated_names(path)

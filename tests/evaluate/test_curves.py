@@ -1,4 +1,4 @@
-"""Deletion and insertion of networks simple enough to know their curves."""
+"""Deletion and insertion for networks whose curves are known."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def brightness(images: Tensor) -> Tensor:
 
 
 def scene() -> tuple[Tensor, Tensor, np.ndarray]:
-    """An image whose left quarter is bright, darkness, and where the brightness is."""
+    """An image whose left quarter is bright, a black image, and a mask of the bright part."""
     mask = np.zeros((8, 16))
     mask[:, :4] = 1
     image = torch.from_numpy(mask).float().expand(3, -1, -1).clone()
     return image, torch.zeros_like(image), mask
 
 
-def test_a_perfect_map_takes_all_away_at_once() -> None:
+def test_a_perfect_map_removes_the_object_first() -> None:
     image, dark, mask = scene()
     curve = perturbation_curve(brightness, image, dark, mask, steps=4)
     assert curve == pytest.approx([0.25, 0, 0, 0, 0])
@@ -32,23 +32,23 @@ def test_a_perfect_map_takes_all_away_at_once() -> None:
     assert perturbation_curve(brightness, dark, image, mask, steps=4) == pytest.approx([0, 0.25, 0.25, 0.25, 0.25])
 
 
-def test_a_map_outside_of_the_object_takes_it_away_last() -> None:
+def test_an_inverted_map_removes_the_object_last() -> None:
     image, dark, mask = scene()
     curve = perturbation_curve(brightness, image, dark, 1 - mask, steps=4)
     assert curve == pytest.approx([0.25, 0.25, 0.25, 0.25, 0])
 
 
 @pytest.mark.parametrize("saliency", [np.ones((8, 16)), np.full((8, 16), np.nan)])
-def test_a_map_that_says_nothing_is_chance(saliency: np.ndarray) -> None:
-    """In any order of chance, each pixel is as likely to be gone: the mean curve is a straight line."""
+def test_blank_maps_give_chance(saliency: np.ndarray) -> None:
+    """In random order, every pixel is equally likely to be removed: the mean curve is a straight line."""
     image, dark, _ = scene()
     curves = [perturbation_curve(brightness, image, dark, saliency, 4, GENERATOR) for _ in range(200)]
     assert np.mean(curves, 0) == pytest.approx(np.linspace(0.25, 0, 5), abs=0.01)
-    assert np.std(curves, 0)[1:-1].min() > 0  # it is not one order each time
+    assert np.std(curves, 0)[1:-1].min() > 0  # the order differs
 
 
-def test_the_order_is_the_maps_and_the_ends_are_the_images() -> None:
-    """Each pixel has its own brightness, and the network tells which are left."""
+def test_pixels_are_replaced_in_the_order_of_the_map() -> None:
+    """Each pixel has its own weight, so the score tells which ones are left."""
     weights = torch.arange(32.0).reshape(4, 8)
     saliency = GENERATOR.permutation(32).reshape(4, 8)
     curve = perturbation_curve(lambda images: (images[:, 0] * weights).sum((1, 2)), *ends(), saliency, steps=32)

@@ -1,4 +1,4 @@
-"""Mosaics of colours: whoever knows the colour finds its photo."""
+"""Mosaics of colors: a map of a color highlights its image."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner, Result
-from color_net import SIDE, colour_photos, load_colours, painted
+from color_net import SIDE, color_images, load_colors, painted
 
 from ebcli.cli.benchmark import main
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.models import LoadedModel
 
-pytestmark = pytest.mark.usefixtures("colours")
+pytestmark = pytest.mark.usefixtures("colors")
 
-METHODS = ("contrastive", "marginal", "gradient-x-input", "centre", "random")
+METHODS = ("contrastive", "marginal", "gradient-x-input", "center", "random")
 
 
-def run(folder: Path, *arguments: str, model: str = "colours") -> Result:
+def run(folder: Path, *arguments: str, model: str = "colors") -> Result:
     kept = folder.with_name("kept")
     methods = [part for method in METHODS for part in ("--method", method)]
     common = ("--model", model, "--weights", "none", "--layer", "0", "-o", str(kept), "--mosaics", "12", *methods)
@@ -34,13 +34,13 @@ def rows(result: Result) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Photos of red, green, blue, 128 pixels each, and a white one of 16, which is all of them and a fourth class."""
+    """Images with 128 pixels of red, green or blue, and one with 16 white pixels, which is a fourth class."""
     folder = tmp_path / "photos"
-    colour_photos(folder, 9)
+    color_images(folder, 9)
     painted((SIDE, SIDE), ((255, 255, 255), (4, 4, 8, 8))).save(folder / "white.png")
 
     def with_white(*arguments: str, **options: Any) -> LoadedModel:
-        loaded = load_colours(*arguments, **options)
+        loaded = load_colors(*arguments, **options)
         with torch.no_grad():
             loaded.net[5].weight[3] = 16  # type: ignore[index]
         return loaded
@@ -50,41 +50,41 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_maps_of_colours_and_maps_of_nothing(photos: Path) -> None:
+def test_scores_of_maps_that_depend_on_the_class_or_not(photos: Path) -> None:
     labels = str(photos.with_name("labels.csv"))
-    found = rows(run(photos, "--json", "--confidence", "0", "--labels", labels, model="colours4"))
-    own, in_white = 128, 16  # pixels of a colour
-    colour, white = own / (own + in_white), 3 * in_white / (3 * in_white + 3 * own)
+    found = rows(run(photos, "--json", "--confidence", "0", "--labels", labels, model="colors4"))
+    own, in_white = 128, 16  # pixels of a color
+    color, white = own / (own + in_white), 3 * in_white / (3 * in_white + 3 * own)
     for method in ("contrastive", "marginal", "gradient-x-input"):
         assert found[method]["questions"] == 48
-        assert found[method]["score"] == pytest.approx((3 * colour + white) / 4)
-        assert found[method]["median"] == pytest.approx(colour)
-    assert found["centre"]["score"] == pytest.approx(0.25)
+        assert found[method]["score"] == pytest.approx((3 * color + white) / 4)
+        assert found[method]["median"] == pytest.approx(color)
+    assert found["center"]["score"] == pytest.approx(0.25)
     assert found["random"]["score"] == pytest.approx(0.25, abs=0.01)
 
 
-def test_labels_decide_what_is_recognised(photos: Path) -> None:
+def test_labels_decide_which_images_are_recognized(photos: Path) -> None:
     labels = photos.with_name("labels.csv")
     labels.write_text("0.png,blue\n1.png,1\n2.png,2\nwhite.png,3\n")  # the first one is red
-    result = run(photos, "--labels", str(labels), "--confidence", "0", model="colours4")
+    result = run(photos, "--labels", str(labels), "--confidence", "0", model="colors4")
     assert result.exit_code == 2
-    assert "a mosaic takes images of 4 different classes" in result.stderr
-    assert "but here it recognises 3: give more images" in result.stderr
+    assert "a mosaic needs images of 4 classes" in result.stderr
+    assert "but there are only 3: add images" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0.png", "have the line '0.png': give a path, a comma, a class"),
-        ("zero.png,1", "names 'zero.png', which is no image below"),
+        ("0.png", "has the line '0.png': each line must be a path, a comma, a class"),
+        ("zero.png,1", "lists 'zero.png', which is not an image in"),
         ("0.png,rad", "there is no class 'rad': did you mean 'red'"),
-        ("0.png,77", "there is no class 77: the network's classes are 0 to 3"),
+        ("0.png,77", "there is no class 77: valid indices are 0 to 3"),
     ],
 )
 def test_labels_that_do_not_fit(photos: Path, line: str, message: str) -> None:
     labels = photos.with_name("labels.csv")
     labels.write_text(line)
-    result = run(photos, "--labels", str(labels), model="colours4")
+    result = run(photos, "--labels", str(labels), model="colors4")
     assert result.exit_code == 2
     assert message in result.stderr
 
@@ -94,11 +94,10 @@ def test_a_folder_without_images(tmp_path: Path) -> None:
     folder.mkdir()
     result = run(folder)
     assert result.exit_code == 2
-    assert result.stderr == f"Error: there are no images below '{folder}'\n"
+    assert result.stderr == f"Error: there are no images in '{folder}'\n"
 
 
-def test_cells_are_where_they_are_said_to_be(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each photo of a mosaic fills its own cell, in rows from the top left."""
+def test_each_image_fills_its_own_cell(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
     explain = ModelUnderTest.explain
 
@@ -108,7 +107,7 @@ def test_cells_are_where_they_are_said_to_be(photos: Path, monkeypatch: pytest.M
 
     monkeypatch.setattr(ModelUnderTest, "explain", watched)
     labels = str(photos.with_name("labels.csv"))
-    rows(run(photos, "--json", "--confidence", "0", "--labels", labels, "--cell", "40", model="colours4"))
+    rows(run(photos, "--json", "--confidence", "0", "--labels", labels, "--cell", "40", model="colors4"))
     mosaics = [(image, classes) for image, classes in seen if len(classes) == 4]
     assert len(mosaics) == 12
     for image, classes in mosaics:

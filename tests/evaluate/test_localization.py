@@ -1,4 +1,4 @@
-"""Boxes around what a map shows, against boxes in annotations."""
+"""Boxes around the bright part of maps, compared with annotated boxes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from data_sets import Thing, write_annotation
 
 from ebcli.cli.benchmark import main
 
-pytestmark = pytest.mark.usefixtures("colours")
+pytestmark = pytest.mark.usefixtures("colors")
 
 SIZE = (448, 224)  # twice as wide as high, and no smaller than the network gets it
 RED_THING, GREEN_THING = Thing("red", (30, 40, 130, 160)), Thing("green", (300, 20, 400, 60))
@@ -21,7 +21,7 @@ RED_THING, GREEN_THING = Thing("red", (30, 40, 130, 160)), Thing("green", (300, 
 
 @pytest.fixture
 def folders(tmp_path: Path) -> tuple[Path, Path]:
-    """One image as it is said to be, one whose red is elsewhere."""
+    """One image that matches its annotation, and one whose red is elsewhere."""
     images, annotations = tmp_path / "images", tmp_path / "boxes"
     images.mkdir()
     (annotations / "below").mkdir(parents=True)
@@ -34,7 +34,7 @@ def folders(tmp_path: Path) -> tuple[Path, Path]:
 
 def run(folders: tuple[Path, Path], *arguments: str) -> Result:
     images, annotations = folders
-    common = ("--model", "colours", "--weights", "none", "--layer", "0", "-o", str(images.with_name("kept")), "--json")
+    common = ("--model", "colors", "--weights", "none", "--layer", "0", "-o", str(images.with_name("kept")), "--json")
     return CliRunner().invoke(main, ("localize", str(images), str(annotations), *common, *arguments))
 
 
@@ -43,7 +43,7 @@ def rows(result: Result) -> list[dict[str, Any]]:
 
 
 def test_errors_by_method_and_alpha(folders: tuple[Path, Path]) -> None:
-    """The mean of the red map is 12000 / 100352 of its maximum, so that 9 times as much is too much to ask."""
+    """The mean of the red map is 12000 / 100352 of its maximum: 9 times the mean is above it."""
     result = run(folders, "--method", "contrastive", "--method", "marginal", "--alpha", "1", "--alpha", "9")
     assert result.exit_code == 0, result.output
     assert [(row["method"], row["alpha"], row["questions"]) for row in rows(result)] == [
@@ -53,17 +53,17 @@ def test_errors_by_method_and_alpha(folders: tuple[Path, Path]) -> None:
         ("marginal", 9.0, 3),
     ]
     for row in rows(result):
-        # of red and green in the first image and red in the second, the last is wrong, and red above 1
+        # Of red and green in the first image and red in the second, the last is wrong; with alpha 9, so is the first
         assert row["error"] == pytest.approx(100 / 3 if row["alpha"] == 1 else 200 / 3)
 
 
-def test_one_of_several_boxes_will_do(folders: tuple[Path, Path]) -> None:
+def test_matching_one_of_several_boxes_is_enough(folders: tuple[Path, Path]) -> None:
     write_annotation(folders[1] / "below" / "wrong.xml", SIZE, [RED_THING, Thing("red", (0, 0, 40, 50))])
     (row,) = rows(run(folders))
     assert row["error"] == 0
 
 
-def test_names_of_classes_from_a_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
+def test_class_names_from_a_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
     names = {"red": "n00000001", "green": "n00000002"}
     for path in folders[1].rglob("*.xml"):
         text = path.read_text()
@@ -72,8 +72,8 @@ def test_names_of_classes_from_a_file(folders: tuple[Path, Path], tmp_path: Path
         path.write_text(text)
     unnamed = run(folders)
     assert unnamed.exit_code == 2
-    assert "right.png: it is annotated with 'n00000001', but there is no class 'n00000001'" in unnamed.stderr
-    assert "there is nothing to measure: no image of 2 gave a result" in unnamed.stderr
+    assert "right.png: annotated with 'n00000001', but there is no class 'n00000001'" in unnamed.stderr
+    assert "nothing was measured: none of 2 images gave a result" in unnamed.stderr
     classes = tmp_path / "classes.txt"
     classes.write_text("n00000001 red, crimson\nn00000002 green\nn00000003 blue\n")
     (row,) = rows(run(folders, "--class-names", str(classes)))
@@ -81,10 +81,10 @@ def test_names_of_classes_from_a_file(folders: tuple[Path, Path], tmp_path: Path
     classes.write_text("n00000001\n")
     refused = run(folders, "--class-names", str(classes))
     assert refused.exit_code == 2
-    assert "there are 1 names of classes, but colours tells 3 apart" in refused.stderr
+    assert "there are 1 class names, but colors has 3 classes" in refused.stderr
 
 
-def test_an_image_without_annotation_is_told(folders: tuple[Path, Path]) -> None:
+def test_images_without_annotation_are_reported(folders: tuple[Path, Path]) -> None:
     (folders[1] / "below" / "wrong.xml").unlink()
     result = run(folders)
     assert result.exit_code == 1
@@ -93,4 +93,4 @@ def test_an_image_without_annotation_is_told(folders: tuple[Path, Path]) -> None
     (folders[1] / "right.xml").unlink()
     nothing = run(folders)
     assert nothing.exit_code == 2
-    assert f"there are no annotations (*.xml) below '{folders[1]}'" in nothing.stderr
+    assert f"there are no annotations (*.xml) in '{folders[1]}'" in nothing.stderr

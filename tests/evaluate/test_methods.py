@@ -1,11 +1,11 @@
-"""The methods' maps: closed forms, Captum, and what needs no network."""
+"""Maps of the methods, against closed forms and Captum."""
 
 from __future__ import annotations
 
 import captum.attr
 import pytest
 import torch
-from color_net import colour_net
+from color_net import color_net
 from torch import nn
 
 import ebcli
@@ -18,7 +18,7 @@ CLASSES = torch.tensor([[1, 4]])
 
 
 def deep_net() -> nn.Module:
-    """Each layer is followed by one that works in place."""
+    """Each convolution is followed by an in-place ReLU."""
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1),
@@ -34,7 +34,7 @@ def deep_net() -> nn.Module:
 @pytest.mark.parametrize("method", list(IMPLEMENTED))
 def test_each_method_gives_a_map_for_each_class(method: str) -> None:
     maps = IMPLEMENTED[method](deep_net(), INPUTS, CLASSES, "3")
-    whole = method in ("random", "centre")
+    whole = method in ("random", "center")
     assert maps.shape == (2, 12, 16) if whole else (2, 6, 8)
     assert maps.isfinite().all()
 
@@ -69,7 +69,7 @@ def test_gradient_x_input_agrees_with_captum(layer: str) -> None:
 
 
 def test_grad_cam_by_its_definition() -> None:
-    """Each channel weighs its gradient's mean; below 0 nothing counts (Selvaraju et al., equations 1 and 2)."""
+    """Channels are weighted by their mean gradient; negative sums are clamped (Selvaraju et al., equations 1 and 2)."""
     net = deep_net()
     below, above = net[:4], net[4:]
     activation = below(INPUTS).detach().requires_grad_()
@@ -79,8 +79,8 @@ def test_grad_cam_by_its_definition() -> None:
         torch.testing.assert_close(IMPLEMENTED["grad-cam"](net, INPUTS, CLASSES, "3")[place], expected)
 
 
-def test_grad_cam_refuses_what_has_no_channels() -> None:
-    with pytest.raises(LayerError, match="the input is none"):
+def test_grad_cam_refuses_layers_without_channels_first() -> None:
+    with pytest.raises(LayerError, match="needs a layer, not the input"):
         IMPLEMENTED["grad-cam"](deep_net(), INPUTS, CLASSES, None)
 
     class ChannelsLast(nn.Module):
@@ -88,11 +88,11 @@ def test_grad_cam_refuses_what_has_no_channels() -> None:
             return images.repeat(1, 20, 1, 1).permute(0, 2, 3, 1)
 
     net = nn.Sequential(ChannelsLast(), nn.Flatten(), nn.Linear(60 * 12 * 16, 5))
-    with pytest.raises(LayerError, match=r"\(channels, height, width\), and '0' is none"):
+    with pytest.raises(LayerError, match=r"\(channels, height, width\), but '0' has none"):
         IMPLEMENTED["grad-cam"](net, INPUTS, CLASSES, "0")
 
 
-def test_nothing_of_the_network_changes() -> None:
+def test_the_network_is_left_unchanged() -> None:
     net = deep_net()
     before = {name: value.clone() for name, value in net.state_dict().items()}
     for method in IMPLEMENTED.values():
@@ -103,11 +103,11 @@ def test_nothing_of_the_network_changes() -> None:
     assert all(parameter.grad is None for parameter in net.parameters())
 
 
-def test_the_centre_is_brightest_and_random_maps_differ() -> None:
-    saliency = IMPLEMENTED["centre"](colour_net(), torch.zeros(1, 3, 31, 51), torch.tensor([[0, 1]]), None)
+def test_the_center_is_brightest_and_random_maps_differ() -> None:
+    saliency = IMPLEMENTED["center"](color_net(), torch.zeros(1, 3, 31, 51), torch.tensor([[0, 1]]), None)
     assert torch.equal(saliency[0], saliency[1])
     assert divmod(int(saliency[0].argmax()), 51) == (15, 25)
     assert saliency.min() >= 0
     torch.manual_seed(0)
-    one, other = (IMPLEMENTED["random"](colour_net(), INPUTS, CLASSES, None) for _ in range(2))
+    one, other = (IMPLEMENTED["random"](color_net(), INPUTS, CLASSES, None) for _ in range(2))
     assert len({one[0, 0, 0].item(), one[1, 0, 0].item(), other[0, 0, 0].item()}) == 3

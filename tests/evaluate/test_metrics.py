@@ -1,4 +1,4 @@
-"""Each measure on cases worked out by hand, and at its extremes."""
+"""Each metric on cases worked out by hand, and at its extremes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ebcli.evaluate import (
     structural_similarity,
 )
 
-SHOWS_NOTHING = [
+BLANK = [
     np.zeros((8, 8)),
     np.full((8, 8), -1.0),
     np.full((8, 8), np.nan),
@@ -36,7 +36,7 @@ def one_hot(shape: tuple[int, int], *places: tuple[int, int]) -> np.ndarray:
     return values
 
 
-def test_pointing_at_the_object_next_to_it_and_away_from_it() -> None:
+def test_pointing_at_an_object_near_it_and_away_from_it() -> None:
     mask = np.zeros((60, 80), dtype=bool)
     mask[20:30, 40:50] = True
     assert pointing_hit(one_hot(mask.shape, (25, 45)), mask, tolerance=0) == 1
@@ -45,7 +45,7 @@ def test_pointing_at_the_object_next_to_it_and_away_from_it() -> None:
     assert pointing_hit(one_hot(mask.shape, (25, 65)), mask) == 0
     assert pointing_hit(one_hot(mask.shape, (5, 45)), mask) == 1  # 15 above row 20
     assert pointing_hit(one_hot(mask.shape, (4, 45)), mask) == 0
-    # distance is as the crow flies: 9 and 12 make 15, 10 and 12 make more
+    # Euclidean distance: 9 and 12 make 15, 10 and 12 make more
     assert pointing_hit(one_hot(mask.shape, (29 + 9, 49 + 12)), mask) == 1
     assert pointing_hit(one_hot(mask.shape, (29 + 10, 49 + 12)), mask) == 0
 
@@ -64,8 +64,8 @@ def test_a_constant_map_points_by_chance() -> None:
     assert pointing_hit(tied, mask, tolerance=0) == pytest.approx(2 / 4)
 
 
-@pytest.mark.parametrize("saliency", SHOWS_NOTHING)
-def test_a_map_that_shows_nothing_misses(saliency: np.ndarray) -> None:
+@pytest.mark.parametrize("saliency", BLANK)
+def test_a_blank_map_misses(saliency: np.ndarray) -> None:
     everywhere = np.ones((8, 8), dtype=bool)
     assert pointing_hit(saliency, everywhere) == 0
     assert grid_score(saliency, 0, 2) == 0
@@ -73,7 +73,7 @@ def test_a_map_that_shows_nothing_misses(saliency: np.ndarray) -> None:
     assert bounding_box(saliency, 1.0) is None
 
 
-def test_pointing_wants_one_resolution() -> None:
+def test_pointing_needs_map_and_mask_of_equal_size() -> None:
     with pytest.raises(ValueError, match=r"\(7, 7\).*\(60, 80\).*resize"):
         pointing_hit(np.ones((7, 7)), np.ones((60, 80)))
 
@@ -101,7 +101,7 @@ def test_grid_score_by_hand() -> None:
     assert [grid_hit(saliency, cell, 2) for cell in range(4)] == [1, 0, 0, 0]
 
 
-def test_a_cell_on_the_border_counts_for_both_by_area() -> None:
+def test_values_on_the_border_are_divided_by_area() -> None:
     middle = one_hot((3, 3), (1, 1))  # its column and row are cut in half
     assert [grid_score(middle, cell, 2) for cell in range(4)] == [0.25] * 4
     assert [grid_hit(middle, cell, 2) for cell in range(4)] == [0.25] * 4
@@ -109,13 +109,13 @@ def test_a_cell_on_the_border_counts_for_both_by_area() -> None:
 
 
 @pytest.mark.parametrize(("n", "shape"), [(2, (14, 14)), (3, (14, 14)), (3, (10, 17))])
-def test_a_constant_map_is_in_each_image_of_a_grid_alike(n: int, shape: tuple[int, int]) -> None:
+def test_a_constant_map_is_spread_evenly_over_the_grid(n: int, shape: tuple[int, int]) -> None:
     for cell in range(n * n):
         assert grid_score(np.ones(shape), cell, n) == pytest.approx(1 / n**2)
         assert grid_hit(np.ones(shape), cell, n) == pytest.approx(1 / n**2)
 
 
-def test_a_box_around_what_exceeds_the_mean() -> None:
+def test_a_box_around_values_above_the_mean() -> None:
     saliency = np.zeros((10, 20))
     saliency[2:5, 7:11] = 6.0
     saliency[8, 18] = 0.2  # the mean is 72.2 / 200 = 0.361
@@ -149,7 +149,7 @@ def test_rank_correlation_by_hand() -> None:
     assert rank_correlation(one, np.full((2, 2), math.nan)) == 0
 
 
-def test_structural_similarity_is_that_of_the_maps_as_they_are_drawn() -> None:
+def test_structural_similarity_clamps_and_scales_the_maps() -> None:
     generator = np.random.default_rng(0)
     one, other = generator.normal(size=(2, 32, 32))
     assert structural_similarity(one, 7 * one) == pytest.approx(1)

@@ -1,4 +1,4 @@
-"""The pointing game on data sets whose answers can be seen."""
+"""The pointing game on data sets with known answers."""
 
 from __future__ import annotations
 
@@ -11,21 +11,20 @@ from color_net import BLUE, GREEN, RED, painted
 from data_sets import Thing, write_coco, write_voc
 
 from ebcli.cli.benchmark import main
+from ebcli.evaluate.pointing import POINTING
 
-pytestmark = pytest.mark.usefixtures("colours")
+pytestmark = pytest.mark.usefixtures("colors")
 
 SIZE = (400, 300)
 # VOC's first three classes are those of the network's red, green and blue
 LARGE_RED, SMALL_RED = Thing("aeroplane", (0, 0, 300, 200)), Thing("aeroplane", (300, 200, 380, 290))
 SMALL_GREEN, FLAGGED_BLUE = Thing("bicycle", (20, 220, 80, 280)), Thing("bird", (340, 20, 390, 60), True)
-COLOURS = {"aeroplane": RED, "bicycle": GREEN, "bird": BLUE}
+COLORS = {"aeroplane": RED, "bicycle": GREEN, "bird": BLUE}
 
 
 def scene(*things: Thing, said: tuple[Thing, ...] | None = None) -> tuple[object, tuple[Thing, ...]]:
-    """A picture of things, and what is said to be in it."""
-    return painted(
-        SIZE, *((COLOURS[thing.name], thing.rectangle) for thing in things)
-    ), things if said is None else said
+    """An image of things, and its annotations."""
+    return painted(SIZE, *((COLORS[thing.name], thing.rectangle) for thing in things)), things if said is None else said
 
 
 def voc(root: Path, **images: object) -> str:
@@ -34,7 +33,7 @@ def voc(root: Path, **images: object) -> str:
 
 def run(tmp_path: Path, *arguments: str, methods: tuple[str, ...] = ("contrastive",), classes: int = 20) -> Result:
     methods = tuple(part for method in methods for part in ("--method", method))
-    common = ("--model", f"colours{classes}", "--weights", "none", "--layer", "0", "-o", str(tmp_path / "kept"))
+    common = ("--model", f"colors{classes}", "--weights", "none", "--layer", "0", "-o", str(tmp_path / "kept"))
     return CliRunner().invoke(main, ("pointing", *common, *methods, *arguments))
 
 
@@ -45,7 +44,7 @@ def cells(result: Result) -> dict[str, list[str]]:
     return {line[0]: line[1:] for line in lines[2:]}
 
 
-def test_who_points_at_the_colour_hits(tmp_path: Path) -> None:
+def test_maps_that_point_at_the_color_hit(tmp_path: Path) -> None:
     root = voc(tmp_path, a=scene(LARGE_RED, SMALL_GREEN), b=scene(SMALL_RED), c=scene(SMALL_RED, SMALL_GREEN))
     result = run(tmp_path, "--voc", root, methods=("contrastive", "marginal", "gradient-x-input"))
     assert result.exit_code == 0, result.output
@@ -53,34 +52,34 @@ def test_who_points_at_the_colour_hits(tmp_path: Path) -> None:
         assert row[1:4] == ["100.000", "100.000", "5"]
 
 
-def test_the_centre_hits_by_geometry_and_classes_count_alike(tmp_path: Path) -> None:
-    """The image's centre is (200, 150): inside the large red, 120 pixels and more off the others."""
+def test_the_center_hits_by_geometry_and_classes_are_averaged(tmp_path: Path) -> None:
+    """The image's center (200, 150) is inside the large red object, at least 120 pixels from the others."""
     root = voc(tmp_path, a=scene(LARGE_RED, SMALL_GREEN), b=scene(SMALL_RED), c=scene(SMALL_RED, SMALL_GREEN))
-    result = run(tmp_path, "--voc", root, methods=("centre",))
-    # red: 1 of 3, green: 0 of 2; difficult are one small red beside green, and both greens
-    assert cells(result)["centre"][1:4] == [f"{100 * (1 / 3 + 0) / 2:.3f}", "0.000", "5"]
+    result = run(tmp_path, "--voc", root, methods=("center",))
+    # red: 1 of 3, green: 0 of 2; difficult: one small red next to green, and both greens
+    assert cells(result)["center"][1:4] == [f"{100 * (1 / 3 + 0) / 2:.3f}", "0.000", "5"]
 
 
-def test_the_centre_is_in_tolerance_or_not(tmp_path: Path) -> None:
+def test_the_tolerance_decides(tmp_path: Path) -> None:
     near = scene(Thing("bird", (214, 100, 260, 200)))
     root = voc(tmp_path, a=near)
-    assert cells(run(tmp_path, "--voc", root, methods=("centre",)))["centre"][1] == "100.000"
-    assert cells(run(tmp_path, "--voc", root, "--tolerance", "10", methods=("centre",)))["centre"][1] == "0.000"
+    assert cells(run(tmp_path, "--voc", root, methods=("center",)))["center"][1] == "100.000"
+    assert cells(run(tmp_path, "--voc", root, "--tolerance", "10", methods=("center",)))["center"][1] == "0.000"
 
 
-def test_wrong_annotations_are_missed(tmp_path: Path) -> None:
-    """The image shows red at the top left; its annotation says at the bottom right."""
+def test_maps_miss_wrong_annotations(tmp_path: Path) -> None:
+    """Red is at the top left, but annotated at the bottom right."""
     root = voc(tmp_path, a=scene(Thing("aeroplane", (0, 0, 80, 60)), said=(SMALL_RED,)))
     assert cells(run(tmp_path, "--voc", root))["contrastive"][1] == "0.000"
 
 
-def test_an_empty_map_is_a_miss(tmp_path: Path) -> None:
-    """The image is black, so nothing excites the class."""
+def test_a_blank_map_is_a_miss(tmp_path: Path) -> None:
+    """In a black image, nothing excites the class."""
     root = voc(tmp_path, a=scene(said=(Thing("bird", (0, 0, 400, 300)),)))
     assert cells(run(tmp_path, "--voc", root, methods=("marginal",)))["marginal"][1] == "0.000"
 
 
-def test_flagged_objects_and_images_without_any(tmp_path: Path) -> None:
+def test_flagged_objects_and_images_without_objects(tmp_path: Path) -> None:
     root = voc(tmp_path, a=scene(LARGE_RED, FLAGGED_BLUE), b=scene(SMALL_RED, said=()), c=(painted(SIZE), ()))
     assert cells(run(tmp_path, "--voc", root))["contrastive"][1:4] == ["100.000", "100.000", "2"]
     without = cells(run(tmp_path, "--voc", root, "--skip-flagged"))["contrastive"]
@@ -101,21 +100,17 @@ def test_coco(tmp_path: Path) -> None:
     assert cells(skipped)["contrastive"][3] == "3"
     refused = run(tmp_path, *arguments, classes=80)
     assert refused.exit_code == 2
-    assert "colours80 tells 80 classes apart, but COCO instances_val2014 has 3: give --weights" in refused.stderr
+    assert "colors80 has 80 classes, but COCO instances_val2014 has 3: pass --weights" in refused.stderr
 
 
-def test_what_others_measured_stands_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        __import__("ebcli.evaluate.published", fromlist=["POINTING"]).POINTING,
-        ("VOC 2007 test", "colours20", "contrastive"),
-        "paper 80.0 / 66.8",
-    )
+def test_published_results_are_in_the_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(POINTING, ("VOC 2007 test", "colors20", "contrastive"), "paper 80.0 / 66.8")
     row = cells(run(tmp_path, "--voc", voc(tmp_path, a=scene(LARGE_RED)), methods=("contrastive", "marginal")))
     assert row["contrastive"][4] == "paper 80.0 / 66.8"
     assert row["marginal"][4] == "-"
 
 
-def test_a_limit_draws_the_same_images_each_time(tmp_path: Path) -> None:
+def test_a_limit_samples_the_same_images_each_time(tmp_path: Path) -> None:
     root = voc(tmp_path, **{f"i{number}": scene(LARGE_RED) for number in range(6)})
     first, again = (run(tmp_path, "--voc", root, "--limit", "2") for _ in range(2))
     assert cells(first) == cells(again)
@@ -127,20 +122,20 @@ def test_a_limit_draws_the_same_images_each_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "give either --voc DIR, or --coco DIR and --annotations FILE"),
-        (("--coco", "."), "give either --voc DIR, or --coco DIR and --annotations FILE"),
+        ((), "pass either --voc DIR, or --coco DIR and --annotations FILE"),
+        (("--coco", "."), "pass either --voc DIR, or --coco DIR and --annotations FILE"),
         (("--voc", "nowhere"), "'nowhere' does not exist"),
         (("--voc", "."), "there is no VOC 2007 test in '.'"),
     ],
 )
-def test_data_that_are_not_there(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+def test_missing_data_sets(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     result = run(tmp_path, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
-def test_a_broken_image_is_told_and_the_rest_is_measured(tmp_path: Path) -> None:
+def test_broken_images_are_reported_and_the_rest_is_measured(tmp_path: Path) -> None:
     root = voc(tmp_path, a=scene(LARGE_RED), b=scene(SMALL_RED))
     (Path(root) / "VOCdevkit/VOC2007/JPEGImages/a.jpg").write_bytes(b"no image")
     result = run(tmp_path, "--voc", root)

@@ -1,4 +1,4 @@
-"""Networks that shuffle_parameters: what is shuffled, in which order, and how maps are compared."""
+"""Parameter randomization: what is shuffled, in which order, and how maps are compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
-from color_net import colour_photos
+from color_net import color_images
 from scipy.stats import spearmanr
 from torch import nn
 
@@ -19,16 +19,17 @@ import ebcli
 from ebcli.cli.benchmark import main
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.randomization import layers_from_the_top, shuffle_parameters
+from ebcli.models import ModelSpec
 
 
 def table(folder: Path, *arguments: str) -> list[dict[str, Any]]:
-    common = ("--model", "colours", "--weights", "none", "--layer", "0", "-o", str(folder.with_name("kept")), "--json")
+    common = ("--model", "colors", "--weights", "none", "--layer", "0", "-o", str(folder.with_name("kept")), "--json")
     result = CliRunner().invoke(main, ("sanity", str(folder), *common, *arguments))
     assert result.exit_code == 0, result.output
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_forgetting_shuffles_each_parameter() -> None:
+def test_each_parameter_is_shuffled() -> None:
     torch.manual_seed(0)
     layer = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8))[0]
     before = copy.deepcopy(layer)
@@ -52,20 +53,20 @@ def test_only_a_layers_own_parameters_are_shuffled() -> None:
 
 
 def test_layers_come_from_the_classifier_down() -> None:
-    names = layers_from_the_top(ModelUnderTest("resnet18", "none", [], ["centre"], "cpu"))
+    names = layers_from_the_top(ModelUnderTest(ModelSpec("resnet18", "none"), [], ["center"], "cpu"))
     assert names[:5] == ["fc", "layer4.1.bn2", "layer4.1.conv2", "layer4.1.bn1", "layer4.1.conv1"]
     assert names[-2:] == ["bn1", "conv1"]
-    assert len(names) == 41  # 20 convolutions with their normalisations, and the classifier
+    assert len(names) == 41  # 20 convolutions with their normalizations, and the classifier
 
 
-@pytest.mark.usefixtures("colours")
-def test_what_knows_nothing_of_the_network_does_not_change_and_noise_always_does(tmp_path: Path) -> None:
-    colour_photos(tmp_path / "photos", 4)
-    found = table(tmp_path / "photos", "--method", "centre", "--method", "random", "--steps", "5")
-    # the network has two layers, so there are two stops, not five
-    assert [(row["method"], row["randomised"], row["down to"]) for row in found] == [
-        ("centre", 1, "5"),
-        ("centre", 2, "0"),
+@pytest.mark.usefixtures("colors")
+def test_fixed_maps_stay_the_same_and_noise_always_changes(tmp_path: Path) -> None:
+    color_images(tmp_path / "photos", 4)
+    found = table(tmp_path / "photos", "--method", "center", "--method", "random", "--steps", "5")
+    # The network has two layers, so there are two steps, not five
+    assert [(row["method"], row["randomized"], row["down to"]) for row in found] == [
+        ("center", 1, "5"),
+        ("center", 2, "0"),
         ("random", 1, "5"),
         ("random", 2, "0"),
     ]
@@ -79,26 +80,26 @@ def test_what_knows_nothing_of_the_network_does_not_change_and_noise_always_does
 
 
 def test_maps_are_compared_with_those_of_the_intact_network(tmp_path: Path) -> None:
-    """Step by step for one photo, with networks shuffled here."""
+    """Step by step for one image, with networks shuffled here."""
     shown = ebcli.load_model("resnet18", "none")
-    colour_photos(tmp_path / "photos", 1)
+    color_images(tmp_path / "photos", 1)
     common = ("--model", "resnet18", "--weights", "none", "--layer", "layer2", "-o", str(tmp_path / "kept"), "--json")
     result = CliRunner().invoke(
         main, ("sanity", str(tmp_path / "photos"), *common, "--steps", "2", "--method", "marginal")
     )
     half, whole = map(json.loads, result.stdout.splitlines())
-    assert (half["randomised"], whole["randomised"], whole["down to"]) == (20, 41, "conv1")
+    assert (half["randomized"], whole["randomized"], whole["down to"]) == (20, 41, "conv1")
 
     from PIL import Image
 
     inputs = shown.transforms(Image.open(tmp_path / "photos" / "0.png"))[None]
     with torch.no_grad():
         likely = int(shown.net(inputs).argmax())
-    names = layers_from_the_top(ModelUnderTest("resnet18", "none", [], ["centre"], "cpu"))
+    names = layers_from_the_top(ModelUnderTest(ModelSpec("resnet18", "none"), [], ["center"], "cpu"))
     intact = ebcli.excitation_backprop(shown.net, inputs, likely, layer="layer2").maps[0]
     for row in (half, whole):
         net = copy.deepcopy(shown.net)
-        for name in names[: row["randomised"]]:
+        for name in names[: row["randomized"]]:
             shuffle_parameters(net.get_submodule(name), name)
         changed = ebcli.excitation_backprop(net, inputs, likely, layer="layer2").maps[0]
         expected = spearmanr(np.ravel(intact), np.ravel(changed)).statistic

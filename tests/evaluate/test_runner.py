@@ -1,4 +1,4 @@
-"""What is measured is kept, whatever ends a run."""
+"""Measurements are saved, whatever ends a run."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def refuse(unit: str, error: ImageError) -> None:
 
 
 def _slowly(folder: Path) -> None:
-    """In a process of its own: hangs in the middle."""
+    """Runs in its own process and stops in the middle."""
     test = benchmark()
 
     def measure(unit: str) -> list[Row]:
@@ -43,7 +43,7 @@ def _slowly(folder: Path) -> None:
     run_benchmark(Benchmark(test.name, test.settings, test.units, test.unit, measure, list), folder, refuse, quiet=True)
 
 
-def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     whole = run_benchmark(benchmark(), tmp_path / "whole", refuse)
     process = multiprocessing.get_context("forkserver").Process(target=_slowly, args=(tmp_path / "killed",))
     process.start()
@@ -54,7 +54,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert process.exitcode == -signal.SIGKILL
     (file,) = (tmp_path / "killed").iterdir()
     with file.open("ab") as end:
-        end.write(b'{"unit": "unit 5", "rows": [{"meth')  # as if it had been killed while it wrote
+        end.write(b'{"unit": "unit 5", "rows": [{"meth')  # as if killed while writing
     measured: list[str] = []
     assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
     assert measured == UNITS[5:]
@@ -65,7 +65,7 @@ def test_a_killed_run_goes_on_where_it_was(tmp_path: Path) -> None:
     assert measured == []
 
 
-def test_other_settings_are_measured_anew_and_kept_beside(tmp_path: Path) -> None:
+def test_other_settings_are_measured_separately(tmp_path: Path) -> None:
     first: list[str] = []
     run_benchmark(benchmark(first, layer="one"), tmp_path, refuse)
     second: list[str] = []
@@ -75,7 +75,7 @@ def test_other_settings_are_measured_anew_and_kept_beside(tmp_path: Path) -> Non
     assert sorted(setting["layer"] for setting in settings) == ["one", "two"]
 
 
-def test_failures_are_told_and_tried_again(tmp_path: Path) -> None:
+def test_failures_are_reported_and_retried(tmp_path: Path) -> None:
     test, failures = benchmark(), []
 
     def measure(unit: str) -> list[Row]:
@@ -91,7 +91,7 @@ def test_failures_are_told_and_tried_again(tmp_path: Path) -> None:
     assert len(run_benchmark(test, tmp_path, refuse)) == 24
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match=r"cannot write to '.*file/tenths-.*: File exists"):
         run_benchmark(benchmark(), tmp_path / "file", refuse)

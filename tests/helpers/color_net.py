@@ -1,4 +1,4 @@
-"""A network that knows colours, so that what its maps must show can be told by looking at the picture."""
+"""A network that recognizes colors, so that the correct map of an image is known."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SIDE = 32
 Rectangle = tuple[int, int, int, int]  # left, top, right, bottom
 
 
-def colour_net(num_classes: int = 3) -> nn.Module:
-    """Class 0, 1 and 2 are as likely as there is red, green and blue; ``0.weight`` and ``5.weight`` are identities."""
+def color_net(num_classes: int = 3) -> nn.Module:
+    """Logits 0, 1 and 2 are 20 times the mean of red, green and blue."""
     pixels, classifier = nn.Conv2d(3, 3, 1, bias=False), nn.Linear(3, num_classes, bias=False)
     with torch.no_grad():
         pixels.weight.copy_(torch.eye(3)[:, :, None, None])
@@ -28,25 +28,25 @@ def colour_net(num_classes: int = 3) -> nn.Module:
     return net.eval()
 
 
-def load_colours(name: str = "colours", weights: str = "none", device: str = "cpu", **_options: object) -> LoadedModel:
-    """A stand-in for ``load_model``; the model's name tells the number of classes, as in ``colours20``."""
+def load_colors(name: str = "colors", weights: str = "none", device: str = "cpu", **_options: object) -> LoadedModel:
+    """A stand-in for ``load_model``; the name sets the number of classes, as in ``colors20``."""
     torch.set_num_threads(1)
-    num_classes = int(name.removeprefix("colours") or 3)
+    num_classes = int(name.removeprefix("colors") or 3)
     preset = ImageClassification(crop_size=SIDE, resize_size=SIDE, mean=(0.0,) * 3, std=(1.0,) * 3)
     names = ("red", "green", "blue", *(f"nothing {i}" for i in range(3, num_classes)))
-    return LoadedModel(name, colour_net(num_classes), preset, names, weights)
+    return LoadedModel(name, color_net(num_classes), preset, names, weights, num_classes)
 
 
 def painted(size: tuple[int, int], *patches: tuple[tuple[int, int, int], Rectangle]) -> Image.Image:
-    """A black image with coloured rectangles."""
+    """A black image with colored rectangles."""
     pixels = np.zeros((size[1], size[0], 3), dtype=np.uint8)
-    for colour, (left, top, right, bottom) in patches:
-        pixels[top:bottom, left:right] = colour
+    for color, (left, top, right, bottom) in patches:
+        pixels[top:bottom, left:right] = color
     return Image.fromarray(pixels)
 
 
-def colour_photos(folder: Path, count: int = 6) -> dict[str, int]:
-    """So many square photos of one colour each, in a corner; their classes."""
+def color_images(folder: Path, count: int = 6) -> dict[str, int]:
+    """Write square images with a patch of one color each, and return their classes."""
     folder.mkdir()
     classes = {}
     for index in range(count):

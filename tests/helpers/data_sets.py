@@ -1,4 +1,4 @@
-"""Small data sets in the very formats of VOC and COCO."""
+"""Small data sets in the formats of VOC and COCO."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from PIL import Image
 
 @dataclass(frozen=True)
 class Thing:
-    """An object in an image; ``flagged`` is difficult in VOC, a crowd in COCO."""
+    """An object in an image; ``flagged`` means difficult in VOC, a crowd in COCO."""
 
     name: str
     rectangle: Rectangle
@@ -23,7 +23,7 @@ class Thing:
 
 
 def write_annotation(path: Path, size: tuple[int, int], things: Sequence[Thing]) -> None:
-    """VOC's XML, with pixels counted from 1."""
+    """Write VOC's XML, which counts pixels from 1."""
     root = ET.Element("annotation")
     ET.SubElement(root, "folder").text = "VOC2007"
     ET.SubElement(root, "filename").text = f"{path.stem}.jpg"
@@ -39,14 +39,14 @@ def write_annotation(path: Path, size: tuple[int, int], things: Sequence[Thing])
         left, top, right, bottom = thing.rectangle
         for name, value in {"xmin": left + 1, "ymin": top + 1, "xmax": right, "ymax": bottom}.items():
             ET.SubElement(box, name).text = str(value)
-        # VOC also marks parts of people, which have boxes, too
+        # VOC also annotates parts of people
         ET.SubElement(ET.SubElement(item, "part"), "name").text = "head"
     ET.indent(root)
     ET.ElementTree(root).write(path)
 
 
 def write_voc(root: Path, images: dict[str, tuple[Image.Image, Sequence[Thing]]], split: str = "test") -> Path:
-    """VOCdevkit/VOC2007 below a directory."""
+    """Write VOCdevkit/VOC2007 in a directory."""
     home = root / "VOCdevkit" / "VOC2007"
     for folder in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (home / folder).mkdir(parents=True)
@@ -60,7 +60,7 @@ def write_voc(root: Path, images: dict[str, tuple[Image.Image, Sequence[Thing]]]
 def write_coco(
     folder: Path, categories: dict[int, str], images: dict[str, tuple[Image.Image, Sequence[Thing]]]
 ) -> tuple[Path, Path]:
-    """A directory of images and a file of annotations: polygons, or for crowds run lengths."""
+    """Write a directory of images and a file of annotations: polygons, or run lengths for crowds."""
     photos = folder / "val2014"
     photos.mkdir(parents=True)
     numbers = {name: number for number, name in categories.items()}
@@ -91,7 +91,7 @@ def write_coco(
 
 
 def run_lengths(size: tuple[int, int], rectangle: Rectangle) -> list[int]:
-    """COCO's uncompressed masks: lengths of runs of 0 and 1 in turn, down the columns."""
+    """COCO's uncompressed masks: lengths of alternating runs of 0 and 1, column by column."""
     (width, height), (left, top, right, bottom) = size, rectangle
     counts = [left * height + top]
     for _ in range(right - left - 1):

@@ -1,4 +1,4 @@
-"""The networks of timm and of Hugging Face that were tried, with random weights as in zoo.py."""
+"""The tested networks of timm and Hugging Face, with random weights as in zoo.py."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 import ebcli
 from ebcli.models import default_layer
 
-# What makes them small, for images of 64 x 64 pixels; by itself timm has 224 and more, and large transformers
+# Options for small networks and images of 64 x 64 pixels
 _TOKENS: dict[str, Any] = {"img_size": 64, "embed_dim": 48, "depth": 4, "num_heads": 3}
 _WINDOWS: dict[str, Any] = {"img_size": 64, "embed_dim": 24, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 4, 8)}
 TIMM: dict[str, dict[str, Any]] = {
@@ -68,7 +68,7 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
 
 
 def full(name: str) -> zoo.Specimen:
-    """A network of timm for images of the size that it was made for; one of Hugging Face as small as in ``small``."""
+    """A network of timm for images of its own size; one of Hugging Face as in ``small``."""
     if name in HUGGING_FACE:
         return small(name)
     loaded = ebcli.load_model(name, weights="none")
@@ -77,14 +77,14 @@ def full(name: str) -> zoo.Specimen:
 
 
 def small(name: str, *, shifts: bool = True) -> zoo.Specimen:
-    """The same network, or one of the same kind with few and narrow layers, with a small image."""
+    """The same network, or one of the same type with few and narrow layers, with a small image."""
     net = hugging_face(name) if name in HUGGING_FACE else _timm(name)
     specimen = zoo.specimen_of(name, net, (1, 3, 64, 64), layer="", shifts=shifts)
     return replace(specimen, layer=default_layer(zoo.as_loaded(specimen)))
 
 
 def hugging_face(name: str) -> nn.Module:
-    """A model as its configuration in a directory makes it."""
+    """A model loaded from a directory that contains its configuration."""
     config = transformers.AutoConfig.for_model(name.removeprefix("hf/"), num_labels=10, **HUGGING_FACE[name])
     if hasattr(config, "image_size"):
         config.image_size = 64

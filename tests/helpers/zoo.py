@@ -1,7 +1,7 @@
-"""Networks with random weights that leave no rule idle, for tests and for docs/models.md.
+"""Networks with random weights that exercise every rule, for tests and for docs/models.md.
 
-As torchvision makes them, untrained networks are too tame: batch norms that change nothing, layer scales of 1e-6,
-classifiers and class tokens of zeros. :func:`enliven` gives every parameter something to do.
+Freshly initialized networks are too simple: batch norms that change nothing, layer scales of 1e-6, classifiers and
+class tokens of zeros. :func:`enliven` gives every parameter an effect.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CLASSIFIERS = ebcli.model_names()
 VIDEO = models.list_models(module=video)
 SEGMENTATION = models.list_models(module=segmentation)
 
-# Layers worth a map where the package has no choice of its own, which it makes for classifiers of images only
+# Layers of networks without a default layer, which only image classifiers have
 LAYERS = {
     **dict.fromkeys(["r3d_18", "mc3_18", "r2plus1d_18"], "layer3"),
     "s3d": "features.13",
@@ -34,7 +34,7 @@ LAYERS = {
     **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], "features.4"),
     **{name: "backbone.layer4" for name in SEGMENTATION if "resnet" in name},
     "deeplabv3_mobilenet_v3_large": "backbone.16",
-    "lraspp_mobilenet_v3_large": "backbone.4",  # the head reads this layer too, so not all goes through a deeper one
+    "lraspp_mobilenet_v3_large": "backbone.4",  # the head also reads this layer
 }
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -48,13 +48,13 @@ SHIFT = 0.1  # of biases, in standard deviations of what they are added to
 
 @dataclass(frozen=True)
 class Specimen:
-    """A network, something to look at, and what to ask about it.
+    """A network with an input and a layer to explain.
 
     Attributes:
         net: in evaluation mode, :func:`enliven`-ed.
         inputs: (B, 3, H, W) or (B, 3, T, H, W), noise.
         layer: the default layer of classifiers, and one of the same depth for the others.
-        where: the pixel to explain in a segmentation, else None.
+        where: the pixel to explain in a segmentation; otherwise None.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Specimen:
     where: tuple[int, int] | None = None
 
     def excite(self, layer: str | None, **options: Any) -> ebcli.ExcitationResult:
-        """Excitation Backprop from the most likely class; from that of the pixel `where` in a segmentation."""
+        """Excitation Backprop from the most likely class, in a segmentation from that of the pixel `where`."""
 
         def winner(logits: Tensor) -> Tensor:
             return (logits if self.where is None else logits[(..., *self.where)]).argmax(1)
@@ -74,8 +74,7 @@ class Specimen:
     def forward(self) -> Tensor:
         """The plain network's output for the inputs.
 
-        It is that of a network whose gradients are recorded: where they are not, PyTorch has another
-        implementation of multi-head attention, which rounds differently.
+        Without autograd, PyTorch would use another implementation of multi-head attention, which rounds differently.
         """
         fast = torch.backends.mha.get_fastpath_enabled()
         torch.backends.mha.set_fastpath_enabled(False)
@@ -91,7 +90,7 @@ class Specimen:
 
 
 def full(name: str, *, shifts: bool = True) -> Specimen:
-    """One network of torchvision with one image of 224 x 224 pixels or a clip, as it was made for them."""
+    """A network of torchvision with an image of 224 x 224 pixels or a clip, its usual input size."""
     if name in VIDEO:
         frames = 8 if name.startswith("swin3d") else 16
         return specimen_of(name, _build(name), (1, 3, frames, *_clip(name)), shifts=shifts)
@@ -101,7 +100,7 @@ def full(name: str, *, shifts: bool = True) -> Specimen:
 
 
 def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
-    """The same network with as small an input as it takes; its layer is the one chosen for the full size."""
+    """The same network with the smallest input it accepts; its layer is the one chosen for the full size."""
     if name in VIDEO:
         shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, 64, 64)))
         return specimen_of(name, _build(name), shape, shifts=shifts)
@@ -111,26 +110,26 @@ def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
 
 
 def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool) -> Specimen:
-    # ViTs have one position embedding a token
+    # ViTs have one position embedding per token
     net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
     return specimen_of(name, net, (batch, 3, side, side), layer=default_layer(shapes_only(name)), shifts=shifts)
 
 
 def side_of(name: str) -> int:
-    """The side of a small input for a classifier, in pixels."""
+    """Side of a small input for a classifier, in pixels."""
     if name.startswith("vit_"):
         return 4 * int(name[-2:])
     return {"inception_v3": 96, "maxvit_t": 224}.get(name, 64)
 
 
 def shapes_only(name: str) -> LoadedModel:
-    """A classifier without data, which costs nothing however large it is."""
+    """A classifier on the meta device, which has shapes but no data."""
     with _Weightless("meta"):
         return ebcli.load_model(name, weights="none", device="meta")
 
 
 class _Weightless(DeviceContext):
-    """The context ``torch.device("meta")``, but RegNets count their channels with tensors, which must be real."""
+    """The context ``torch.device("meta")``, except where RegNets compute their channels with tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if sys._getframe(1).f_code.co_name == "from_init_params":
@@ -139,23 +138,23 @@ class _Weightless(DeviceContext):
 
 
 def as_loaded(specimen: Specimen) -> LoadedModel:
-    """The network as what the listing of layers takes."""
+    """The network as a ``LoadedModel``, for listing its layers."""
     crop = list(specimen.inputs.shape[-2:])
-    return LoadedModel(specimen.name, specimen.net, SimpleNamespace(crop_size=crop), None, "none")
+    return LoadedModel(specimen.name, specimen.net, SimpleNamespace(crop_size=crop), None, "none", 1000)
 
 
 def enliven(net: nn.Module, inputs: Tensor, *, shifts: bool = True, seed: int = 0) -> nn.Module:
-    """Fill a network with random numbers that matter, the same ones in each call, and put it in evaluation mode.
+    """Fill a network with reproducible random parameters and put it in evaluation mode.
 
-    Scales of norms and layer scales are of both signs; batch norms have the statistics of `inputs`, more or less;
-    what torchvision fills with zeros (classifiers, class tokens, position embeddings) is random. All that adds a
-    constant to the signal is a shift: biases, the shifts and means of batch norms, class tokens, position embeddings.
+    Norm scales and layer scales have both signs; batch norms have roughly the statistics of `inputs`; parameters that
+    torchvision initializes with zeros (classifiers, class tokens, position embeddings) are random. Shifts are all
+    parameters that add a constant: biases, shifts and means of batch norms, class tokens, position embeddings.
 
     Args:
         net: the network, changed in place.
-        inputs: what one forward pass is made with, to scale biases and to gather statistics.
-        shifts: False sets every shift to zero, so that no neuron can be active by its bias alone.
-        seed: of the random numbers.
+        inputs: input of the forward pass that scales biases and gathers statistics.
+        shifts: False sets every shift to zero, so that no neuron is active through its bias alone.
+        seed: random seed.
     """
     net.eval()
     generator = torch.Generator().manual_seed(seed)
@@ -185,7 +184,7 @@ def _fill(module: nn.Module, name: str, parameter: Tensor, generator: torch.Gene
 
 
 def _gather(generator: torch.Generator, shifts: bool) -> Callable[..., None]:
-    """A hook that gives a batch norm the statistics of what it meets, not quite exactly."""
+    """A hook that sets a batch norm's statistics to roughly those of its input."""
 
     def hook(module: nn.modules.batchnorm._BatchNorm, args: tuple[Tensor]) -> None:
         axes = [axis for axis in range(args[0].ndim) if axis != 1]
@@ -203,7 +202,7 @@ def _gather(generator: torch.Generator, shifts: bool) -> Callable[..., None]:
 
 
 def _lift(generator: torch.Generator) -> Callable[..., None]:
-    """A hook that gives a layer biases in proportion to what it computes."""
+    """A hook that gives a layer biases in proportion to its output."""
 
     def hook(module: nn.Module, _args: Any, output: Tensor) -> None:
         if isinstance(module.bias, Tensor):
@@ -214,14 +213,14 @@ def _lift(generator: torch.Generator) -> Callable[..., None]:
 
 
 def _clip(name: str) -> tuple[int, int]:
-    """Height and width of the frames that a video classifier was made for."""
+    """Height and width of a video classifier's frames."""
     return (112, 112) if "18" in name else (224, 224)
 
 
 def specimen_of(
     name: str, net: nn.Module, shape: tuple[int, ...], *, layer: str | None = None, shifts: bool = True
 ) -> Specimen:
-    """A network that is enlivened by noise of a shape, which is the specimen's input."""
+    """Enliven a network with noise of a given shape, which becomes the specimen's input."""
     inputs = torch.randn(shape, generator=torch.Generator().manual_seed(1))
     enliven(net, inputs, shifts=shifts)
     where = (shape[-2] // 2, shape[-1] // 3) if name in SEGMENTATION else None

@@ -1,4 +1,4 @@
-"""Reading checkpoint files and fitting them to networks."""
+"""Reading checkpoint files and loading them into networks."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_wrapped_checkpoint_gives_the_same_network(tmp_path, finetuned, wrappi
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         torch.testing.assert_close(loaded.net(images), finetuned(images), rtol=0, atol=0)
-    assert loaded.categories is None  # seven classes of the user's own
+    assert loaded.categories is None  # there are no names for its seven classes
     assert loaded.weights == str(path)
 
 
@@ -66,18 +66,18 @@ def test_safetensors_give_the_same_network(tmp_path, finetuned):
     with torch.inference_mode():
         torch.testing.assert_close(loaded.net(images), finetuned(images), rtol=0, atol=0)
     path.write_bytes(b"no safetensors")
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match="cannot read"):
         read_checkpoint(path)
 
 
-def test_without_safetensors_the_user_learns_what_to_install(tmp_path, monkeypatch):
+def test_a_missing_safetensors_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
     with pytest.raises(ConfigurationError, match="pip install safetensors"):
         read_checkpoint(tmp_path / "net.safetensors")
 
 
-class Hostile:
+class Malicious:
     def __init__(self, witness: Path) -> None:
         self.witness = witness
 
@@ -85,13 +85,13 @@ class Hostile:
         return os.mkdir, (str(self.witness),)
 
 
-def test_a_hostile_checkpoint_runs_nothing(tmp_path):
-    witness, path = tmp_path / "witness", tmp_path / "hostile.pth"
-    torch.save({"state_dict": {"weight": torch.ones(1)}, "extra": Hostile(witness)}, path)
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+def test_a_malicious_checkpoint_runs_no_code(tmp_path):
+    witness, path = tmp_path / "witness", tmp_path / "malicious.pth"
+    torch.save({"state_dict": {"weight": torch.ones(1)}, "extra": Malicious(witness)}, path)
+    with pytest.raises(ConfigurationError, match="cannot read"):
         read_checkpoint(path)
     assert not witness.exists()
-    torch.load(path, weights_only=False)  # the trap itself works
+    torch.load(path, weights_only=False)  # the attack itself works
     assert witness.exists()
 
 
@@ -115,7 +115,7 @@ def unreadable(tmp_path: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
+def test_files_that_are_not_checkpoints_are_reported_in_one_sentence(tmp_path):
     for name, content in unreadable(tmp_path).items():
         path = tmp_path / f"{name}.pth"
         path.write_bytes(content)
@@ -126,19 +126,19 @@ def test_a_file_that_is_no_checkpoint_is_one_sentence(tmp_path):
 
 
 @pytest.mark.parametrize(("content", "named"), [({"epoch": 3}, "'epoch'"), ([torch.ones(1)], "list"), ({}, "dict")])
-def test_a_file_without_a_state_dict_says_what_it_holds(tmp_path, content, named):
+def test_files_without_a_state_dict_are_described(tmp_path, content, named):
     torch.save(content, tmp_path / "other.pth")
     with pytest.raises(ConfigurationError, match=f"no state dict.*{named}"):
         read_checkpoint(tmp_path / "other.pth")
 
 
-def test_a_whole_pickled_network_is_refused_with_advice(tmp_path, finetuned):
+def test_a_pickled_network_is_refused_with_advice(tmp_path, finetuned):
     torch.save(finetuned, tmp_path / "network.pth")
     with pytest.raises(ConfigurationError, match=r"state_dict\(\)"):
         read_checkpoint(tmp_path / "network.pth")
 
 
-def test_keys_that_do_not_fit_are_named(tmp_path, finetuned):
+def test_missing_and_unexpected_keys_are_named(tmp_path, finetuned):
     state = finetuned.state_dict()
     state["extra.weight"] = torch.ones(1)
     del state["layer1.0.conv1.weight"]
@@ -151,12 +151,12 @@ def test_keys_that_do_not_fit_are_named(tmp_path, finetuned):
     assert "resnet18" in message
 
 
-def test_a_tensor_of_another_shape_is_named_with_both_shapes(tmp_path, finetuned):
+def test_tensors_with_another_shape_are_named_with_both_shapes(tmp_path, finetuned):
     state = finetuned.state_dict()
     state["conv1.weight"] = torch.ones(64, 1, 7, 7)
-    torch.save(state, tmp_path / "grey.pth")
-    with pytest.raises(ConfigurationError, match=r"conv1.weight is \(64, 1, 7, 7\) in place of \(64, 3, 7, 7\)"):
-        load_model("resnet18", weights=tmp_path / "grey.pth")
+    torch.save(state, tmp_path / "gray.pth")
+    with pytest.raises(ConfigurationError, match=r"conv1.weight is \(64, 1, 7, 7\) instead of \(64, 3, 7, 7\)"):
+        load_model("resnet18", weights=tmp_path / "gray.pth")
 
 
 def test_another_architectures_checkpoint_is_refused(tmp_path):
@@ -165,7 +165,7 @@ def test_another_architectures_checkpoint_is_refused(tmp_path):
         load_model("resnet18", weights=tmp_path / "lite0.pth")
 
 
-def test_a_networks_own_names_may_begin_like_a_wrapper():
+def test_names_of_the_network_may_start_like_a_prefix():
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -179,15 +179,15 @@ def test_a_networks_own_names_may_begin_like_a_wrapper():
     assert classes_in(wrapped, net) == 3
 
 
-def test_the_number_of_classes_is_the_classifiers(finetuned):
+def test_the_number_of_classes_is_read_from_the_classifier(finetuned):
     assert classes_in(finetuned.state_dict(), resnet18()) == 7
     assert classes_in({}, resnet18()) is None
 
 
-def test_a_plain_dict_fits_also_the_network_that_asks_for_its_version():
+def test_a_plain_dict_loads_into_a_network_that_requires_version_metadata():
     source = mnasnet0_5()
     net = mnasnet0_5()
-    load_checkpoint(net, dict(source.state_dict()), "test")  # a plain dict has lost the version
+    load_checkpoint(net, dict(source.state_dict()), "test")
     torch.testing.assert_close(dict(net.state_dict()), dict(source.state_dict()), rtol=0, atol=0)
 
 

@@ -22,7 +22,7 @@ CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
         ("tabby", 281),
         ("TABBY", 281),
         ("tiger cat", 282),
-        ("tiger", 292),  # to the letter, though "tiger cat" and others hold it
+        ("tiger", 292),  # an exact match, though "tiger cat" contains it
         ("gondol", 576),
         ("crane", 517),  # the machine; the bird is "crane bird"
         ("TIGER", 292),
@@ -43,39 +43,39 @@ def test_an_index_out_of_range_is_refused_with_the_range(target):
         resolve_class(CATEGORIES, target, 1000)
 
 
-def test_the_number_of_classes_defaults_to_that_of_the_categories():
+def test_the_number_of_classes_defaults_to_the_number_of_names():
     assert resolve_class(("a", "b"), 1, None) == 1
     with pytest.raises(ConfigurationError, match="0 to 1"):
         resolve_class(("a", "b"), 2, None)
 
 
-def test_a_misspelt_name_gets_the_closest():
+def test_a_misspelled_name_suggests_the_closest():
     with pytest.raises(ConfigurationError, match="'zebra'"):
         resolve_class(CATEGORIES, "zeebra", 1000)
 
 
-def test_a_name_like_no_other_is_refused_all_the_same():
+def test_a_name_without_a_similar_one_is_refused():
     with pytest.raises(ConfigurationError, match="1000 class names"):
         resolve_class(CATEGORIES, "qqqqqqqq", 1000)
 
 
 @pytest.mark.parametrize("name", ["CARDIGAN", "terrier", "spaniel"])
-def test_an_ambiguous_name_lists_the_classes_it_fits(name):
+def test_an_ambiguous_name_lists_its_matches(name):
     with pytest.raises(ConfigurationError, match="ambiguous") as caught:
         resolve_class(CATEGORIES, name, 1000)
     fits = [i for i, category in enumerate(CATEGORIES) if name.casefold() in category.casefold()]
     assert str(fits[0]) in str(caught.value)
 
 
-def test_an_empty_name_fits_nothing():
+def test_an_empty_name_matches_nothing():
     with pytest.raises(ConfigurationError, match="no class ''"):
         resolve_class(CATEGORIES, "", 1000)
 
 
-def test_without_class_names_only_indices_count():
+def test_without_class_names_only_indices_are_accepted():
     assert resolve_class(None, "3", 7) == 3
     assert resolve_class(None, 3, None) == 3
-    with pytest.raises(ConfigurationError, match=r"names are unknown.*0 to 6"):
+    with pytest.raises(ConfigurationError, match=r"are unknown.*0 to 6"):
         resolve_class(None, "tabby", 7)
     with pytest.raises(ConfigurationError, match="0 or more"):
         resolve_class(None, -3, None)
@@ -102,16 +102,18 @@ def test_class_names_in_a_file(tmp_path: Path, name: str, content: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("labels.txt", b"\n\n", "a name a line"),
-        ("labels.txt", b"\xff\xfe\x00", "cannot be read"),
-        ("labels.json", b"{", "cannot be read"),
-        ("labels.json", b'"tench"', "a name a line"),
-        ("labels.json", b'["tench", 3]', "a name a line"),
-        ("labels.json", b'["tench", " "]', "a name a line"),
+        ("labels.txt", b"\n\n", "one per line"),
+        ("labels.txt", b"\xff\xfe\x00", "cannot read class names"),
+        ("labels.json", b"{", "cannot read class names"),
+        ("labels.json", b'"tench"', "one per line"),
+        ("labels.json", b'["tench", 3]', "one per line"),
+        ("labels.json", b'["tench", " "]', "one per line"),
         ("labels.json", b'{"1": "tench", "2": "goldfish"}', 'keys "0" to "1"'),
     ],
 )
-def test_a_file_without_class_names_is_one_sentence(tmp_path: Path, name: str, content: bytes, said: str) -> None:
+def test_files_without_class_names_are_reported_in_one_sentence(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(ConfigurationError, match=said) as caught:
         read_class_names(tmp_path / name)

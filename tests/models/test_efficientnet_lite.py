@@ -1,4 +1,4 @@
-"""The bundled network against the package it was published with, and against photos."""
+"""The bundled network, against the package it was published with, and on images."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def photo(name: str) -> Image.Image:
     return Image.open(PHOTOS / name).convert("RGB")
 
 
-def test_it_is_one_more_torchvision_model(loaded):
+def test_it_is_registered_with_torchvision(loaded):
     net = torchvision.models.get_model("efficientnet_lite0", weights="DEFAULT").eval()
     assert torchvision.models.get_model_weights("efficientnet_lite0") is EfficientNet_Lite0_Weights
     images = torch.randn(1, 3, 224, 224)
@@ -42,7 +42,7 @@ def test_it_is_one_more_torchvision_model(loaded):
         torch.testing.assert_close(net(images), loaded.net(images), rtol=0, atol=0)
 
 
-def test_logits_on_noise_are_those_of_the_package(loaded, reference):
+def test_logits_on_noise_match_the_package(loaded, reference):
     images = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(1))
     with torch.inference_mode():
         torch.testing.assert_close(loaded.net(images), reference(images), rtol=0, atol=1e-4)
@@ -56,7 +56,7 @@ def test_logits_on_noise_are_those_of_the_package(loaded, reference):
         ("rocket.jpg", {"missile", "projectile", "space shuttle"}),
     ],
 )
-def test_photos_are_recognised_as_the_package_recognises_them(loaded, reference, name, sensible):
+def test_photos_are_recognized_as_by_the_package(loaded, reference, name, sensible):
     image = loaded.transforms(photo(name))[None]
     with torch.inference_mode():
         logits = loaded.net(image)
@@ -65,14 +65,14 @@ def test_photos_are_recognised_as_the_package_recognises_them(loaded, reference,
 
 
 def test_pixels_are_scaled_as_in_training(loaded):
-    grey = Image.new("RGB", (300, 280), (255, 127, 0))
-    channels = loaded.transforms(grey)
+    gray = Image.new("RGB", (300, 280), (255, 127, 0))
+    channels = loaded.transforms(gray)
     assert channels.shape == (3, 224, 224)
     expected = torch.tensor([(255 - 127) / 128, 0.0, (0 - 127) / 128])
     torch.testing.assert_close(channels.mean(dim=(1, 2)), expected, rtol=0, atol=1e-5)
 
 
-def test_the_number_of_parameters_is_the_stated_one(loaded):
+def test_the_number_of_parameters(loaded):
     stated = EfficientNet_Lite0_Weights.DEFAULT.meta["num_params"]
     assert sum(parameter.numel() for parameter in loaded.net.parameters()) == stated
 
@@ -80,7 +80,7 @@ def test_the_number_of_parameters_is_the_stated_one(loaded):
 @pytest.mark.parametrize("size", [(7, 8), (8, 9), (12, 5)])
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("stride", [1, 2])
-def test_same_padding_is_tensorflows(size, kernel, stride):
+def test_same_padding_matches_tensorflow(size, kernel, stride):
     conv = SameConv2d(1, 1, kernel, stride=stride, bias=False).double()
     image = torch.randn(1, 1, *size, dtype=torch.float64)
 
@@ -111,7 +111,7 @@ def test_a_missing_file_is_reported(monkeypatch):
         load_model()
 
 
-def test_other_numbers_of_classes_and_odd_sizes_are_possible():
+def test_other_numbers_of_classes_and_odd_sizes():
     net = torchvision.models.get_model("efficientnet_lite0", num_classes=7).eval()
     with torch.inference_mode():
         assert net(torch.zeros(2, 3, 97, 130)).shape == (2, 7)

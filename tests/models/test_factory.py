@@ -1,4 +1,4 @@
-"""Networks of the user's own, in files and modules."""
+"""User-defined networks, in files and modules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NETS = """
 from torch import nn
 import ebcli
 
-from blocks import block  # lies beside this file
+from blocks import block  # a module next to this file
 
 def small(num_classes=5):
     return nn.Sequential(*block(3, 8), *block(8, 16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, num_classes))
@@ -45,7 +45,7 @@ BLOCKS = "from torch import nn\ndef block(i, o):\n    return nn.Conv2d(i, o, 3, 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a folder of files as someone may have them."""
+    """The working directory, with a folder of model code."""
     code = tmp_path / "code"
     code.mkdir()
     (code / "nets.py").write_text(NETS)
@@ -75,12 +75,12 @@ def test_a_factory_in_a_module(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     del sys.modules["nets_of_mine"]
 
 
-def test_what_the_network_says_of_itself_counts_unless_the_user_says_otherwise() -> None:
+def test_attributes_of_the_network_apply_unless_arguments_replace_them() -> None:
     loaded = load_model("code/nets.py:complete")
     preset = loaded.transforms
     assert (preset.resize_size, preset.crop_size, preset.mean, preset.std) == ([72], [64], [0.5] * 3, [0.25] * 3)
     assert loaded.categories == ("cat", "dog")
-    other = load_model("code/nets.py:complete", classes=["x", "y"], preprocessing=ebcli.Preprocessing(std=1))
+    other = load_model("code/nets.py:complete", class_names=["x", "y"], preprocessing=ebcli.Preprocessing(std=1))
     preset = other.transforms
     assert (preset.resize_size, preset.crop_size, preset.mean, preset.std) == ([72], [64], [0.5] * 3, [1.0] * 3)
     assert other.categories == ("x", "y")
@@ -97,7 +97,7 @@ def test_a_checkpoint_sets_the_number_of_classes(folder: Path) -> None:
         load_model("code/nets.py:complete", "nine.pth")
 
 
-def test_maps_of_other_code_checkpoints_classes_or_preprocessing_have_other_settings(folder: Path) -> None:
+def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder: Path) -> None:
     def settings(*arguments: str, **options: object) -> str:
         return configuration_hash(network_settings(load_model("code/nets.py:small", *arguments, **options)))  # type: ignore[arg-type]
 
@@ -107,13 +107,13 @@ def test_maps_of_other_code_checkpoints_classes_or_preprocessing_have_other_sett
     different = {
         first,
         settings("one.pth"),
-        settings(classes=list("abcde")),
+        settings(class_names=list("abcde")),
         settings(preprocessing=ebcli.Preprocessing(mean=0.5)),
         settings(preprocessing=ebcli.Preprocessing(crop=200)),
     }
     assert len(different) == 5
     assert settings() == first
-    assert settings("other.pth") == settings("one.pth")  # of a checkpoint, the content counts
+    assert settings("other.pth") == settings("one.pth")  # a checkpoint counts by its content
     with Path("code/nets.py").open("a") as file:
         file.write("\n# changed\n")
     assert settings() not in different
@@ -124,22 +124,22 @@ def test_maps_of_other_code_checkpoints_classes_or_preprocessing_have_other_sett
     [
         ("code/nets.py:smal", "no factory 'smal': did you mean 'small'"),
         ("code/nuts.py:small", "there is no file code/nuts.py"),
-        ("code/nets.py", "is a file: name the function in it as well, as in code/nets.py:FUNCTION"),
-        ("nuts.nets:small", "cannot be imported.*nuts"),
+        ("code/nets.py", "is a file: add the function that returns the network, as in code/nets.py:FUNCTION"),
+        ("nuts.nets:small", "could not be imported.*nuts"),
         ("code/nets.py:fails", "failed .RuntimeError: two;"),
         ("code/nets.py:no_net", "returned an object of type dict, but a torch.nn.Module is needed"),
-        ("code/nets.py:oblong", r"returns \(B, 5, 222, 222\).*not \(B, num_classes\)"),
-        ("code/nets.py:picky", "takes no input of 224 x 224 pixels"),
+        ("code/nets.py:oblong", r"returns a tensor \(B, 5, 222, 222\), but logits \(B, num_classes\)"),
+        ("code/nets.py:picky", "does not accept images of 224 x 224 pixels"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence(name: str, said: str) -> None:
+def test_errors_are_reported_in_one_sentence(name: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         load_model(name)
     assert "\n" not in str(caught.value)
 
 
-def test_class_names_must_be_as_many_as_outputs() -> None:
-    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small tells 5 classes apart"):
-        load_model("code/nets.py:small", classes=["a", "b", "c"])
-    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 tells 1000 classes apart"):
-        load_model("squeezenet1_1", "none", classes=["a", "b"])
+def test_the_number_of_class_names_must_match() -> None:
+    with pytest.raises(ConfigurationError, match=r"3 class names, but code/nets.py:small has 5 classes"):
+        load_model("code/nets.py:small", class_names=["a", "b", "c"])
+    with pytest.raises(ConfigurationError, match="2 class names, but squeezenet1_1 has 1000 classes"):
+        load_model("squeezenet1_1", "none", class_names=["a", "b"])

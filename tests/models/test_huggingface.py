@@ -1,4 +1,4 @@
-"""Models of Hugging Face in local directories; transformers itself is the reference."""
+"""Models of Hugging Face in local directories; transformers is the reference."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_directory_gives_the_same_logits_and_module_names(folder: Path) -> Non
     assert {file.name for file in loaded.files} == {"config.json", "model.safetensors"}
 
 
-def test_untrained_models_are_all_alike(folder: Path) -> None:
+def test_untrained_models_are_reproducible(folder: Path) -> None:
     first, second = load_model("hf/vit", "none"), load_model(f"hf/{folder}/vit", "none")
     trained = load_model("hf/vit")
     for one, other in zip(first.net.parameters(), second.net.parameters(), strict=True):
@@ -58,17 +58,16 @@ def test_a_checkpoint_sets_the_number_of_classes(folder: Path, prefix: str) -> N
     loaded = load_model("hf/vit", "five.pth")
     torch.testing.assert_close(loaded.net(images), trained(images).logits, rtol=0, atol=0)
     assert loaded.categories is None
-    assert load_model("hf/vit", "five.pth", classes=list("abcde")).categories == tuple("abcde")
+    assert load_model("hf/vit", "five.pth", class_names=list("abcde")).categories == tuple("abcde")
 
 
-def test_a_checkpoint_that_save_pretrained_has_written(folder: Path) -> None:
-    """Its names may be those of an earlier release."""
+def test_a_checkpoint_of_save_pretrained(folder: Path) -> None:
     images = torch.rand(1, 3, 64, 64)
     loaded = load_model("hf/vit", "vit/model.safetensors")
     torch.testing.assert_close(loaded.net(images), reference()(images).logits, rtol=0, atol=0)
 
 
-def test_keys_that_do_not_fit_are_named(folder: Path) -> None:
+def test_keys_and_shapes_that_do_not_match_are_named(folder: Path) -> None:
     state = reference().state_dict()
     state["extra.weight"] = torch.ones(1)
     del state["vit.layernorm.weight"]
@@ -78,11 +77,11 @@ def test_keys_that_do_not_fit_are_named(folder: Path) -> None:
     assert "1 missing key (vit.layernorm.weight) and 1 unexpected key (extra.weight)" in str(caught.value)
     state = {**reference().state_dict(), "vit.layernorm.weight": torch.ones(31)}
     torch.save(state, "other.pth")
-    with pytest.raises(ConfigurationError, match=r"vit.layernorm.weight is \(31,\) in place of \(32,\)"):
+    with pytest.raises(ConfigurationError, match=r"vit.layernorm.weight is \(31,\) instead of \(32,\)"):
         load_model("hf/vit", "other.pth")
 
 
-def test_a_backbone_alone_is_refused(folder: Path) -> None:
+def test_a_backbone_without_classifier_is_refused(folder: Path) -> None:
     transformers.ViTModel(transformers.ViTConfig(image_size=64, **SIZES)).save_pretrained("backbone")
     with pytest.raises(ConfigurationError, match=r"missing keys .*classifier"):
         load_model("hf/backbone")
@@ -100,7 +99,7 @@ PROCESSORS = {
 
 
 @pytest.mark.parametrize("kind", PROCESSORS)
-def test_preprocessing_is_the_image_processors(folder: Path, kind: str) -> None:
+def test_preprocessing_matches_the_image_processor(folder: Path, kind: str) -> None:
     processor = getattr(transformers, kind)(**PROCESSORS[kind])
     processor.save_pretrained("vit")
     made = processor(images=(square := noise(97, 97)), return_tensors="pt")["pixel_values"][0]
@@ -114,25 +113,25 @@ def noise(height: int, width: int) -> Image.Image:
     return Image.fromarray(pixels.numpy())
 
 
-def test_without_an_image_processor_the_models_own_size_counts(folder: Path) -> None:
+def test_without_an_image_processor_the_size_is_the_configurations(folder: Path) -> None:
     preset = load_model("hf/vit", "none").transforms
     assert (preset.resize_size, preset.crop_size, preset.mean) == ([64], [64], [0.5] * 3)
 
 
 def test_channels_in_another_order_are_refused(folder: Path) -> None:
     transformers.MobileViTImageProcessor(size={"shortest_edge": 72}, crop_size=64).save_pretrained("vit")
-    with pytest.raises(ConfigurationError, match="blue, green and red"):
+    with pytest.raises(ConfigurationError, match="blue, green, red"):
         load_model("hf/vit", "none")
 
 
-def test_placeholders_are_no_names(folder: Path) -> None:
+def test_placeholders_are_not_class_names(folder: Path) -> None:
     content = json.loads(Path("vit/config.json").read_text())
     content["id2label"] = {str(i): f"LABEL_{i}" for i in range(3)}
     Path("vit/config.json").write_text(json.dumps(content))
     assert load_model("hf/vit", "none").categories is None
 
 
-def test_nothing_that_comes_with_a_model_is_executed(folder: Path) -> None:
+def test_no_code_of_a_model_is_executed(folder: Path) -> None:
     Path("vit/trap.py").write_text("from pathlib import Path\nPath('sprung').touch()\n")
     content = json.loads(Path("vit/config.json").read_text())
     content["auto_map"] = {"AutoConfig": "trap.Config", "AutoModelForImageClassification": "trap.Model"}
@@ -140,31 +139,33 @@ def test_nothing_that_comes_with_a_model_is_executed(folder: Path) -> None:
     load_model("hf/vit")
     content["model_type"] = "unknown"
     Path("vit/config.json").write_text(json.dumps(content))
-    with pytest.raises(ConfigurationError, match="configuration of hf/vit could not be had"):
+    with pytest.raises(ConfigurationError, match="cannot load the configuration of hf/vit"):
         load_model("hf/vit")
     assert not Path("sprung").exists()
     reference_state = {"model_type": "vit", **{key: content[key] for key in content if key != "model_type"}}
     Path("vit/config.json").write_text(json.dumps({**reference_state, "model_type": "vit"}))
     torch.save({}, "vit/pytorch_model.bin")  # a pickle
     Path("vit/model.safetensors").unlink()
-    with pytest.raises(ConfigurationError, match=r"weights of hf/vit could not be had.*--weights FILE"):
+    with pytest.raises(ConfigurationError, match=r"cannot load the weights of hf/vit.*--weights FILE"):
         load_model("hf/vit")
 
 
-def test_what_is_no_classifier_of_images_is_refused(folder: Path) -> None:
+def test_models_that_are_not_image_classifiers_are_refused(folder: Path) -> None:
     transformers.BertConfig().save_pretrained("bert")
-    with pytest.raises(ConfigurationError, match="hf/bert is a bert, of which transformers has no classifier"):
+    with pytest.raises(
+        ConfigurationError, match="hf/bert is of type bert, for which transformers has no image classifier"
+    ):
         load_model("hf/bert", "none")
 
 
-def test_what_is_not_there_is_one_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r"configuration of hf/./nothing could not be had") as caught:
+def test_a_missing_model_is_reported_in_one_sentence(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot load the configuration of hf/./nothing") as caught:
         load_model("hf/./nothing")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
 
 
-def test_without_transformers_the_user_learns_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_transformers_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigurationError, match="pip install transformers"):
         load_model("hf/vit", "none")

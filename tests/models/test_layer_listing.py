@@ -1,4 +1,4 @@
-"""The layers of a network and the choice among them."""
+"""Listing layers and choosing the default layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ebcli.errors import LayerError
+from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models import Layer, LoadedModel, default_layer, layer_per_resolution, layers, load_model, resolve_layer
 
 
@@ -19,7 +19,7 @@ def shapes_only(name: str) -> LoadedModel:
 
 
 def wrapped(net: nn.Module, crop: int = 32) -> LoadedModel:
-    return LoadedModel("own", net, SimpleNamespace(crop_size=[crop]), None, "none")
+    return LoadedModel("own", net, SimpleNamespace(crop_size=[crop]), None, "none", 2)
 
 
 def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> dict[str, Layer]:
@@ -42,13 +42,13 @@ def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> di
         ("swin_t", "features.7", (7, 7, 768), 32),
     ],
 )
-def test_shapes_and_strides_are_the_papers(model, layer, shape, stride):
+def test_shapes_and_strides_match_the_papers(model, layer, shape, stride):
     found = listed(shapes_only(model))[layer]
     assert found.shape == shape
     assert found.stride == (None if stride is None else pytest.approx(stride))
 
 
-def test_types_are_class_names_and_blocks_follow_what_they_hold():
+def test_types_are_class_names_and_blocks_follow_their_modules():
     found = listed(shapes_only("resnet18"))
     assert found["layer1.0.conv1"].type == "Conv2d"
     assert found["layer1.0"].type == "BasicBlock"
@@ -57,7 +57,7 @@ def test_types_are_class_names_and_blocks_follow_what_they_hold():
     assert order[-1] == "fc"
 
 
-def test_what_makes_a_gate_has_no_map_and_is_not_offered():
+def test_modules_inside_a_squeeze_excitation_are_not_listed():
     loaded = load_model("mobilenet_v3_small", weights="none")
     offered = {layer.name for layer in layers(loaded)}
     block = {name.removeprefix("features.4.") for name in offered if name.startswith("features.4.")}
@@ -65,7 +65,7 @@ def test_what_makes_a_gate_has_no_map_and_is_not_offered():
     assert not any(name.startswith("block.2.") for name in block)
 
 
-def test_gates_of_any_make_are_not_offered():
+def test_modules_inside_a_custom_gate_are_not_listed():
     class Gated(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,7 +79,7 @@ def test_gates_of_any_make_are_not_offered():
     assert list(listed(wrapped(Gated()))) == ["conv", "last"]
 
 
-def test_a_transformers_default_layer_is_its_last_block_but_one_whatever_its_name():
+def test_the_default_layer_of_a_transformer_is_its_second_to_last_block():
     class Tokens(nn.Module):
         def __init__(self, halving: bool) -> None:
             super().__init__()
@@ -96,10 +96,10 @@ def test_a_transformers_default_layer_is_its_last_block_but_one_whatever_its_nam
             return self.head(x.mean(1))
 
     assert default_layer(wrapped(Tokens(halving=False))) == "stack.2"
-    assert default_layer(wrapped(Tokens(halving=True))) == "stack.3"  # not one resolution: the deepest, of stride 8
+    assert default_layer(wrapped(Tokens(halving=True))) == "stack.3"  # two resolutions: the deepest layer
 
 
-def test_order_is_that_of_execution_not_of_definition():
+def test_layers_are_in_execution_order():
     class Swapped(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -111,7 +111,7 @@ def test_order_is_that_of_execution_not_of_definition():
     assert list(listed(wrapped(Swapped()))) == ["first", "second"]
 
 
-def test_modules_called_twice_never_or_without_one_tensor_are_left_out():
+def test_modules_called_twice_or_never_or_without_a_single_tensor_are_not_listed():
     class Mixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -143,7 +143,7 @@ def test_modules_called_twice_never_or_without_one_tensor_are_left_out():
         ((2, 3, 24, 40), None),
     ],
 )
-def test_layouts_of_an_oblong_image_are_told_apart(shape, stride):
+def test_layouts_of_a_rectangular_image(shape, stride):
     class Fixed(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -176,14 +176,14 @@ def test_windows_stacked_along_the_batch_have_no_stride():
     assert found["in_windows"].stride is None
 
 
-def test_listing_leaves_the_network_as_it_was():
+def test_listing_leaves_the_network_unchanged():
     loaded = load_model()
     loaded.net.train()
     loaded.net.features[3].eval()
     flags = [module.training for module in loaded.net.modules()]
     before = {key: value.clone() for key, value in loaded.net.state_dict().items()}
     layers(loaded, 64)
-    with pytest.raises(LayerError, match="0 x 0"):
+    with pytest.raises(ConfigurationError, match="0 x 0"):
         layers(loaded, 0)
     assert [module.training for module in loaded.net.modules()] == flags
     assert not any(module._forward_hooks for module in loaded.net.modules())
@@ -191,8 +191,8 @@ def test_listing_leaves_the_network_as_it_was():
         torch.testing.assert_close(value, before[key], rtol=0, atol=0)
 
 
-def test_a_size_the_network_does_not_take_is_one_sentence():
-    with pytest.raises(LayerError, match="vit_b_16 takes no input of 100 x 100 pixels") as caught:
+def test_an_unsuitable_size_is_reported_in_one_sentence():
+    with pytest.raises(ConfigurationError, match="vit_b_16 does not accept images of 100 x 100 pixels") as caught:
         layers(shapes_only("vit_b_16"), 100)
     assert "\n" not in str(caught.value)
 
@@ -200,7 +200,7 @@ def test_a_size_the_network_does_not_take_is_one_sentence():
 @pytest.mark.parametrize(
     ("model", "layer"),
     [
-        ("vgg16", "features.23"),  # pool4, in the paper's words
+        ("vgg16", "features.23"),  # pool4 in the paper
         ("vgg16_bn", "features.33"),
         ("vgg11", "features.15"),
         ("vgg19", "features.27"),
@@ -209,7 +209,7 @@ def test_a_size_the_network_does_not_take_is_one_sentence():
         ("wide_resnet50_2", "layer3"),
         ("vit_b_16", "encoder.layers.encoder_layer_10"),
         ("vit_l_32", "encoder.layers.encoder_layer_22"),
-        # the ends of the stages with 14 x 14 or so cells, by the networks' definitions
+        # the ends of the stages with about 14 x 14 cells, by the networks' definitions
         ("efficientnet_lite0", "features.11"),
         ("alexnet", "features.11"),
         ("convnext_tiny", "features.5"),
@@ -242,13 +242,13 @@ def test_the_default_layer_of_a_regnet_is_its_third_block():
     assert default_layer(loaded) == "trunk_output.block3"
 
 
-def test_networks_coarser_than_stride_16_get_their_finest_layer():
+def test_networks_with_coarser_layers_use_the_finest():
     net = nn.Sequential(nn.Conv2d(3, 4, 32, 32), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2))
     assert default_layer(wrapped(net, crop=128)) == "0"
 
 
 def test_the_default_layer_is_below_the_classifier():
-    # a fully convolutional network: its classifier's output has a layout too
+    # In a fully convolutional network, the classifier's output has a spatial layout too
     net = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.ReLU(), nn.Conv2d(4, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1))
     assert default_layer(wrapped(net)) == "1"
 
@@ -260,22 +260,22 @@ def test_a_network_without_spatial_layers_has_no_default():
 
 
 @pytest.mark.parametrize("model", ["vgg16", "resnet18", "densenet121", "inception_v3", "vit_b_16", "efficientnet_b0"])
-def test_a_sweep_halves_the_stride_from_layer_to_layer_and_has_the_default(model):
+def test_one_layer_per_resolution_includes_the_default(model):
     loaded = shapes_only(model)
     chosen, found = layer_per_resolution(loaded), listed(loaded)
     strides = [found[name].stride for name in chosen]
     assert default_layer(loaded) in chosen
     for coarse, fine in pairwise(strides):
         assert 1.5 < coarse / fine < 2.6
-    # nothing is coarser or finer by more than a rounding than what was chosen
+    # No layer is much coarser or finer than the chosen ones
     others = [layer.stride for layer in found.values() if layer.stride is not None]
     assert max(others) / strides[0] < 1.5
     assert strides[-1] / min(others) < 1.5
 
 
-def test_a_wrong_layer_gets_the_closest():
+def test_a_wrong_layer_name_suggests_the_closest():
     loaded = shapes_only("vgg16")
     with pytest.raises(LayerError, match=r"'features\.23'"):
         resolve_layer(loaded, "feature.23")
-    with pytest.raises(LayerError, match="start with features"):
+    with pytest.raises(LayerError, match="first modules are features"):
         resolve_layer(loaded, "")

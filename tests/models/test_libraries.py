@@ -1,4 +1,4 @@
-"""Networks of timm and of Hugging Face: what holds for all of them, as test_zoo.py has it for torchvision's."""
+"""Properties of all tested networks of timm and Hugging Face, as in test_zoo.py for torchvision."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_marginal(name: str) -> None:
         assert torch.equal(result.logits, plain)
         assert result.relevance.isfinite().all()
         assert (result.relevance >= 0).all()
-        # on the way to the pixels, class tokens and position embeddings get a large share
+        # towards the pixels, class tokens and position embeddings take a large share
         assert (0.1 if layer else 0.01) < result.mass.item() <= 1 + 1e-4
         assert result.maps.shape == (1, *grid)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_mass_is_one_without_shifts(name: str) -> None:
-    """Where nothing is added to the signal, no unit is active without an input that explains it."""
+    """If no constant is added to the signal, every active unit has an input that explains it."""
     specimen = library_models.small(name, shifts=False).double()
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-6)
     result = specimen.excite(specimen.layer, contrastive=True)
@@ -46,19 +46,19 @@ def test_mass_is_one_without_shifts(name: str) -> None:
     "name",
     ["timm/seresnet18", "timm/ese_vovnet19b_dw", "timm/mobilenetv3_small_100", "timm/vit_tiny_patch16_224", "hf/vit"],
 )
-def test_all_layers_that_are_offered_have_a_map_and_no_gate_is(name: str) -> None:
+def test_all_listed_layers_have_a_map_and_none_is_inside_a_gate(name: str) -> None:
     specimen = library_models.small(name)
     offered = [layer.name for layer in layers(zoo.as_loaded(specimen))]
     results = ebcli.excitation_backprop(specimen.net, specimen.inputs, 0, layer=offered)
     assert all(result.mass.item() > 0.01 for result in results)
     called = {part for layer in offered for part in layer.split(".")}
-    # what squeeze-excitations, queries and keys are made of, by the libraries' own names
+    # modules of squeeze-excitations, queries and keys in these libraries
     assert not {"conv_reduce", "conv_expand", "q_norm", "k_norm", "q_proj", "k_proj"} & called
     assert not any(layer.endswith((".se.fc1", ".se.fc2", ".attn.fc", ".attn.gate")) for layer in offered)
 
 
-def test_what_has_no_rule_is_named() -> None:
-    """Focal modulation multiplies two signals of equal rank, as gated linear units with a SiLU do."""
+def test_operations_without_a_rule_are_named() -> None:
+    """Focal modulation multiplies two signals, as gated linear units with a SiLU do."""
     import transformers
 
     config = transformers.FocalNetConfig(image_size=64, embed_dim=16, depths=[1, 1, 2, 1])
@@ -67,7 +67,7 @@ def test_what_has_no_rule_is_named() -> None:
         ebcli.excitation_backprop(net, torch.rand(1, 3, 64, 64), 0)
 
 
-def test_the_table_has_every_network() -> None:
+def test_the_table_lists_every_network() -> None:
     table = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     lines = [line for line in table.splitlines() if line.startswith("| `")]
     assert sorted(line.split("`")[1] for line in lines) == sorted(

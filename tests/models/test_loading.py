@@ -1,4 +1,4 @@
-"""From a name to a network: torchvision's own loading is the reference."""
+"""Loading networks by name; torchvision's own loading is the reference."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ebcli.models.sources.torchvision import Torchvision, published_state
 
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Path:
-    """The folder torch.hub keeps weights in, empty."""
+    """The empty cache directory of torch.hub."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
     folder = tmp_path / "hub" / "checkpoints"
     folder.mkdir(parents=True)
@@ -38,7 +38,7 @@ def published_file(name: str, weights: str = "DEFAULT") -> str:
 
 
 def calibrated(net: nn.Module, size: int) -> nn.Module:
-    """Give batch normalisation statistics, so that an untrained network's output depends on its input."""
+    """Set batch norm statistics, so that an untrained network's output depends on its input."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
@@ -48,7 +48,7 @@ def calibrated(net: nn.Module, size: int) -> nn.Module:
 
 
 def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
-    """A state dict as torchvision's file has it: DenseNet's is old, with other names and no batch counters."""
+    """A state dict as in torchvision's file: DenseNet's is old, with other names and without batch counters."""
     state = net.state_dict()
     if not name.startswith("densenet"):
         return state
@@ -70,7 +70,7 @@ def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
         ("mobilenet_v3_small", 32, {}),
     ],
 )
-def test_published_weights_give_torchvisions_own_network(hub, name, size, options):
+def test_published_weights_give_the_same_network_as_torchvision(hub, name, size, options):
     torch.manual_seed(0)
     net = torchvision.models.get_model(name, **options)
     if name != "inception_v3":  # its auxiliary classifier takes no small images
@@ -93,7 +93,7 @@ def test_published_weights_give_torchvisions_own_network(hub, name, size, option
     assert not any(module.training for module in loaded.net.modules())
 
 
-def test_each_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path):
+def test_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path):
     state = torchvision.models.mobilenet_v3_large().state_dict()
     for weights, resize in {"IMAGENET1K_V1": 256, "IMAGENET1K_V2": 232}.items():
         file = hub / published_file("mobilenet_v3_large", weights)
@@ -119,7 +119,7 @@ def test_each_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path)
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_a_failed_download_is_one_sentence_with_ways_out(hub, monkeypatch, capsys, error):
+def test_a_failed_download_is_reported_with_alternatives(hub, monkeypatch, capsys, error):
     def urlopen(*args, **kwargs):
         raise error
 
@@ -138,7 +138,7 @@ def test_a_download_with_a_wrong_hash_leaves_nothing_behind(hub, monkeypatch, ca
     body = io.BytesIO(b"something else")
     body.info = lambda: SimpleNamespace(get_all=lambda key: None)  # type: ignore[attr-defined]
     monkeypatch.setattr(torch.hub, "urlopen", lambda *args, **kwargs: body)
-    with pytest.raises(ConfigurationError, match=r"could not be downloaded.*hash"):
+    with pytest.raises(ConfigurationError, match=r"cannot download.*hash"):
         load_model("squeezenet1_1")
     assert list(hub.iterdir()) == []
     assert capsys.readouterr().out == ""
@@ -152,7 +152,7 @@ def test_a_damaged_cached_file_is_named(hub):
     assert str(file) in str(caught.value)
 
 
-def test_an_old_format_is_read_only_with_the_published_hash(hub):
+def test_an_old_format_is_read_only_if_the_hash_matches(hub):
     content = io.BytesIO()
     torch.save({"weight": torch.ones(2), "unsafe": Path("x")}, content)  # weights_only=True refuses a Path
     digits = hashlib.sha256(content.getvalue()).hexdigest()[:8]
@@ -182,7 +182,7 @@ def test_weights_without_class_names_have_none(hub, monkeypatch):
     assert load_model("squeezenet1_1").categories is None
 
 
-def test_untrained_networks_are_all_alike_and_leave_the_random_numbers_alone():
+def test_untrained_networks_are_reproducible_and_keep_the_random_state():
     torch.manual_seed(5)
     expected = torch.randn(3)
     torch.manual_seed(5)
@@ -198,7 +198,7 @@ def test_untrained_networks_are_all_alike_and_leave_the_random_numbers_alone():
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
-def test_networks_with_auxiliary_classifiers_give_plain_logits_without_a_warning(name):
+def test_networks_with_auxiliary_classifiers_return_logits_without_a_warning(name):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         loaded = load_model(name, weights="none")
@@ -206,7 +206,7 @@ def test_networks_with_auxiliary_classifiers_give_plain_logits_without_a_warning
         assert loaded.net(torch.zeros(1, 3, 96, 96)).shape == (1, 1000)
 
 
-def test_an_untrained_vision_transformer_takes_its_preprocessings_crop():
+def test_an_untrained_vision_transformer_has_the_size_of_its_preset():
     with torch.device("meta"):  # shapes only: it has 632 million parameters
         loaded = load_model("vit_h_14", weights="none", device="meta")
         assert loaded.transforms.crop_size == [518]
@@ -214,13 +214,13 @@ def test_an_untrained_vision_transformer_takes_its_preprocessings_crop():
 
 
 @pytest.mark.parametrize(("wrong", "right"), [("vgg61", "'vgg16'"), ("reznet50", "'resnet50'"), ("zzz", "vgg16")])
-def test_a_wrong_model_gets_the_closest(wrong, right):
+def test_a_wrong_model_name_suggests_the_closest(wrong, right):
     with pytest.raises(ConfigurationError, match=right):
         load_model(wrong)
 
 
 @pytest.mark.parametrize("name", ["fcn_resnet50", "fasterrcnn_resnet50_fpn", "r3d_18", "quantized_resnet18"])
-def test_networks_that_are_no_classifiers_are_refused(name):
+def test_networks_that_are_not_image_classifiers_are_refused(name):
     with pytest.raises(ConfigurationError, match="no model"):
         load_model(name, weights="none")
 
@@ -230,15 +230,15 @@ def test_the_case_of_a_model_name_does_not_matter():
 
 
 @pytest.mark.parametrize("weights", ["IMAGENET1K_V7", "no/such/file.pth", ""])
-def test_wrong_weights_get_the_valid_ones(weights):
+def test_wrong_weights_list_the_valid_ones(weights):
     with pytest.raises(ConfigurationError, match="IMAGENET1K_V1, IMAGENET1K_V2, DEFAULT, none"):
         load_model("resnet50", weights=weights)
 
 
 @pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
-def test_a_device_that_is_not_there_is_refused_before_any_work(monkeypatch, device):
+def test_an_unavailable_device_is_refused_early(monkeypatch, device):
     monkeypatch.setattr(Torchvision, "build", lambda *args: pytest.fail("built the network"))
-    with pytest.raises(ConfigurationError, match=f"device {device!r} cannot be used") as caught:
+    with pytest.raises(ConfigurationError, match=f"device {device!r} is not available") as caught:
         load_model("squeezenet1_1", weights="none", device=device)
     assert "\n" not in str(caught.value)
 

@@ -11,7 +11,7 @@ from ebcli.models import model_names
 from ebcli.models.names import _registered, torchvision_names
 
 
-def test_names_are_torchvisions_classifiers_and_the_bundled_network():
+def test_torchvisions_classifiers_and_the_bundled_network_are_listed():
     registered = torchvision.models.list_models(module=torchvision.models)
     assert model_names() == sorted([*registered, "efficientnet_lite0"])
 
@@ -24,14 +24,14 @@ def test_listing_imports_neither_torch_nor_torchvision():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_without_torchvisions_source_the_registry_itself_is_asked(monkeypatch):
+def test_without_torchvisions_source_code_the_registry_is_used(monkeypatch):
     expected = torchvision_names()
     torchvision_names.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert torchvision_names() == expected
 
 
-def test_a_name_given_to_the_decorator_replaces_the_functions(tmp_path):
+def test_a_name_in_the_decorator_replaces_the_function_name(tmp_path):
     source = tmp_path / "nets.py"
     source.write_text(
         "@register_model()\ndef plain(): ...\n"

@@ -1,4 +1,4 @@
-"""docs/own-models.md, and what the README has of it: each command line runs, in a directory with the files it names."""
+"""The commands in docs/own-models.md and the README run, in a directory with the files they name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS += re.findall(r"^eb-saliency --model (?:timm/|hf/|nets\.py:).*$", READM
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the page takes for granted."""
+    """The files that the page assumes."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "photos").mkdir()
     shutil.copy(ROOT / "sample_images/chelsea.jpg", folder / "photos")
@@ -50,7 +50,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_factory_on_the_page_is_the_one_in_the_file() -> None:
+def test_the_page_shows_the_example_file() -> None:
     assert f"```python\n{(ROOT / 'docs/examples/nets.py').read_text(encoding='utf-8')}```\n" in PAGE
 
 
@@ -70,7 +70,7 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         assert re.search(r"(chelsea|img)\.jpg\.\d-class-[a-j]\.png$", pictures[0])
 
 
-def test_the_checkpoint_that_does_not_fit_is_told_as_on_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_message_on_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(folder)
     state = torch.load("finetuned.pth", weights_only=True)
     state["8.b"] = state.pop("8.bias")

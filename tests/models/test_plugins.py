@@ -1,4 +1,4 @@
-"""A package that adds networks and rules, installed by pip, seen from processes of their own."""
+"""A plug-in package with networks and rules, installed by pip and used in separate processes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the example package in it."""
+    """A directory with the example package installed."""
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     subprocess.run([*command, "--target", str(target), str(Path(__file__).parent / "plugin")], check=True, timeout=120)
@@ -33,7 +33,7 @@ def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_its_networks_are_listed_and_a_broken_one_is_named(installed: Path) -> None:
+def test_its_networks_are_listed_and_broken_plugins_are_named(installed: Path) -> None:
     result = run(installed, "-m", "ebcli", "--list-models")
     assert result.returncode == 0
     assert {"acme/tiny", "acme/large", "vgg16"} <= set(result.stdout.splitlines())
@@ -46,10 +46,10 @@ def test_help_does_not_import_it(installed: Path) -> None:
     result = run(installed, "-X", "importtime", "-m", "ebcli", "--help")
     assert result.returncode == 0
     assert "acme_nets" not in result.stderr
-    assert "ebcli.cli.saliency" in result.stderr  # where imports are told
+    assert "ebcli.cli.saliency" in result.stderr  # the import times
 
 
-def test_its_network_runs_by_its_rule_to_a_map(installed: Path, tmp_path: Path) -> None:
+def test_its_network_is_explained_with_its_rule(installed: Path, tmp_path: Path) -> None:
     result = run(
         installed,
         *("-m", "ebcli", str(ROOT / "sample_images/chelsea.jpg"), "-o", str(tmp_path)),
@@ -59,7 +59,7 @@ def test_its_network_runs_by_its_rule_to_a_map(installed: Path, tmp_path: Path) 
     (picture,) = result.stdout.splitlines()
     assert picture.endswith("chelsea.jpg.1-rocket.png")
     assert Path(picture).is_file()
-    (warning,) = result.stderr.splitlines()  # the broken one; and that is all
+    (warning,) = result.stderr.splitlines()  # only the broken plug-in
     assert "broken" in warning
 
 
@@ -67,11 +67,11 @@ def test_its_network_runs_by_its_rule_to_a_map(installed: Path, tmp_path: Path) 
     ("name", "said"),
     [
         ("acme/huge", "Acme has no network 'huge'"),
-        ("broken/x", "'broken/x' cannot be imported"),
-        ("akme/tiny", "'akme' is no source of models: did you mean 'acme'"),
+        ("broken/x", "the plug-in for 'broken/x' cannot be imported"),
+        ("akme/tiny", "'akme' is not a model source, did you mean 'acme'"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_one_sentence(installed: Path, name: str, said: str) -> None:
+def test_wrong_names_are_reported_in_one_sentence(installed: Path, name: str, said: str) -> None:
     result = run(installed, "-m", "ebcli", "--list-layers", "--model", name)
     assert result.returncode == 2
     (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error"))

@@ -1,4 +1,4 @@
-"""Settings that replace a preset's own; torchvision's preset itself is the reference."""
+"""Settings that replace those of a preset; torchvision's preset is the reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models import Preprocessing, load_model
 
 
-def test_what_is_given_replaces_what_the_preset_has() -> None:
+def test_settings_replace_those_of_the_preset() -> None:
     preset = ImageClassification(crop_size=224, resize_size=256)
     photo = torch.rand(3, 90, 120)
     changed = Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.5, 0.125)).applied_to(preset)
@@ -21,7 +21,7 @@ def test_what_is_given_replaces_what_the_preset_has() -> None:
     torch.testing.assert_close(Preprocessing().applied_to(preset)(photo), untouched(photo), rtol=0, atol=0)
 
 
-def test_equal_settings_are_equal_however_they_are_given() -> None:
+def test_one_number_equals_three() -> None:
     assert Preprocessing(mean=0.5) == Preprocessing(mean=[0.5]) == Preprocessing(mean=(0.5, 0.5, 0.5))
 
 
@@ -41,12 +41,12 @@ def test_values_out_of_range_are_refused(settings: dict[str, object], said: str)
         Preprocessing(**settings)  # type: ignore[arg-type]
 
 
-def test_a_crop_beyond_the_resized_image_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="300 pixels is larger than what images are resized to, 256"):
+def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="300 pixels is larger than the resized image of 256"):
         Preprocessing(crop=300).applied_to(ImageClassification(crop_size=224))
 
 
-def test_a_crop_that_the_network_does_not_take_is_one_sentence() -> None:
-    with pytest.raises(ConfigurationError, match="vit_b_32 takes no input of 100 x 100 pixels") as caught:
+def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -> None:
+    with pytest.raises(ConfigurationError, match="vit_b_32 does not accept images of 100 x 100 pixels") as caught:
         load_model("vit_b_32", "none", preprocessing=Preprocessing(crop=100))
     assert "\n" not in str(caught.value)

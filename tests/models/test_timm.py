@@ -1,4 +1,4 @@
-"""timm's networks by their names; timm itself is the reference."""
+"""Networks of timm; timm is the reference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHOTO = Path(__file__).parents[2] / "sample_images/chelsea.jpg"
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenetv4_conv_small", "convnext_atto", "test_vit"])
-def test_preprocessing_is_timms_own(name: str) -> None:
+def test_preprocessing_matches_timm(name: str) -> None:
     loaded = load_model(f"timm/{name}", "none")
     config = resolve_data_config(model=timm.create_model(name))
     photo = Image.open(PHOTO).convert("RGB")
@@ -27,13 +27,13 @@ def test_preprocessing_is_timms_own(name: str) -> None:
     torch.testing.assert_close(loaded.transforms(photo), expected, rtol=0, atol=1e-6)
 
 
-def test_untrained_networks_are_all_alike_and_know_imagenets_names() -> None:
+def test_untrained_networks_are_reproducible_and_have_imagenet_names() -> None:
     first, second = load_model("timm/resnet18", "none"), load_model("timm/resnet18.tv_in1k", "none")
     assert (first.name, second.name, first.weights) == ("timm/resnet18", "timm/resnet18.tv_in1k", "none")
     for one, other in zip(first.net.parameters(), second.net.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert first.categories == tuple(ResNet18_Weights.DEFAULT.meta["categories"])
-    assert first.transforms.resize_size != second.transforms.resize_size  # these weights have others
+    assert first.transforms.resize_size != second.transforms.resize_size
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -43,7 +43,7 @@ def test_a_checkpoint_sets_the_number_of_classes(tmp_path: Path, suffix: str) ->
     trained, path = timm.create_model("resnet18", num_classes=7).eval(), tmp_path / f"seven{suffix}"
     state = {f"module.{key}": value for key, value in trained.state_dict().items()}
     save_file(state, path) if suffix == ".safetensors" else torch.save({"state_dict": state, "epoch": 3}, path)
-    loaded = load_model("timm/resnet18", path, classes=list("abcdefg"))
+    loaded = load_model("timm/resnet18", path, class_names=list("abcdefg"))
     images = torch.rand(1, 3, 64, 64)
     torch.testing.assert_close(loaded.net(images), trained(images), rtol=0, atol=0)
     assert loaded.categories == tuple("abcdefg")
@@ -51,7 +51,7 @@ def test_a_checkpoint_sets_the_number_of_classes(tmp_path: Path, suffix: str) ->
     assert load_model("timm/resnet18", path).categories is None
 
 
-def test_published_weights_are_fetched_by_timm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_published_weights_are_downloaded_by_timm(monkeypatch: pytest.MonkeyPatch) -> None:
     made, create = [], timm.create_model
 
     def create_model(name: str, pretrained: bool = False, **options: object) -> torch.nn.Module:
@@ -64,12 +64,14 @@ def test_published_weights_are_fetched_by_timm(monkeypatch: pytest.MonkeyPatch) 
     assert made == [("resnet18.a1_in1k", True), ("resnet18.tv_in1k", True)]
 
 
-def test_without_a_network_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failed_download_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def create_model(*_args: object, **_options: object) -> None:
         raise OSError("no route to host\nat all")
 
     monkeypatch.setattr(timm, "create_model", create_model)
-    with pytest.raises(ConfigurationError, match=r"a1_in1k of timm/resnet18 could not be had \(no route to host\)"):
+    with pytest.raises(
+        ConfigurationError, match=r"cannot load the weights a1_in1k of timm/resnet18 \(no route to host\)"
+    ):
         load_model("timm/resnet18")
 
 
@@ -77,19 +79,19 @@ def test_without_a_network_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch
     ("name", "weights", "said"),
     [
         ("timm/resnet81", "none", "did you mean 'resnet18'"),
-        ("timm/resnet18.nonsense", "none", "no weights 'nonsense': its weights are a1_in1k"),
+        ("timm/resnet18.nonsense", "none", "no weights 'nonsense': choose a1_in1k"),
         ("timm/resnet18", "tv_in2k", "neither a file nor weights of timm/resnet18.*tv_in1k"),
-        ("timm/vit_small_patch14_reg4_dinov2", "DEFAULT", "comes without a classifier"),
+        ("timm/vit_small_patch14_reg4_dinov2", "DEFAULT", "has no classifier"),
         ("timm/vit_base_patch16_sapiens2", "none", "1024 x 768 pixels"),
     ],
 )
-def test_what_does_not_exist_is_one_sentence(name: str, weights: str, said: str) -> None:
+def test_wrong_names_are_reported_in_one_sentence(name: str, weights: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught, torch.device("meta"):
         load_model(name, weights, "meta")
     assert "\n" not in str(caught.value)
 
 
-def test_without_timm_the_user_learns_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_timm_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(ConfigurationError, match="pip install timm"):
         load_model("timm/resnet18", "none")

@@ -1,4 +1,4 @@
-"""Every network of torchvision: what holds for all of them, and which networks lose probability and why.
+"""Properties of all networks of torchvision, and which of them lose probability and why.
 
 The heaviest are marked slow: ``pytest -m slow tests/models/test_zoo.py``.
 """
@@ -14,7 +14,7 @@ from torchvision.ops.misc import SqueezeExcitation
 
 from ebcli.models import default_layer, layers
 
-# Those that take more than a few seconds; of each family there are others that do not
+# Networks that take more than a few seconds; each family also has faster ones
 SLOW = {
     *("convnext_base", "convnext_large", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7", "densenet161"),
     *("efficientnet_v2_m", "efficientnet_v2_l", "maxvit_t", "regnet_x_16gf", "regnet_x_32gf", "regnet_y_16gf"),
@@ -24,7 +24,7 @@ SLOW = {
     *("fcn_resnet101", "deeplabv3_resnet101", "vgg16_bn", "wide_resnet50_2", "densenet201", "convnext_small"),
 }
 
-# Grids of the small inputs at the layer looked at, where they are not of stride 16, which the default layer aims at
+# Grids of maps for small inputs if the layer is not of stride 16, as default layers are
 GRIDS = {
     "alexnet": (3, 3),
     "squeezenet1_0": (3, 3),
@@ -40,11 +40,10 @@ GRIDS = {
     "lraspp_mobilenet_v3_large": (8, 8),
 }
 
-# Each of their units has so many inputs that some explain its response, whatever the biases. The others lose
-# probability: at depthwise convolutions, whose units have few inputs, at times none that speaks for the response
-# (MobileNet and what is made of its blocks, ShuffleNet; ResNeXt, whose groups are narrow; ConvNeXt where the image is
-# smaller than the kernel); at the class token, a parameter that attention reads (ViT, MViT); at tokens that pad a
-# small image to whole windows (Swin).
+# In these networks, units have enough inputs for some to explain the response, whatever the biases. The others lose
+# probability: at depthwise and narrow grouped convolutions, whose units have few inputs (MobileNet and networks built
+# from its blocks, ShuffleNet, ResNeXt; ConvNeXt if the image is smaller than the kernel); at the class token, which is
+# a parameter (ViT, MViT); at tokens that pad a small image to whole windows (Swin).
 WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resnet", "squeezenet", "vgg", "wide_resnet")
 WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
 
@@ -71,7 +70,7 @@ every_network = each([*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION])
 
 
 def state_of(net):
-    """All that a pass through a network could leave behind in it."""
+    """Everything that a pass could change in a network."""
     tensors = [*net.parameters(), *net.buffers()]
     return (
         [(tensor.requires_grad, tensor.grad, tensor._version, tensor.data_ptr()) for tensor in tensors],
@@ -85,7 +84,7 @@ def state_of(net):
 def test_marginal(name):
     specimen = zoo.small(name)
     plain = specimen.forward()
-    specimen.net.train()  # as a user may have left it: the pass itself is one in evaluation mode
+    specimen.net.train()  # the pass itself uses evaluation mode
     before = state_of(specimen.net)
     extent = tuple(specimen.inputs.shape[2:])
     grid = GRIDS.get(name, tuple(side // 16 for side in extent))
@@ -98,7 +97,7 @@ def test_marginal(name):
         if name.startswith(WHOLE):
             assert result.mass.item() == pytest.approx(1, abs=1e-4)
         assert result.maps.shape == (1, *shape)
-        # what a class token keeps is no part of the map
+        # the class token's share is not part of the map
         assert result.maps.sum().item() <= result.mass.item() + 1e-4
     assert result.maps.sum().item() == pytest.approx(result.mass.item(), rel=1e-4)
     assert state_of(specimen.net) == before
@@ -106,10 +105,10 @@ def test_marginal(name):
 
 @every_network
 def test_mass_is_one_without_shifts(name):
-    """Where nothing is added to the signal, no unit is active without an input that explains it."""
+    """If no constant is added to the signal, every active unit has an input that explains it."""
     specimen = zoo.small(name, shifts=False)
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
-    # class and dual both arrive whole, so their difference sums to 0; float32 cannot tell where they nearly cancel
+    # Class and dual both keep all probability, so their difference sums to 0; float32 is too coarse for this
     result = specimen.double().excite(specimen.layer, contrastive=True)
     positive = result.relevance.clamp(min=0).sum().item()
     assert result.mass.item() == pytest.approx(1, abs=1e-9)
@@ -118,14 +117,14 @@ def test_mass_is_one_without_shifts(name):
 
 
 @pytest.mark.parametrize("name", ["convnext_tiny", "swin_t"])
-def test_mass_is_one_where_the_image_fills_kernels_and_windows(name):
+def test_mass_is_one_if_the_image_fills_kernels_and_windows(name):
     specimen = zoo.full(name)
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
 
 
-def test_what_a_vision_transformer_loses_its_class_token_has():
+def test_vision_transformers_lose_probability_to_the_class_token():
     specimen = zoo.small("vit_b_32")
-    assert specimen.excite(specimen.layer).mass.item() == pytest.approx(1, abs=1e-4)  # the token itself is in there
+    assert specimen.excite(specimen.layer).mass.item() == pytest.approx(1, abs=1e-4)  # includes the token
     assert specimen.excite("encoder.layers.encoder_layer_0").mass.item() == pytest.approx(1, abs=1e-4)
     at_tokens = specimen.excite("encoder.dropout").relevance  # (1, 1 + 16, 768), the class token first
     assert at_tokens.sum().item() == pytest.approx(1, abs=1e-4)
@@ -137,7 +136,7 @@ def test_what_a_vision_transformer_loses_its_class_token_has():
     "name", [*FAMILIES["quick"], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES["slow"])]
 )
 def test_every_listed_layer(name):
-    """All have a map; what is inside a squeeze-excitation only makes a gate, so it has none to show."""
+    """Every listed layer has a map, and none is inside a squeeze-excitation."""
     specimen = zoo.small(name)
     loaded = zoo.as_loaded(specimen)
     gates = tuple(f"{path}." for path, module in specimen.net.named_modules() if isinstance(module, SqueezeExcitation))

@@ -1,7 +1,7 @@
-"""Where networks come from: each source is a class in a file of this folder, or in another package.
+"""Model sources: each one is a class in a module of this package, or in a plug-in.
 
-A network's name begins with its source's prefix, ``timm/resnet18``; torchvision's have none, and a factory has a colon.
-Naming sources imports no torch.
+A model name starts with the prefix of its source, as in ``timm/resnet18``; torchvision has none, and factories contain
+a colon. Importing this package does not import torch.
 """
 
 from __future__ import annotations
@@ -29,33 +29,33 @@ _MODULE = re.compile(r"[\w.]+:\w+")
 
 
 def source_of(name: str) -> tuple[str, ModelSource]:
-    """A network by its name, to be built; and its name as its source spells it.
+    """Find the source of a model; return the name in the source's spelling, and the source.
 
     Raises:
-        ConfigurationError: there is no such network, or its source cannot be imported.
+        ConfigurationError: there is no such model, or its source cannot be imported.
     """
     prefix, slash, rest = name.partition("/")
     known = {**{point.name: point for point in plugins(MODELS)}, **_BUILT_IN}
     if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
         point, rest = _FACTORY, name
     elif name.endswith(".py"):
-        raise ConfigurationError(f"{name} is a file: name the function in it as well, as in {name}:FUNCTION")
+        raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
     elif not slash:
         point, rest = _TORCHVISION, name
     elif prefix in known:
         point = known[prefix]
     else:
-        hint = closest(prefix, known) or f"there are {', '.join(f'{one}/NAME' for one in sorted(known))}"
-        raise ConfigurationError(f"there is no model {name!r}, for {prefix!r} is no source of models: {hint}")
-    made_by = load_plugin(point)
-    if made_by is None:
-        raise ConfigurationError(f"the source of {name!r} cannot be imported: repair or uninstall that package")
-    source: ModelSource = made_by(rest)
+        hint = closest(prefix, known) or f"choose {', '.join(f'{one}/NAME' for one in sorted(known))}"
+        raise ConfigurationError(f"there is no model {name!r}: {prefix!r} is not a model source, {hint}")
+    source_class = load_plugin(point)
+    if source_class is None:
+        raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
+    source: ModelSource = source_class(rest)
     return name.removesuffix(rest) + source.name, source
 
 
 def plugin_names() -> list[str]:
-    """The names of plug-ins' networks, as far as they tell them, sorted; what cannot be imported is left out."""
+    """Names of the models that plug-ins list, sorted; plug-ins that cannot be imported are skipped."""
     found = []
     for point in plugins(MODELS):
         if point.name not in _BUILT_IN:

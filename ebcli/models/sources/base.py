@@ -1,4 +1,4 @@
-"""What a source of networks is."""
+"""The interface of model sources."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
+from ebcli.models.names import DEFAULT
 from ebcli.models.preprocessing import Preprocessing
-
-DEFAULT = "DEFAULT"
 
 
 class ModelSource(ABC):
-    """One network of a source, before it is built. A subclass is a source: it knows how its networks are made.
+    """A network before it is built; each subclass builds the networks of one source, such as timm.
 
-    Only ``build`` must be written. What the methods are called with as ``weights`` is ``"none"``, the path of a
-    checkpoint, or a name that ``published`` returned.
+    Subclasses must define ``build`` only. The argument ``weights`` of the methods is ``"none"``, the path of a
+    checkpoint, or a name returned by ``published``.
 
     Args:
-        name: what follows the source's prefix: ``tiny`` in ``acme/tiny``.
+        name: the part after the source's prefix: ``tiny`` in ``acme/tiny``.
 
     Raises:
-        ConfigurationError: there is no such network.
+        ConfigurationError: the source has no such network.
 
     Examples:
         >>> import ebcli
@@ -46,43 +45,43 @@ class ModelSource(ABC):
 
     @classmethod
     def names(cls) -> Iterable[str]:
-        """The networks there are, for ``--list-models``; none where they are too many, or not known."""
+        """Names of the source's networks for ``--list-models``; empty if unknown or too many."""
         return ()
 
     @abstractmethod
     def build(self, num_classes: int | None = None) -> nn.Module:
-        """The network without a checkpoint: images (B, 3, H, W) to logits (B, num_classes).
+        """Build the network without loading weights: images (B, 3, H, W) to logits (B, num_classes).
 
-        The random numbers are the same in each call.
+        It is called with the same random seed each time.
 
         Args:
-            num_classes: how many classes it is to tell apart; None for as many as it does by itself.
+            num_classes: number of classes; None for the network's default.
 
         Raises:
-            ConfigurationError: it cannot be built for so many.
+            ConfigurationError: the network cannot be built for that number of classes.
         """
 
     def weights(self) -> Sequence[str]:
-        """The names of published weights, the default first."""
+        """Names of the published weights, the default first."""
         return [DEFAULT]
 
     def published(self, weights: str) -> str | None:
-        """The full name of published weights; None if there are none of that name."""
+        """Full name of published weights; None if there are none of that name."""
         return weights if weights in self.weights() else None
 
     def pretrained(self, weights: str) -> nn.Module:
-        """The network with published weights; by itself, what ``build`` gives."""
+        """Build the network with published weights; by default, the same as ``build()``."""
         return self.build()
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
-        """The network with the weights of a state dict, and as many classes as that is for.
+        """Build the network for a state dict's number of classes and load the state dict.
 
         Args:
-            state: names to tensors.
-            title: what to call it in messages.
+            state: tensors by name.
+            title: what to call the state dict in messages.
 
         Raises:
-            ConfigurationError: it does not fit.
+            ConfigurationError: the state dict does not match the network.
         """
         net = self.build()
         count = classes_in(state, net)
@@ -92,56 +91,52 @@ class ModelSource(ABC):
         return net
 
     def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
-        """The preprocessing; by itself, torchvision's usual one with what ``net.preprocessing`` says otherwise."""
+        """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists."""
         usual = ImageClassification(crop_size=224)
         own = getattr(net, "preprocessing", None)
         return own.applied_to(usual) if isinstance(own, Preprocessing) else usual
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
-        """The class names in the order of the logits; by itself, ``net.categories`` if there is such a thing."""
+        """Class names in the order of the logits; by default, ``net.categories`` if it exists."""
         own = getattr(net, "categories", None)
         is_list = isinstance(own, (list, tuple)) and all(isinstance(name, str) for name in own)
         return own if is_list else None
 
-    def num_classes(self, net: nn.Module) -> int | None:
-        """How many classes the network tells apart; None if only a forward pass can tell."""
-        return None
-
     def files(self, weights: str) -> Sequence[Path]:
-        """The files that the network is made of, a checkpoint aside: maps depend on their content."""
+        """Files other than the checkpoint whose content defines the network."""
         return ()
 
 
 @contextlib.contextmanager
 def fetching(what: str, advice: str) -> Iterator[None]:
-    """One sentence for whatever a library raises that gets a network from somewhere.
+    """Turn any error of a library that downloads or reads a network into a one-sentence ConfigurationError.
 
     Args:
-        what: what is fetched.
-        advice: what else can be done.
+        what: what is being loaded.
+        advice: what the user can do instead.
 
     Raises:
-        ConfigurationError: it could not be had.
+        ConfigurationError: the block raised an exception.
     """
-    log = logging.getLogger("huggingface_hub")  # tells of each of its attempts
+    log = logging.getLogger("huggingface_hub")  # logs each attempt
     level = log.level
     log.setLevel(logging.ERROR)
     try:
         yield
     except ConfigurationError:
         raise
-    except Exception as error:  # files, sockets, HTTP, formats: each release has its own
-        raise ConfigurationError(f"{what} could not be had ({first_line(error)}): {advice}") from error
+    except Exception as error:  # files, sockets, HTTP, formats: every release raises different types
+        raise ConfigurationError(f"cannot load {what} ({first_line(error)}): {advice}") from error
     finally:
         log.setLevel(level)
 
 
 def square(height: int, width: int, name: str) -> int:
-    """The side of a network's square input.
+    """Side of a network's square input.
 
     Raises:
-        ConfigurationError: the input is oblong.
+        ConfigurationError: the input is not square.
     """
     if height != width:
-        raise ConfigurationError(f"{name} takes images of {height} x {width} pixels, but only squares are cut out here")
+        raise ConfigurationError(f"{name} expects images of {height} x {width} pixels, but only squares are supported")
     return height

@@ -1,6 +1,6 @@
-"""Networks of the user's own: ``path/to/file.py:factory`` and ``package.module:factory``.
+"""User-defined networks: ``path/to/file.py:factory`` and ``package.module:factory``.
 
-The file or module is executed, as ``python file.py`` would.
+The file or module runs as Python code.
 """
 
 from __future__ import annotations
@@ -23,37 +23,36 @@ from ebcli.models.sources.base import ModelSource
 
 
 class Factory(ModelSource):
-    """A function or class that gives a network, which may tell more in ``preprocessing`` and ``categories``.
+    """A function or class that returns a network, optionally with attributes ``preprocessing`` and ``categories``.
 
-    It is called with ``num_classes`` where a checkpoint needs that and the factory has such a parameter, else without
-    arguments.
+    It is called with ``num_classes`` if a checkpoint requires that, otherwise without arguments.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        place, _, function = name.rpartition(":")
-        self._path = Path(place) if place.endswith(".py") else None
+        path, _, function = name.rpartition(":")
+        self._path = Path(path) if path.endswith(".py") else None
         if self._path is not None and not self._path.is_file():
-            raise ConfigurationError(f"there is no file {place}")
-        with self._explained("cannot be executed" if self._path else "cannot be imported"):
-            module = importlib.import_module(place) if self._path is None else _executed(self._path)
-        made_by = getattr(module, function, None)
-        if not callable(made_by):
+            raise ConfigurationError(f"there is no file {path}")
+        with self._user_code("could not be executed" if self._path else "could not be imported"):
+            module = importlib.import_module(path) if self._path is None else _executed(self._path)
+        factory = getattr(module, function, None)
+        if not callable(factory):
             known = [other for other, value in vars(module).items() if callable(value) and not other.startswith("_")]
-            hint = closest(function, known) or "name a function or class that returns the network"
-            raise ConfigurationError(f"{place} has no factory {function!r}: {hint}")
-        self._make, self._file = made_by, getattr(module, "__file__", None)
+            hint = closest(function, known) or "name a function or class that returns a network"
+            raise ConfigurationError(f"{path} has no factory {function!r}: {hint}")
+        self._make, self._file = factory, getattr(module, "__file__", None)
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         options: dict[str, Any] = {}
         if num_classes is not None:
             if "num_classes" not in inspect.signature(self._make).parameters:
                 raise ConfigurationError(
-                    f"{self.name} has no parameter num_classes, so it cannot be made for {num_classes} classes: "
-                    "give it one, or a checkpoint of the classes it has"
+                    f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: "
+                    "add the parameter, or pass a checkpoint with the same number of classes"
                 )
             options["num_classes"] = num_classes
-        with self._explained("failed"):
+        with self._user_code("failed"):
             net = self._make(**options)
         if not isinstance(net, nn.Module):
             raise ConfigurationError(
@@ -65,8 +64,8 @@ class Factory(ModelSource):
         return [Path(self._file)] if self._file else []
 
     @contextlib.contextmanager
-    def _explained(self, what: str) -> Iterator[None]:
-        """The user's code at work: it may import what lies beside it, and raise anything."""
+    def _user_code(self, what: str) -> Iterator[None]:
+        """Run user code: it may import modules next to its file, and any exception becomes a ConfigurationError."""
         before = sys.path.copy()
         if self._path is not None:
             sys.path.insert(0, str(self._path.resolve().parent))
@@ -74,19 +73,19 @@ class Factory(ModelSource):
             yield
         except Exception as error:
             raise ConfigurationError(
-                f"{self.name} {what} ({type(error).__name__}: {first_line(error)}; --debug shows where)"
+                f"{self.name} {what} ({type(error).__name__}: {first_line(error)}; --debug shows the traceback)"
             ) from error
         finally:
             sys.path[:] = before
 
 
 def _executed(path: Path) -> ModuleType:
-    """The module in a file; under a name that shadows no other."""
+    """Import a file as a module, under a name that shadows no other."""
     name = f"_factory_of_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # for the suffix is .py
+    assert spec is not None and spec.loader is not None  # the suffix is .py
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look for it there
+    sys.modules[name] = module  # dataclasses and pickle look it up
     try:
         spec.loader.exec_module(module)
     except BaseException:

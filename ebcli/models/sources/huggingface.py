@@ -1,6 +1,6 @@
-"""Image classifiers of Hugging Face: ``hf/microsoft/resnet-50`` of the hub, ``hf/my_model`` of a local directory.
+"""Image classifiers of Hugging Face: ``hf/microsoft/resnet-50`` on the hub, ``hf/my_model`` in a local directory.
 
-Nothing that comes with a model is executed: weights are read as safetensors only, and code is not fetched at all.
+No code of a model is executed: weights are read from safetensors only, and remote code is never downloaded.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
-from ebcli.models.checkpoint import classes_in, refuse_misfits, without_prefixes
+from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
+from ebcli.models.names import DEFAULT
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.sources.base import DEFAULT, ModelSource, fetching, square
+from ebcli.models.sources.base import ModelSource, fetching, square
 
 _ADVICE = (
-    "give a model of the hub as in microsoft/resnet-50, with a network or after it was fetched once, "
-    "or a directory that save_pretrained() has written"
+    "give the name of a model on the hub, such as microsoft/resnet-50, or a directory written by save_pretrained(); "
+    "offline, only models in the local cache can be loaded"
 )
 _RAMP = 1000  # pixels
-# what Pillow's numbers for its filters are called in torchvision
+# Pillow's filters by number, in torchvision's names
 _FILTERS = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}
 
 
 class HuggingFace(ModelSource):
-    """A model by its name on the hub, or by its directory."""
+    """A model on the hub, or in a local directory."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -43,9 +44,9 @@ class HuggingFace(ModelSource):
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
         if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
             raise ConfigurationError(
-                f"hf/{name} is a {self._config.model_type}, of which transformers has no classifier of images"
+                f"hf/{name} is of type {self._config.model_type}, for which transformers has no image classifier"
             )
-        # where it does not say which of several heads it has, it gets the first
+        # transformers needs a list to choose among several heads, and takes the first if it is empty
         self._config.architectures = self._config.architectures or []
 
     def build(self, num_classes: int | None = None) -> nn.Module:
@@ -76,9 +77,9 @@ class HuggingFace(ModelSource):
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count
-        with self._silent():  # names change from release to release, which transformers knows to undo
-            made_by: Any = type(net)
-            net, found = made_by.from_pretrained(
+        with self._silent():  # transformers also converts names of earlier releases
+            model_class: Any = type(net)
+            net, found = model_class.from_pretrained(
                 None,
                 config=config,
                 state_dict=state,
@@ -104,16 +105,13 @@ class HuggingFace(ModelSource):
         names = [name for _, name in sorted(net.config.id2label.items())]
         return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
-    def num_classes(self, net: Any) -> int | None:
-        return net.config.num_labels
-
     def files(self, weights: str) -> Sequence[Path]:
         patterns = ["*.json", *(["*.safetensors"] if weights == DEFAULT else [])]
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:
-        """Without the reports and progress bars of transformers."""
+        """Silence the logging and progress bars of transformers."""
         log = self._library.utils.logging
         level, shown = log.get_verbosity(), log.is_progress_bar_enabled()
         log.set_verbosity_error()
@@ -127,7 +125,7 @@ class HuggingFace(ModelSource):
 
 
 def _plain(net: nn.Module) -> nn.Module:
-    """The model, which from now on returns logits alone; its modules keep their names."""
+    """Make a model return its logits only; its modules keep their names."""
     net.register_forward_hook(_logits_of)
     return net
 
@@ -137,26 +135,26 @@ def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
 
 
 def _complete(net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
-    """The model, if all of it was filled."""
-    misshapen = [f"{key} is {tuple(one)} in place of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
-    refuse_misfits(title, misshapen, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]))
+    """The model, if every tensor was loaded."""
+    misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
+    check_match(title, misshapen, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]))
     return _plain(net)
 
 
 def _preset_of(processor: Any, name: str) -> ImageClassification:
-    """The preset that does what an image processor does, told from what it makes of three squares.
+    """The preset equivalent to an image processor, measured on three squares.
 
-    What is black and what is white afterwards tell mean and standard deviation, whatever steps they come of; the
-    slope of a ramp from black to white tells how far a square was resized before its centre was cut out.
+    The values of black and white pixels give mean and standard deviation; the slope of a ramp from black to white
+    gives the size to which a square is resized before the center crop.
     """
     if getattr(processor, "do_flip_channel_order", False):
-        raise ConfigurationError(f"{name} wants blue, green and red in this order, which no preprocessing here gives")
+        raise ConfigurationError(f"{name} expects channels in the order blue, green, red, which is not supported")
     ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP)
     squares = [torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp.contiguous()]
     made = processor(images=squares, return_tensors="pt")["pixel_values"]  # (3, 3, H, W)
     height, width = made.shape[2:]
     crop = square(height, width, name)
-    black, white, graded = made.double()[:, :, crop // 2]  # (3, W) each, of which the quarters are far from padding
+    black, white, graded = made.double()[:, :, crop // 2]  # (3, W) each; the quarters are clear of padding
     low, high = crop // 4, crop - 1 - crop // 4
     scale = white[:, low] - black[:, low]
     slope = ((graded[:, high] - graded[:, low]) / (high - low) / scale).mean().item()
@@ -170,5 +168,5 @@ def _preset_of(processor: Any, name: str) -> ImageClassification:
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:
-    """Numbers as they were before they went through float32."""
+    """Numbers without the rounding errors of float32."""
     return tuple(round(value, 6) for value in values.tolist())

@@ -1,10 +1,9 @@
-"""The networks of timm, PyTorch Image Models: ``timm/resnet18``, ``timm/resnet18.tv_in1k``."""
+"""Networks of timm (PyTorch Image Models): ``timm/resnet18``, ``timm/resnet18.tv_in1k``."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from torch import nn
 from torchvision.transforms import InterpolationMode
@@ -12,14 +11,15 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
-from ebcli.models.sources.base import DEFAULT, ModelSource, fetching, square
+from ebcli.models.names import DEFAULT
+from ebcli.models.sources.base import ModelSource, fetching, square
 from ebcli.models.sources.torchvision import IMAGENET
 
 
 class Timm(ModelSource):
-    """A network by its name in ``timm.list_models()``, with or without the tag of its weights.
+    """A network of ``timm.list_models()``, with or without the tag of its weights.
 
-    They are not listed here: there are more than a thousand.
+    The networks are not listed: there are more than a thousand.
     """
 
     def __init__(self, name: str) -> None:
@@ -27,7 +27,7 @@ class Timm(ModelSource):
         self._timm = import_optional("timm")
         self._architecture, _, self._tag = name.partition(".")
         if not self._timm.is_model(self._architecture):
-            hint = closest(self._architecture, self._timm.list_models()) or "timm.list_models() in Python lists all"
+            hint = closest(self._architecture, self._timm.list_models()) or "timm.list_models() lists them in Python"
             raise ConfigurationError(f"timm has no model {self._architecture!r}: {hint}")
         if self._tag and self._tag not in self.weights():
             raise ConfigurationError(f"timm's {self._architecture} has no weights {self._tag!r}: {self._advice()}")
@@ -45,13 +45,13 @@ class Timm(ModelSource):
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if num_classes is None and self._is_headless():
-            num_classes = len(IMAGENET)  # for a checkpoint's to be compared with
+            num_classes = len(IMAGENET)  # a classifier to compare the checkpoint's with
         return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
 
     def pretrained(self, weights: str) -> nn.Module:
         if self._is_headless():
             raise ConfigurationError(
-                f"timm/{self.name} comes without a classifier: pass --weights FILE of one that was trained with it"
+                f"timm/{self.name} has no classifier: pass a fine-tuned checkpoint with --weights FILE"
             )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
         with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):
@@ -74,12 +74,9 @@ class Timm(ModelSource):
         if subset is None:
             return None
         if subset == "imagenet-1k":
-            return IMAGENET  # shorter than timm's, and the same for all sources
+            return IMAGENET  # shorter than timm's, and the same for every source
         descriptions: Sequence[str] = self._timm.data.ImageNetInfo(subset).label_descriptions()
         return descriptions
-
-    def num_classes(self, net: Any) -> int | None:
-        return net.num_classes
 
     def _is_headless(self) -> bool:
         config = self._timm.get_pretrained_cfg(self.name)
@@ -87,5 +84,5 @@ class Timm(ModelSource):
 
     def _advice(self) -> str:
         tags = self.weights()[1:]
-        there_are = f"its weights are {', '.join(tags)}; " if tags else ""
-        return f"{there_are}or pass --weights FILE, or --weights none for an untrained network"
+        published = f"choose {', '.join(tags)}, or " if tags else ""
+        return f"{published}pass --weights FILE, or --weights none for an untrained network"

@@ -1,4 +1,4 @@
-"""Torchvision's classifiers, and the bundled network, which is one more of them."""
+"""Torchvision's classifiers, and the bundled network, which is registered with torchvision."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from torchvision.transforms._presets import ImageClassification
 
 import ebcli.models.efficientnet_lite  # noqa: F401, registers the bundled network with torchvision
 from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import UNREADABLE, classes_in, first_line, load_checkpoint
+from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint
 from ebcli.models.names import BUNDLED, torchvision_names
 from ebcli.models.sources.base import ModelSource
 
@@ -29,16 +29,16 @@ IMAGENET: Sequence[str] = ResNet50_Weights.IMAGENET1K_V1.meta["categories"]
 
 
 class Torchvision(ModelSource):
-    """A network by its name in ``torchvision.models``. GoogLeNet and Inception v3 rescale their input themselves.
+    """A classifier of ``torchvision.models``.
 
-    A checkpoint gets the preprocessing of torchvision's default weights, or of those weights whose file name it bears.
+    A checkpoint gets the preprocessing of the weights with the same file name, otherwise of the default weights.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name.lower())  # torchvision's own lookup ignores case
         valid = torchvision_names()
         if self.name not in valid:
-            hint = closest(name, valid) or f"give one of torchvision's classifiers, such as vgg16, or {BUNDLED}"
+            hint = closest(name, valid) or f"give a torchvision classifier such as vgg16, or {BUNDLED}"
             raise ConfigurationError(f"there is no model {name!r}: {hint}")
         self._enum = torchvision.models.get_model_weights(self.name)
 
@@ -66,11 +66,8 @@ class Torchvision(ModelSource):
         return self._preset(weights).transforms()
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
-        # some weights (VGG-16's IMAGENET1K_FEATURES) name no classes, for their classifier is not trained
+        # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained
         return self._preset(weights).meta["categories"]
-
-    def num_classes(self, net: nn.Module) -> int | None:
-        return classes_in(net.state_dict(), net)
 
     def _preset(self, weights: str) -> WeightsEnum:
         if weights in self._enum.__members__:
@@ -78,25 +75,26 @@ class Torchvision(ModelSource):
         return next((m for m in self._enum if _file_name(m) == Path(weights).name), self._enum["DEFAULT"])
 
     def _built(self, preset: WeightsEnum, num_classes: int | None) -> nn.Module:
-        """The network with random weights, made as torchvision makes it for the weights ``preset``."""
+        """The network with random weights, configured as for the weights ``preset``."""
         options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
         if self.name in ("googlenet", "inception_v3"):
+            # with transform_input, these two normalize their input themselves
             options |= {"transform_input": True, "aux_logits": False, "init_weights": False}
-        if self.name.startswith("vit_"):  # has one position embedding a token
+        if self.name.startswith("vit_"):  # one position embedding per token
             options["image_size"] = preset.transforms().crop_size[0]
         return torchvision.models.get_model(self.name, weights=None, **options)
 
 
 def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
-    """The state dict of torchvision's weights, from the cache of torch.hub or else downloaded into it.
+    """Load the state dict of torchvision's weights from the cache of torch.hub, downloading it if necessary.
 
     Raises:
-        ConfigurationError: it cannot be downloaded, or is damaged.
+        ConfigurationError: the file cannot be downloaded, or is damaged.
     """
     cached = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
 
     def fetch(weights_only: bool) -> dict[str, Any]:
-        # torch.hub announces downloads on stdout, which belongs to results; to a script they are no news at all
+        # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
         seen = sys.stderr.isatty()
         with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(sys.stderr if seen else nowhere):
             return preset.get_state_dict(progress=seen, check_hash=True, map_location="cpu", weights_only=weights_only)
@@ -106,18 +104,16 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     except (OSError, http.client.HTTPException, *UNREADABLE) as error:
         if not cached.is_file():  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
-                f"weights {preset.name} of {name} could not be downloaded from {preset.url} "
-                f"({_reason(error)}): put that file into {cached.parent}, or pass --weights FILE, or "
-                "--weights none for an untrained network, or leave out --model for the bundled network, "
-                "which needs no download"
+                f"cannot download weights {preset.name} of {name} from {preset.url} ({_reason(error)}): put that file "
+                f"into {cached.parent}, pass --weights FILE, pass --weights none for an untrained network, or omit "
+                "--model for the bundled network, which needs no download"
             ) from error
         if not _has_published_hash(cached):
             raise ConfigurationError(
-                f"the downloaded weights {cached} are damaged ({first_line(error)}): "
-                "delete that file, and it is downloaded again"
+                f"the file {cached} is damaged ({first_line(error)}): delete it to download it again"
             ) from error
-    # Some of torchvision's oldest files are in a format that weights_only=True refuses. This one is whole and
-    # torchvision's own, so it is as much to be trusted as torchvision's code.
+    # weights_only=True refuses the format of some of torchvision's oldest files. This file has the published hash, so
+    # it is as trustworthy as torchvision's code.
     return fetch(weights_only=False)
 
 
@@ -130,6 +126,6 @@ def _file_name(preset: WeightsEnum) -> str:
 
 
 def _has_published_hash(file: Path) -> bool:
-    """Whether a file's SHA-256 begins with the digits in its name, such as ``vgg16-397923af.pth``."""
+    """Whether a file's SHA-256 starts with the digits in its name, such as ``vgg16-397923af.pth``."""
     digits = re.search(r"-([0-9a-f]{8,})\.", file.name)
     return digits is not None and hashlib.sha256(file.read_bytes()).hexdigest().startswith(digits[1])

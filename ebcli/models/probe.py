@@ -1,0 +1,57 @@
+"""Trying a network on a blank image, so that misfits are reported before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ebcli.eb.capture import single_tensor
+from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.models.checkpoint import first_line
+
+T = TypeVar("T")
+
+
+def probe(name: str, net: nn.Module, size: tuple[int, int], run: Callable[[Tensor], T], batch: int = 1) -> T:
+    """Call ``run`` with blank images (batch, 3, height, width) on the network's device and in its data type.
+
+    Args:
+        name: the network's name, for messages.
+        net: the network.
+        size: (height, width) in pixels.
+        run: a forward pass, or anything that contains one.
+        batch: number of images.
+
+    Raises:
+        ConfigurationError: ``run`` failed. Errors of this package are passed on unchanged.
+    """
+    height, width = size
+    parameter = next(net.parameters(), torch.empty(0))
+    blank = torch.zeros(batch, 3, height, width, device=parameter.device, dtype=parameter.dtype)
+    try:
+        return run(blank)
+    except EbcliError:
+        raise
+    except Exception as error:  # user-defined networks can raise anything
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigurationError(f"{name} does not accept images of {height} x {width} pixels ({reason})") from error
+
+
+def count_classes(name: str, net: nn.Module, size: tuple[int, int]) -> int:
+    """Number of classes a network predicts, from one forward pass.
+
+    Raises:
+        ConfigurationError: the network does not accept such images, does not return logits (B, num_classes), or
+            returns NaN or infinity.
+    """
+    with torch.no_grad():
+        logits = single_tensor(probe(name, net, size, net), f"the output of {name}")
+    if logits.ndim != 2 or len(logits) != 1:
+        shape = "(B, " + ", ".join(map(str, logits.shape[1:])) + ")"
+        raise ConfigurationError(f"{name} returns a tensor {shape}, but logits (B, num_classes) are needed")
+    if not (logits.is_meta or logits.isfinite().all()):
+        raise ConfigurationError(f"{name} returns NaN or infinity for a blank image: check its weights")
+    return logits.shape[1]

@@ -1,0 +1,34 @@
+"""The specification of a model checks itself, without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ebcli.errors import ConfigurationError
+from ebcli.models import ModelSpec, Preprocessing
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": ""}, "the model's name must not be empty"),
+        ({"weights": ""}, "the model's weights must not be empty"),
+        ({"class_names": Path("nowhere.txt")}, "there is no file 'nowhere.txt' with class names"),
+    ],
+)
+def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ModelSpec(**settings)  # type: ignore[arg-type]
+
+
+def test_equal_specifications_are_equal() -> None:
+    assert ModelSpec("vgg16") == ModelSpec("vgg16", "DEFAULT", None, Preprocessing())
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import sys; from ebcli.models import ModelSpec; ModelSpec('vgg16'); assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
