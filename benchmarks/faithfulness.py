@@ -1,10 +1,10 @@
-"""The tests of eb-benchmark on the bundled network, and docs/faithfulness.md as the page of what came out.
+"""Run the tests of eb-benchmark on the bundled network and write docs/faithfulness.md.
 
     pip install -e '.[test]'
-    python benchmarks/faithfulness.py                # a quarter of an hour on two processors
+    python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs
 
-The photos are the twenty of ImageNet that the package ``foolbox`` brings, whose names tell their classes. What was
-measured is kept below ``--cache``, so that a run that was cut off goes on where it was.
+The photos are the twenty ImageNet photos in the package ``foolbox``, labeled by their file names. Measurements are kept
+in ``--cache``, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ COLORS = dict(zip(METHODS, ("#c1272d", "#0000a7", "#008176", "#eecc16"), strict=
 
 
 def photos(folder: Path) -> tuple[Path, Path]:
-    """The photos, and a file of their labels."""
+    """The directory of photos, and the file of their labels."""
     spec = importlib.util.find_spec("foolbox")
     assert spec is not None and spec.submodule_search_locations, "pip install foolbox"
     shown = folder / "photos"
@@ -82,10 +82,10 @@ because maps that are dark in most places agree there."""
 
 
 class Run:
-    """The tests, one after the other.
+    """The tests, with their measurements cached.
 
     Args:
-        cache: where photos and measurements are kept.
+        cache: the directory for photos and measurements.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -97,16 +97,16 @@ class Run:
         self.pictures = LabeledImages(self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes)
 
     def rows(self, test: Benchmark) -> list[Row]:
-        """A test's rows."""
+        """The rows of a test."""
         return run_benchmark(test, self._cache / "measured", _refuse)
 
-    def surveyed(self) -> list[Row]:
-        """What the network says about the photos."""
+    def classified(self) -> list[Row]:
+        """The predictions for the photos."""
         return self.rows(classify_images(self.at_one_layer, self.pictures, self.pictures.keys))
 
     def grid(self, cell: int) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
-        test = grid(self.at_all_layers, self.pictures, self.surveyed(), 2, MOSAICS, 0.5, cell)
+        test = grid(self.at_all_layers, self.pictures, self.classified(), 2, MOSAICS, 0.5, cell)
         rows = self.rows(test)
         return rows, test.summarise(rows)
 
@@ -139,7 +139,7 @@ def by_layer(rows: Sequence[Row], key: str) -> str:
 
 
 def grid_text(rows: Sequence[Row], questions: Sequence[Row], categories: Sequence[str]) -> str:
-    """In words, what the mosaics say."""
+    """The paragraphs on the mosaics."""
 
     def extent(method: str) -> str:
         scores = [row["score"] for row in rows if row["method"] == method and STRIDES[row["layer"]] <= 16]
@@ -163,14 +163,14 @@ def grid_text(rows: Sequence[Row], questions: Sequence[Row], categories: Sequenc
 
 
 def curves_text(rows: Sequence[Row]) -> str:
-    """In words, what deletion and insertion say."""
+    """The paragraph on deletion and insertion."""
     found = [row for row in rows if row["method"] == "contrastive"]
     quarter, shuffled = (np.mean([row[key][STEPS // 4] for row in found]) for key in ("curve", "shuffled"))
     return CURVES_TEXT.format(quarter=f"{quarter:.2f}", quarter_shuffled=f"{shuffled:.2f}")
 
 
 def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
-    """Scores by layer, a picture for each size of cells."""
+    """Draw scores by layer, one panel per cell size."""
     figure, axes = pyplot.subplots(1, len(tables), figsize=(9, 3.6), sharey=True, layout="constrained")
     for axis, (cell, rows) in zip(axes, tables.items(), strict=True):
         for method, color in COLORS.items():
@@ -186,7 +186,7 @@ def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
 
 
 def draw_curves(kinds: dict[str, list[Row]], path: Path) -> None:
-    """Mean curves of deletion and insertion, for each baseline."""
+    """Draw mean curves of deletion and insertion, for each baseline."""
     figure, axes = pyplot.subplots(
         len(kinds), len(BASELINES), figsize=(9, 5.4), sharex=True, sharey=True, layout="constrained"
     )
@@ -208,7 +208,7 @@ def draw_curves(kinds: dict[str, list[Row]], path: Path) -> None:
 
 
 def draw_sanity(rows: list[Row], path: Path) -> None:
-    """Similarity to the intact network's maps by layers randomized."""
+    """Draw the similarity to the intact network's maps by number of randomized layers."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for axis, key in zip(axes, ("rank correlation", "SSIM"), strict=True):
         for method, color in COLORS.items():
@@ -229,20 +229,20 @@ def main() -> None:
     options = parser.parse_args()
     mpl.use("Agg")
     run = Run(options.cache)
-    surveyed = run.surveyed()
+    classified = run.classified()
     measured = {cell: run.grid(cell) for cell in CELLS}
     grids = {cell: rows for cell, (_, rows) in measured.items()}
     kinds = {kind: run.perturbation(kind) for kind in ("deletion", "insertion")}
-    forgotten = run.sanity()
+    randomized = run.sanity()
     pictures = options.output.with_suffix("")
     pictures.mkdir(exist_ok=True)
     draw_grid(grids, pictures / "grid.png")
     draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, pictures / "curves.png")
-    draw_sanity(forgotten, pictures / "sanity.png")
-    sure = sum(row["right"] and row["probability"] >= 0.5 for row in surveyed)
-    without_images = [{key: value for key, value in row.items() if key != "images"} for row in forgotten]
+    draw_sanity(randomized, pictures / "sanity.png")
+    sure = sum(row["right"] and row["probability"] >= 0.5 for row in classified)
+    without_images = [{key: value for key, value in row.items() if key != "images"} for row in randomized]
     page = PAGE.format(
-        photos=len(surveyed),
+        photos=len(classified),
         mosaics=MOSAICS,
         sure=sure,
         questions=4 * MOSAICS,
@@ -264,9 +264,11 @@ def main() -> None:
         grid_text=grid_text(grids[224], measured[224][0], run.at_one_layer.loaded.categories or ()),
         curves_text=curves_text(kinds["deletion"][0]),
         sanity_text=SANITY_TEXT.format(
-            first=forgotten[0]["randomized"],
-            total=forgotten[-1]["randomized"],
-            marginal="{:.2f}".format([row for row in forgotten if row["method"] == "marginal"][-1]["rank correlation"]),
+            first=randomized[0]["randomized"],
+            total=randomized[-1]["randomized"],
+            marginal="{:.2f}".format(
+                [row for row in randomized if row["method"] == "marginal"][-1]["rank correlation"]
+            ),
         ),
     )
     options.output.write_text(page, encoding="utf-8")

@@ -1,11 +1,11 @@
-"""Excitation Backprop through every network of torchvision and some of others, and docs/models.md as their table.
+"""Run Excitation Backprop on every supported network and write docs/models.md.
 
     python benchmarks/models_table.py                    # all networks: an hour, 14 GB of memory
-    python benchmarks/models_table.py --only 'resnet*'   # a few; may be given several times
+    python benchmarks/models_table.py --only 'resnet*'   # some; can be repeated
     python benchmarks/models_table.py --only nothing     # write the table again
 
-What was measured stands in a JSON lines file (``--cache``), so that a run that was cut off goes on where it was;
-the table has a row for each line of it. ``--again`` measures anew what stands there.
+Measurements are kept in a JSON lines file (``--cache``), so that an interrupted run can be resumed. The table has a row
+for each line. ``--again`` repeats measurements.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ networks, but show where probability can be lost.
 
 
 def measure(name: str) -> dict[str, Any]:
-    """One row: EB, marginal and contrastive, to the default layer and to the input."""
+    """One row: marginal and contrastive maps at the default layer and at the input."""
     specimen = library_models.full(name) if "/" in name else zoo.full(name)
     row: dict[str, Any] = {"name": name, "input": list(specimen.inputs.shape[2:]), "layer": specimen.layer}
     row["parameters"] = sum(parameter.numel() for parameter in specimen.net.parameters())
@@ -102,7 +102,7 @@ def measure(name: str) -> dict[str, Any]:
 
 @contextmanager
 def _recorded() -> Iterator[set[str]]:
-    """The names of the rules that answer within."""
+    """Record the names of the rules used inside."""
     used: set[str] = set()
     before = dict(RULES)
 
@@ -124,7 +124,7 @@ def _recorded() -> Iterator[set[str]]:
 
 
 def table(rows: dict[str, dict[str, Any]], machine: str) -> str:
-    """docs/models.md for what was measured."""
+    """The text of docs/models.md."""
     letters: dict[tuple[str, ...], str] = {}
     releases = {module.__name__: _release(module) for module in (torch, torchvision, timm, transformers)}
     page = [INTRODUCTION.format(machine=machine, **releases)]
@@ -174,17 +174,19 @@ def _release(module: Any) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", action="append", metavar="PATTERN", help="networks to measure, as in 'resnet*'")
-    parser.add_argument("--again", action="store_true", help="measure even what the cache holds")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="networks to measure, such as 'resnet*'")
+    parser.add_argument("--again", action="store_true", help="measure again what the cache holds")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "models_table.jsonl"))
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
-    parser.add_argument("--machine", default=f"a {platform.machine()} processor", help="in words, for the page")
+    parser.add_argument(
+        "--machine", default=f"a {platform.machine()} processor", help="description of the machine, for the page"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     known = {} if options.again else _read(options.cache)
     patterns = options.only or ["*"]
     chosen = [name for names in KINDS.values() for name in names if any(fnmatch(name, p) for p in patterns)]
-    zoo.small("resnet18").excite(None)  # what happens only once shall not be on the first network's account
+    zoo.small("resnet18").excite(None)  # a warm-up, so that the first network is not charged for it
     for name in chosen:
         if name in known:
             continue
@@ -204,7 +206,7 @@ def main() -> None:
 
 
 def _read(cache: Path) -> dict[str, dict[str, Any]]:
-    """What was measured, the latest of each network."""
+    """The latest measurement of each network."""
     if not cache.exists():
         return {}
     return {row["name"]: row for row in map(json.loads, cache.read_text(encoding="utf-8").splitlines())}
