@@ -22,7 +22,7 @@ TESTS = ("pointing", "grid", "deletion", "insertion", "sanity", "localize")
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["grid", "--help"], ["grid", "nowhere"]])
 def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
-    assert heavy_imports("ebcli.evaluate", arguments) == "imported: []"
+    assert heavy_imports("ebcli.cli.benchmark", arguments) == "imported: []"
 
 
 def test_metrics_need_no_torch() -> None:

@@ -43,12 +43,11 @@ def run_python(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120).stdout
 
 
-def heavy_imports(package: str, arguments: list[str]) -> str:
-    """The last line that a command prints if it then tells which large packages it has imported."""
+def heavy_imports(module: str, arguments: list[str]) -> str:
+    """The large packages that a command has imported when it exits, as a printed line."""
     printed = run_python(
         "import sys\n"
-        f"import {package}\n"
-        f"from {package}.cli import main\n"
+        f"from {module} import main\n"
         "try:\n"
         f"    main({arguments!r})\n"
         "except SystemExit:\n"
