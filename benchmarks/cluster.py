@@ -71,16 +71,16 @@ def cost(count: int) -> None:
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
         folder = OutputFolder(Path(name), History(), overwrite=True)
         start = time.process_time()
-        seen = [prepared.stages.look(source, call) for source in sources]
-        looked = time.process_time()
-        explained = prepared.explainer.explain([one.pixels for one in seen if isinstance(one, NetworkInput)])
-        through = time.process_time()
-        for source, one, said in zip(sources, seen, explained, strict=True):
+        loaded = [prepared.stages.load(source, call) for source in sources]
+        decoded = time.process_time()
+        explanations = prepared.explainer.explain([one.pixels for one in loaded if isinstance(one, NetworkInput)])
+        computed = time.process_time()
+        for source, one, explanation in zip(sources, loaded, explanations, strict=True):
             assert isinstance(one, NetworkInput)
-            prepared.stages.finish(source, one, said, call, folder.write)
+            prepared.stages.render(source, one, explanation, call, folder.write)
         end = time.process_time()
         folder.close()
-    g, p = (through - looked) / len(sources), (end - through + looked - start) / len(sources)
+    g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)
     print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a CPU", flush=True)
 
 
