@@ -1,4 +1,4 @@
-"""The manual pages, made of what ``--help`` says when a wheel is built, and installed into share/man/man1."""
+"""Manual pages for share/man/man1, generated from the commands' help texts when a wheel is built."""
 
 from __future__ import annotations
 
@@ -34,11 +34,8 @@ class ManualPages(BuildHookInterface):
 
 
 def manual_page(name: str, command: click.Command, version: str, see_also: str) -> str:
-    """A command's page in the macros of man(7).
-
-    click-man makes such pages, too, but without the defaults and without what the help says below the options.
-    """
-    # the day of the build, unless who builds says otherwise, as reproducible builds do
+    """A command's manual page, in the macros of man(7). Unlike click-man's, it has defaults and epilogs."""
+    # https://reproducible-builds.org/specs/source-date-epoch/
     date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
     context = click.Context(command, info_name=name, **command.context_settings)
     sentence = re.split(r" \(|[:.]", command.help or "")[0]
@@ -79,7 +76,7 @@ def _paragraphs(text: str | None) -> list[str]:
 
 
 def _text(text: str) -> list[str]:
-    """Words in lines, none of which is taken for a command of the page's language."""
+    """Wrap a text, and escape what roff would read as a request."""
     lines = textwrap.wrap(" ".join(text.split()), WIDTH, break_long_words=False, break_on_hyphens=False)
     return [re.sub(r"^(?=[.'])", r"\\&", _escaped(line)) for line in lines]
 

@@ -1,11 +1,10 @@
-"""What ``--engine ray`` costs on one machine against the engine that needs no cluster, and what a second worker brings.
+"""Cost of ``--engine ray`` relative to the local engine on one machine, and the speed-up of a second worker.
 
     python benchmarks/cluster.py                 # ten minutes
     python benchmarks/cluster.py --images 240    # fewer images
 
-Times are those between results, from the time when a fifth of them is there until nine tenths are: starting and coming
-to the end do not count. All networks compute with one thread, as Ray has it; the machine should have two processors or
-more, and nothing else to do.
+Times are those between results, from one fifth to nine tenths of them, so that start and end do not count. Networks
+compute with one thread, as on Ray. Run this on an idle machine with at least two CPUs.
 """
 
 from __future__ import annotations
@@ -39,14 +38,17 @@ NETWORKS = {"EfficientNet-Lite0": [], "VGG-16": ["--model", "vgg16", "--weights"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=480, help="EfficientNet-Lite0's; VGG-16 gets a quarter (480)")
+    parser.add_argument(
+        "--images", type=int, default=480, help="images for EfficientNet-Lite0; a quarter for VGG-16 (480)"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     cost(options.images)
-    # a processor more than there are, for drawing beside two networks
+    # one CPU more than two workers, for drawing
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 3, "include_dashboard": False})
     try:
-        ray = ["--engine", "ray", "--ray-address", cluster.address, "--workers"]
+        os.environ["RAY_ADDRESS"] = cluster.address
+        ray = ["--engine", "ray", "--workers"]
         engines = {"local": ["--workers", "1"], "1 worker": [*ray, "1"], "2 workers": [*ray, "2"]}
         for network, model in NETWORKS.items():
             count = options.images if not model else options.images // 4
@@ -56,7 +58,7 @@ def main() -> None:
 
 
 def cost(count: int) -> None:
-    """Processor seconds that an image takes on the network, and before and behind it."""
+    """Print the CPU seconds per image on the network (g), and for decoding and drawing (p)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
         prepared = prepare(
@@ -69,21 +71,21 @@ def cost(count: int) -> None:
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
         folder = OutputFolder(Path(name), History(), overwrite=True)
         start = time.process_time()
-        seen = [prepared.stages.look(source, call) for source in sources]
-        looked = time.process_time()
-        explained = prepared.explainer.explain([one.pixels for one in seen if isinstance(one, NetworkInput)])
-        through = time.process_time()
-        for source, one, said in zip(sources, seen, explained, strict=True):
+        loaded = [prepared.stages.load(source, call) for source in sources]
+        decoded = time.process_time()
+        explanations = prepared.explainer.explain([one.pixels for one in loaded if isinstance(one, NetworkInput)])
+        computed = time.process_time()
+        for source, one, explanation in zip(sources, loaded, explanations, strict=True):
             assert isinstance(one, NetworkInput)
-            prepared.stages.finish(source, one, said, call, folder.write)
+            prepared.stages.render(source, one, explanation, call, folder.write)
         end = time.process_time()
         folder.close()
-    g, p = (through - looked) / len(sources), (end - through + looked - start) / len(sources)
-    print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a processor", flush=True)
+    g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)
+    print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a CPU", flush=True)
 
 
 def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """In this process, where ``time.process_time`` sees it."""
+    """Call in this process, so that ``time.process_time`` counts it."""
     return function(*arguments)
 
 
@@ -97,11 +99,11 @@ def measure(network: str, model: list[str], engines: dict[str, list[str]], count
     print(
         f"{network}: one worker {one / local:.2f} of the local engine's time, two workers {one / two:.2f} times as fast"
     )
-    print(f"    milliseconds an image: {ranges}", flush=True)
+    print(f"    milliseconds per image: {ranges}", flush=True)
 
 
 def run(count: int, options: list[str]) -> float:
-    """Seconds an image, in a run over so many photos."""
+    """Seconds per image in a run over `count` photos."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "photos").mkdir()
@@ -120,7 +122,7 @@ def run(count: int, options: list[str]) -> float:
 
 
 def small(i: int) -> Path:
-    """A photo of about the size of ImageNet's."""
+    """A photo about the size of ImageNet's."""
     path = Path(tempfile.gettempdir(), f"benchmark-{PHOTOS[i % len(PHOTOS)].name}")
     if not path.exists():
         with Image.open(PHOTOS[i % len(PHOTOS)]) as photo:

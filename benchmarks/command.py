@@ -1,10 +1,10 @@
-"""What the command adds to its engine: on one photo, on a directory, and in memory.
+"""Overhead of the command over its engine: on one photo, on a directory, and in memory.
 
-    python benchmarks/command.py              # some minutes
+    python benchmarks/command.py              # a few minutes
     python benchmarks/command.py --images 64  # fewer images in the directory
 
-All with the bundled EfficientNet-Lite0. The engine alone is ``excitation_backprop`` on a batch that lies ready; the
-plain loop is the same batches through the network and nothing else.
+All with the bundled EfficientNet-Lite0. The engine is ``excitation_backprop`` on a prepared batch; the plain loop only
+runs the same batches through the network.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from PIL import Image
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
-BATCH = 8  # the command's own on a processor
+BATCH = 8  # the command's default on CPUs
 
 ENGINE = f"""
 import time, torch, ebcli
@@ -46,8 +46,8 @@ FORWARD = "with torch.inference_mode(): net(batch)"
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--images", type=int, default=240, help="in the directory (240)")
-    parser.add_argument("--rounds", type=int, default=5, help="of the single photo (5)")
+    parser.add_argument("--images", type=int, default=240, help="images in the directory (240)")
+    parser.add_argument("--rounds", type=int, default=5, help="runs on the single photo (5)")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -56,17 +56,17 @@ def main() -> None:
 
 
 def one_photo(folder: Path, rounds: int) -> None:
-    """Seconds of the whole command on one photo beyond what importing torch and torchvision takes, in turns."""
+    """Seconds of the command on one photo, without importing torch and torchvision."""
     beyond = []
     for i in range(rounds):
         imports, _ = timed([sys.executable, "-c", "import torch, torchvision"], folder)
         command, _ = timed([*eb_saliency(), str(PHOTOS[0]), "-o", str(folder / f"one{i}")], folder)
         beyond.append(command - imports)
-    print(f"one photo, beyond the import of torch and torchvision: {statistics.median(beyond):.2f} s")
+    print(f"one photo, without importing torch and torchvision: {statistics.median(beyond):.2f} s")
 
 
 def directory(folder: Path, count: int) -> None:
-    """Images a second of a directory run, start not counted, against the engine's; peak memory against the loop's."""
+    """Images per second relative to the engine, without start-up, and peak memory relative to the plain loop."""
     photos = folder / "photos"
     photos.mkdir()
     for i in range(count):
@@ -103,7 +103,7 @@ def timed(command: list[str], cwd: Path) -> tuple[float, str]:
 
 
 def measured(command: list[str], cwd: Path) -> tuple[float, float, float]:
-    """Seconds, the number it printed last if any, and peak resident MiB of the process itself."""
+    """Seconds, the last number printed or 0, and the process's peak resident MiB."""
     start = time.perf_counter()
     with subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -111,7 +111,7 @@ def measured(command: list[str], cwd: Path) -> tuple[float, float, float]:
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
-        sys.exit(f"{' '.join(command[:4])} ended with {process.returncode}")
+        sys.exit(f"{' '.join(command[:4])} exited with status {process.returncode}")
     try:
         number = float(printed[-1])
     except (IndexError, ValueError):

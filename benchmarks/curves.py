@@ -1,6 +1,6 @@
-"""How the cost of a map grows with the image, the batch, the number of classes and the depth of the layer.
+"""Cost of a map by image size, batch size, number of classes and layer.
 
-    python benchmarks/curves.py --plot docs/performance/curves.png  # some ten minutes
+    python benchmarks/curves.py --plot docs/performance/curves.png  # about ten minutes
 
 VGG-16, as in ``speed.py``: medians of ratios to one plain forward pass of the same batch, taken in turns.
 """
@@ -21,7 +21,7 @@ LAYER = "features.23"
 KINDS = {"contrastive": True, "marginal": False}
 DEPTHS = (None, "features.4", "features.9", "features.16", "features.23", "features.30")
 
-# what grows: its values, and the row for one of them
+# x axis: its values, and the row for one of them
 CURVES: dict[str, tuple[tuple, Callable[[object, bool], Row]]] = {
     "image side, in pixels": (
         (224, 448, 672, 896, 1344),
@@ -41,11 +41,13 @@ CURVES: dict[str, tuple[tuple, Callable[[object, bool], Row]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves, too")
-    parser.add_argument("--measured", type=argparse.FileType(), metavar="LINES", help="what was printed before")
-    parser.add_argument("--only", choices=CURVES, action="append", help="some curves; may be given several times")
-    parser.add_argument("--rounds", type=int, default=3, help="how often each is timed (3)")
-    parser.add_argument("--threads", type=int, default=2, help="of the processor (2)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves")
+    parser.add_argument(
+        "--measured", type=argparse.FileType(), metavar="LINES", help="draw earlier output instead of measuring"
+    )
+    parser.add_argument("--only", choices=CURVES, action="append", help="some curves; can be repeated")
+    parser.add_argument("--rounds", type=int, default=3, help="timings of each (3)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (2)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     if options.measured:
@@ -69,7 +71,7 @@ def measured(curves: Iterable[str], rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def draw(lines: list[dict[str, Any]], path: Path) -> None:
-    """One picture, a panel for each curve; bars show the middle half."""
+    """Draw one panel per curve; bars show the quartiles."""
     from matplotlib.figure import Figure
 
     curves = list(dict.fromkeys(line["growing"] for line in lines))

@@ -1,10 +1,10 @@
-"""The tests of eb-benchmark on the bundled network, and docs/faithfulness.md as the page of what came out.
+"""Run the tests of eb-benchmark on the bundled network and write docs/faithfulness.md.
 
     pip install -e '.[test]'
-    python benchmarks/faithfulness.py                # a quarter of an hour on two processors
+    python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs
 
-The photos are the twenty of ImageNet that the package ``foolbox`` brings, whose names tell their classes. What was
-measured is kept below ``--cache``, so that a run that was cut off goes on where it was.
+The photos are the twenty ImageNet photos in the package ``foolbox``, labeled by their file names. Measurements are kept
+in ``--cache``, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ STRIDES = {"features.3": 4, "features.5": 8, "features.8": 16, "features.11": 16
 LAYER = "features.11"  # the default
 CELLS = (224, 256)
 MOSAICS, STEPS, STOPS = 30, 16, 6
-COLOURS = dict(zip(METHODS, ("#c1272d", "#0000a7", "#008176", "#eecc16"), strict=True))
+COLORS = dict(zip(METHODS, ("#c1272d", "#0000a7", "#008176", "#eecc16"), strict=True))
 
 
 def photos(folder: Path) -> tuple[Path, Path]:
-    """The photos, and a file of their labels."""
+    """The directory of photos, and the file of their labels."""
     spec = importlib.util.find_spec("foolbox")
     assert spec is not None and spec.submodule_search_locations, "pip install foolbox"
     shown = folder / "photos"
@@ -59,37 +59,34 @@ def photos(folder: Path) -> tuple[Path, Path]:
 
 
 GRID_TEXT = """\
-From stride 4 to 16, the contrastive map has {contrastive} of itself in the right photo, marginal Excitation
-Backprop {marginal}, the gradient times the layer's output {product}, and Grad-CAM {cam}: it weighs whole channels
-by the mean of their gradients, which says something at the last layers only. Below them it is at chance, where the
-contrastive map is as good as anywhere. The marginal map shows what excites the network, whichever class is asked
-for.
+From stride 4 to 16, {contrastive} of the contrastive map lies in the right photo, {marginal} of the marginal map,
+{product} of the gradient times the layer's output, and {cam} of Grad-CAM. Grad-CAM weights whole channels by their
+mean gradient, which is informative only in the last layers; below them it is at chance. The marginal map shows what
+excites the network, whichever class is asked for.
 
-What the contrastive map at `{layer}` lacks of 1 depends on the photo: its mean is {worst} for the worst of them
-({worst_photo}) and {best} for the best ({best_photo}), in photos of 224 × 224 pixels. A few photos
-pull the mean down; the median is higher. With photos of 256 × 256 pixels, the mean is a little higher, too."""
+The mean of the contrastive map at `{layer}` depends on the photo: with photos of 224 × 224 pixels, from {worst}
+({worst_photo}) to {best} ({best_photo}). A few photos lower the mean; the median is higher. With photos of 256 × 256
+pixels, the mean is slightly higher as well."""
 CURVES_TEXT = """\
-Insertion tells the maps apart as the mosaics do: with what the contrastive map puts first, the class comes much
-sooner than with the same cells in random places. Deletion does not. The first quarter of the pixels takes more of
-the class away than a quarter in random places (in the mean over baselines {quarter} of the probability is left for
-the contrastive map, {quarter_shuffled} for its cells in random places), but over the whole curve, maps in one piece
-gain little or nothing, and the scattered ones of the gradient most. A likely reason, which was not tested: the rest
-of the photo, in one piece, keeps the class alive, while scattered holes destroy whatever the network could have read.
-Then the test says as much about holes as about maps."""
+Insertion agrees with the mosaics: restoring the pixels that the contrastive map ranks first recovers the class much
+sooner than restoring the same cells in random places. Deletion does not agree. Deleting the first quarter of the
+pixels leaves {quarter} of the probability on average over the baselines, and {quarter_shuffled} if the cells are
+shuffled. Over the whole curve, however, compact maps gain little or nothing, and the scattered maps of the gradient
+gain most. A likely reason, not tested, is that the network still recognizes the class in a photo with one large hole,
+while scattered holes destroy all of it. If so, deletion measures the holes as much as the maps."""
 SANITY_TEXT = """\
-After the first stop, with {first} of {total} layers randomized, nothing is left of the order that the contrastive map
-puts the photo's places in, and as little of the gradient's and of Grad-CAM's. The marginal map keeps much of it, and
-some even when all layers are randomized (a rank correlation of {marginal}), perhaps because it follows the activations,
-which may mark much the same places of a photo in any network. So a marginal map says less about what the classifier has
-learned than the contrastive one. SSIM does not come down to 0 for anybody: maps that are dark in most places agree in
-most."""
+At the first step, with {first} of {total} layers randomized, the rank correlation of the contrastive map drops to
+about 0, like that of the gradient and Grad-CAM. The marginal map stays correlated, even with all layers randomized (a
+rank correlation of {marginal}), perhaps because it follows the activations, which may mark similar regions in any
+network. So a marginal map says less about what the classifier has learned. SSIM stays above 0 for every method,
+because maps that are dark in most places agree there."""
 
 
 class Run:
-    """The tests, one after the other.
+    """The tests, with their measurements cached.
 
     Args:
-        cache: where photos and measurements are kept.
+        cache: the directory for photos and measurements.
     """
 
     def __init__(self, cache: Path) -> None:
@@ -101,16 +98,16 @@ class Run:
         self.pictures = LabeledImages(self._shown, self._labels, loaded.categories, self.at_one_layer.num_classes)
 
     def rows(self, test: Benchmark) -> list[Row]:
-        """A test's rows."""
+        """The rows of a test."""
         return run_benchmark(test, self._cache / "measured", _refuse)
 
-    def surveyed(self) -> list[Row]:
-        """What the network says about the photos."""
+    def classified(self) -> list[Row]:
+        """The predictions for the photos."""
         return self.rows(classify_images(self.at_one_layer, self.pictures, self.pictures.keys))
 
     def grid(self, cell: int) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
-        test = grid(self.at_all_layers, self.pictures, self.surveyed(), 2, MOSAICS, 0.5, cell)
+        test = grid(self.at_all_layers, self.pictures, self.classified(), 2, MOSAICS, 0.5, cell)
         rows = self.rows(test)
         return rows, test.summarize(rows)
 
@@ -143,7 +140,7 @@ def by_layer(rows: Sequence[Row], key: str) -> str:
 
 
 def grid_text(rows: Sequence[Row], questions: Sequence[Row], categories: Sequence[str]) -> str:
-    """In words, what the mosaics say."""
+    """The paragraphs on the mosaics."""
 
     def extent(method: str) -> str:
         scores = [row["score"] for row in rows if row["method"] == method and STRIDES[row["layer"]] <= 16]
@@ -167,20 +164,20 @@ def grid_text(rows: Sequence[Row], questions: Sequence[Row], categories: Sequenc
 
 
 def curves_text(rows: Sequence[Row]) -> str:
-    """In words, what deletion and insertion say."""
+    """The paragraph on deletion and insertion."""
     found = [row for row in rows if row["method"] == "contrastive"]
     quarter, shuffled = (np.mean([row[key][STEPS // 4] for row in found]) for key in ("curve", "shuffled"))
     return CURVES_TEXT.format(quarter=f"{quarter:.2f}", quarter_shuffled=f"{shuffled:.2f}")
 
 
 def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
-    """Scores by layer, a picture for each size of cells."""
+    """Draw scores by layer, one panel per cell size."""
     figure, axes = pyplot.subplots(1, len(tables), figsize=(9, 3.6), sharey=True, layout="constrained")
     for axis, (cell, rows) in zip(axes, tables.items(), strict=True):
-        for method, colour in COLOURS.items():
+        for method, color in COLORS.items():
             scores = [row["score"] for row in rows if row["method"] == method]
-            axis.plot(scores, "o-", color=colour, label=method)
-        axis.axhline(0.25, color="grey", linestyle=":", label="chance")
+            axis.plot(scores, "o-", color=color, label=method)
+        axis.axhline(0.25, color="gray", linestyle=":", label="chance")
         axis.set_xticks(range(len(STRIDES)), [f"{layer}\nstride {stride}" for layer, stride in STRIDES.items()])
         axis.tick_params(axis="x", labelsize=7)
         axis.set(title=f"2 x 2 photos of {cell} x {cell} pixels", ylim=(0, 1.02))
@@ -190,7 +187,7 @@ def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
 
 
 def draw_curves(kinds: dict[str, list[Row]], path: Path) -> None:
-    """Mean curves of deletion and insertion, for each baseline."""
+    """Draw mean curves of deletion and insertion, for each baseline."""
     figure, axes = pyplot.subplots(
         len(kinds), len(BASELINES), figsize=(9, 5.4), sharex=True, sharey=True, layout="constrained"
     )
@@ -198,11 +195,11 @@ def draw_curves(kinds: dict[str, list[Row]], path: Path) -> None:
     for line, (kind, rows) in zip(axes, kinds.items(), strict=True):
         for axis, baseline in zip(line, BASELINES, strict=True):
             found = [row for row in rows if row["baseline"] == baseline]
-            for method, colour in COLOURS.items():
+            for method, color in COLORS.items():
                 curves = np.array([row["curve"] for row in found if row["method"] == method])
-                axis.plot(x, curves.mean(0), color=colour, label=method)
+                axis.plot(x, curves.mean(0), color=color, label=method)
             shuffled = np.array([row["shuffled"] for row in found])
-            axis.plot(x, shuffled.mean(0), color="grey", linestyle=":", label="shuffled")
+            axis.plot(x, shuffled.mean(0), color="gray", linestyle=":", label="shuffled")
             axis.set(title=f"{kind}, {baseline}", ylim=(0, 1))
         line[0].set_ylabel("probability of the class")
     for axis in axes[-1]:
@@ -212,14 +209,14 @@ def draw_curves(kinds: dict[str, list[Row]], path: Path) -> None:
 
 
 def draw_sanity(rows: list[Row], path: Path) -> None:
-    """Similarity to the intact network's maps by layers randomized."""
+    """Draw the similarity to the intact network's maps by number of randomized layers."""
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True, layout="constrained")
     for axis, key in zip(axes, ("rank correlation", "SSIM"), strict=True):
-        for method, colour in COLOURS.items():
+        for method, color in COLORS.items():
             found = [row for row in rows if row["method"] == method]
             counts, values = zip((0, 1.0), *((row["randomized"], row[key]) for row in found), strict=True)
-            axis.plot(counts, values, "o-", color=colour, label=method)
-        axis.axhline(0, color="grey", linestyle=":")
+            axis.plot(counts, values, "o-", color=color, label=method)
+        axis.axhline(0, color="gray", linestyle=":")
         axis.set(title=key, xlabel="layers randomized, from the classifier down")
     axes[0].set_ylabel("similarity to the intact network's maps")
     axes[1].legend(fontsize=8)
@@ -233,20 +230,20 @@ def main() -> None:
     options = parser.parse_args()
     mpl.use("Agg")
     run = Run(options.cache)
-    surveyed = run.surveyed()
+    classified = run.classified()
     measured = {cell: run.grid(cell) for cell in CELLS}
     grids = {cell: rows for cell, (_, rows) in measured.items()}
     kinds = {kind: run.perturbation(kind) for kind in ("deletion", "insertion")}
-    forgotten = run.sanity()
+    randomized = run.sanity()
     pictures = options.output.with_suffix("")
     pictures.mkdir(exist_ok=True)
     draw_grid(grids, pictures / "grid.png")
     draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, pictures / "curves.png")
-    draw_sanity(forgotten, pictures / "sanity.png")
-    sure = sum(row["right"] and row["probability"] >= 0.5 for row in surveyed)
-    without_images = [{key: value for key, value in row.items() if key != "images"} for row in forgotten]
+    draw_sanity(randomized, pictures / "sanity.png")
+    sure = sum(row["right"] and row["probability"] >= 0.5 for row in classified)
+    without_images = [{key: value for key, value in row.items() if key != "images"} for row in randomized]
     page = PAGE.format(
-        photos=len(surveyed),
+        photos=len(classified),
         mosaics=MOSAICS,
         sure=sure,
         questions=4 * MOSAICS,
@@ -268,9 +265,11 @@ def main() -> None:
         grid_text=grid_text(grids[224], measured[224][0], run.at_one_layer.loaded.categories or ()),
         curves_text=curves_text(kinds["deletion"][0]),
         sanity_text=SANITY_TEXT.format(
-            first=forgotten[0]["randomized"],
-            total=forgotten[-1]["randomized"],
-            marginal="{:.2f}".format([row for row in forgotten if row["method"] == "marginal"][-1]["rank correlation"]),
+            first=randomized[0]["randomized"],
+            total=randomized[-1]["randomized"],
+            marginal="{:.2f}".format(
+                [row for row in randomized if row["method"] == "marginal"][-1]["rank correlation"]
+            ),
         ),
     )
     options.output.write_text(page, encoding="utf-8")

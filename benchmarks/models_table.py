@@ -1,11 +1,11 @@
-"""Excitation Backprop through every network of torchvision and some of others, and docs/models.md as their table.
+"""Run Excitation Backprop on every supported network and write docs/models.md.
 
     python benchmarks/models_table.py                    # all networks: an hour, 14 GB of memory
-    python benchmarks/models_table.py --only 'resnet*'   # a few; may be given several times
+    python benchmarks/models_table.py --only 'resnet*'   # some; can be repeated
     python benchmarks/models_table.py --only nothing     # write the table again
 
-What was measured stands in a JSON lines file (``--cache``), so that a run that was cut off goes on where it was;
-the table has a row for each line of it. ``--again`` measures anew what stands there.
+Measurements are kept in a JSON lines file (``--cache``), so that an interrupted run can be resumed. The table has a row
+for each line. ``--again`` repeats measurements.
 """
 
 from __future__ import annotations
@@ -47,41 +47,36 @@ KINDS = {
 }
 
 INTRODUCTION = """\
-# Networks
+# Supported networks
 
-Every network of torchvision that this package has been run with, which is every classifier of images (they are what
-`eb-saliency --list-models` lists), every classifier of videos and every segmentation network.
-`benchmarks/models_table.py` writes this page from such a run. What it says is tested: `pytest tests/models/test_zoo.py` is
-the quick part, `pytest -m slow tests/models/test_zoo.py` the heavy networks, which take long.
-Below them are one network or a few of each family of timm and Hugging Face that was tried, tested by
-`pytest tests/models/test_libraries.py`; [Your own networks](own-models.md) tells how to name them. Those of Hugging Face are
-small ones, for images of 64 pixels: their configurations are in `tests/helpers/library_models.py`.
+This table lists every torchvision network that has been tested: all image classifiers, video classifiers and
+segmentation networks. It also lists one or a few networks per tested family of timm and Hugging Face; [Your own
+networks](own-models.md) shows how to name them. Those of Hugging Face are small, for images of 64 pixels, with the
+configurations in `tests/helpers/library_models.py`. `benchmarks/models_table.py` writes this page, and
+`tests/models/test_zoo.py` and `test_libraries.py` check it.
 
-The weights are random, in a way that leaves no rule idle: batch norms have statistics and scales of both signs,
-layer scales and classifiers are not the zeros that torchvision starts with. So the masses below are no facts about
-trained networks, but they show where probability can get lost at all.
+The weights are random, chosen so that every rule is exercised: batch norms have statistics and scales of both signs,
+and layer scales and classifiers are not torchvision's initial zeros. The masses therefore do not describe trained
+networks, but show where probability can be lost.
 
-- *Default layer* is what `--layer` is if it is not given. For videos and segmentation, which the command does not
-  take, it is the layer that was looked at.
-- *Rules* are the excitation rules that the network needs, under a letter that the list below the table explains.
-- *Mass* is what the marginal map of the likeliest class sums to (for segmentation, of one pixel's class). What is
-  missing from 1 ended at units that are active without an input to thank for it. Mostly these are units of depthwise
-  convolutions: they have so few inputs that at times none speaks for the response and the bias alone makes it
-  (MobileNet, MNASNet, EfficientNet, ShuffleNet, MaxViT; rarely in ResNeXt's narrow groups). In vision transformers
-  it is the class token, a parameter that attention reads. Swin and ConvNeXt lose some where an image does not fill
-  their windows or kernels. Without biases, batch norm's shifts, class tokens and position embeddings, the mass of
-  every network is 1.
-- *Seconds* are those of a marginal map / a contrastive map, forward pass included, for one input of the size given:
-  processor time of one thread, on {machine}; PyTorch {torch}, torchvision {torchvision}, timm {timm}, transformers
-  {transformers}.
-- *Same logits* says whether the network's output under Excitation Backprop was that of the plain network to the last
-  bit. The plain network is one whose gradients are recorded: where they are not, PyTorch computes multi-head
-  attention in another way, which rounds differently.
+- *Default layer*: the layer used without `--layer`. The command does not take videos and segmentation networks; for
+  those it is the layer tested.
+- *Rules*: a letter for the set of excitation rules, explained below the tables.
+- *Mass*: the sum of the marginal map of the most likely class (in segmentation, of one pixel's class). The rest is
+  lost at neurons activated without an excitatory input. Most are in depthwise convolutions, which have few inputs
+  (MobileNet, MNASNet, EfficientNet, ShuffleNet, MaxViT; rarely in ResNeXt's narrow groups). In vision transformers,
+  the class token, a parameter that attention reads, takes some. Swin and ConvNeXt lose some where the image does not
+  fill their windows or kernels. Without biases, batch norm shifts, class tokens and position embeddings, every
+  network has a mass of 1.
+- *Seconds*: CPU time of one thread for a marginal / a contrastive map of one input, forward pass included, on
+  {machine}; PyTorch {torch}, torchvision {torchvision}, timm {timm}, transformers {transformers}.
+- *Same logits*: whether the output is bit-identical to that of the plain network with gradients enabled. Without
+  gradients, PyTorch computes multi-head attention differently, with different rounding.
 """
 
 
 def measure(name: str) -> dict[str, Any]:
-    """One row: EB, marginal and contrastive, to the default layer and to the input."""
+    """One row: marginal and contrastive maps at the default layer and at the input."""
     specimen = library_models.full(name) if "/" in name else zoo.full(name)
     row: dict[str, Any] = {"name": name, "input": list(specimen.inputs.shape[2:]), "layer": specimen.layer}
     row["parameters"] = sum(parameter.numel() for parameter in specimen.net.parameters())
@@ -107,7 +102,7 @@ def measure(name: str) -> dict[str, Any]:
 
 @contextmanager
 def _recorded() -> Iterator[set[str]]:
-    """The names of the rules that answer within."""
+    """Record the names of the rules used inside."""
     used: set[str] = set()
     before = dict(RULES)
 
@@ -129,7 +124,7 @@ def _recorded() -> Iterator[set[str]]:
 
 
 def table(rows: dict[str, dict[str, Any]], machine: str) -> str:
-    """docs/models.md for what was measured."""
+    """The text of docs/models.md."""
     letters: dict[tuple[str, ...], str] = {}
     releases = {module.__name__: _release(module) for module in (torch, torchvision, timm, transformers)}
     page = [INTRODUCTION.format(machine=machine, **releases)]
@@ -157,10 +152,10 @@ def table(rows: dict[str, dict[str, Any]], machine: str) -> str:
             page.append(f"| {' | '.join(cells)} |")
         page.append("")
     page.append("## Rules\n")
-    page.append("Named after their functions in `ebcli/eb/rules/`.\n")
+    page.append("Rules are named after their functions in `ebcli/eb/rules/`.\n")
     common = functools.reduce(lambda a, b: a & b, (set(rules) for rules in letters), next(map(set, letters), set()))
     if common:
-        page.append(f"- all: {_named(common)}")
+        page.append(f"- All networks: {_named(common)}")
     page += [f"- {letter}: {_named(set(rules) - common) or 'no others'}" for rules, letter in letters.items()]
     return "\n".join(page) + "\n"
 
@@ -179,17 +174,19 @@ def _release(module: Any) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--only", action="append", metavar="PATTERN", help="networks to measure, as in 'resnet*'")
-    parser.add_argument("--again", action="store_true", help="measure even what the cache holds")
+    parser.add_argument("--only", action="append", metavar="PATTERN", help="networks to measure, such as 'resnet*'")
+    parser.add_argument("--again", action="store_true", help="measure again what the cache holds")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "models_table.jsonl"))
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "models.md")
-    parser.add_argument("--machine", default=f"a {platform.machine()} processor", help="in words, for the page")
+    parser.add_argument(
+        "--machine", default=f"a {platform.machine()} processor", help="description of the machine, for the page"
+    )
     options = parser.parse_args()
     torch.set_num_threads(1)
     known = {} if options.again else _read(options.cache)
     patterns = options.only or ["*"]
     chosen = [name for names in KINDS.values() for name in names if any(fnmatch(name, p) for p in patterns)]
-    zoo.small("resnet18").excite(None)  # what happens only once shall not be on the first network's account
+    zoo.small("resnet18").excite(None)  # a warm-up, so that the first network is not charged for it
     for name in chosen:
         if name in known:
             continue
@@ -209,7 +206,7 @@ def main() -> None:
 
 
 def _read(cache: Path) -> dict[str, dict[str, Any]]:
-    """What was measured, the latest of each network."""
+    """The latest measurement of each network."""
     if not cache.exists():
         return {}
     return {row["name"]: row for row in map(json.loads, cache.read_text(encoding="utf-8").splitlines())}

@@ -1,13 +1,12 @@
-"""What a saliency map costs, in forward passes of the same network on the same batch.
+"""Cost of a saliency map in forward passes of the same network on the same batch.
 
     python benchmarks/speed.py                  # the whole table, some minutes
-    python benchmarks/speed.py --only 'vgg16*'  # some rows; may be given several times
-    python benchmarks/speed.py --peers          # also zennit, captum and grad-cam, where they are installed
-    python benchmarks/speed.py --check          # two small rows: fails where a ratio is grossly too high
+    python benchmarks/speed.py --only 'vgg16*'  # some rows; can be repeated
+    python benchmarks/speed.py --peers          # also zennit, captum and grad-cam, if installed
+    python benchmarks/speed.py --check          # two small rows; fails if a ratio is grossly too high
 
-The yardstick is one plain forward pass: ``torch.inference_mode``, the default memory format. All that is compared runs
-in one process and in turns, so that a busy machine slows all of it alike; a row shows the median of the ratios
-and the middle half of them.
+The unit is one plain forward pass: ``torch.inference_mode``, the default memory format. Everything runs in one process
+and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a network, a layer, and what is asked of it. `most` is what ``--check`` allows."""
+    """One row of the table. `most` is the ratio that ``--check`` allows."""
 
     model: str
     layer: str | None
@@ -67,7 +66,7 @@ CHECKED = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Ratios to the forward pass: the median, the middle half; and the forward pass itself in seconds."""
+    """Ratios to the forward pass (median and quartiles), and the forward pass in seconds."""
 
     name: str
     by: str
@@ -80,18 +79,18 @@ class Measured:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", action="append", metavar="PATTERN", help="rows whose name matches")
-    parser.add_argument("--rounds", type=int, default=7, help="how often each is timed (7)")
-    parser.add_argument("--threads", type=int, default=2, help="of the processor (2)")
-    parser.add_argument("--peers", action="store_true", help="also other libraries, where they are installed")
-    parser.add_argument("--json", action="store_true", help="print one JSON object for each line")
-    parser.add_argument("--check", action="store_true", help="only two small rows, and fail on a gross regression")
+    parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (2)")
+    parser.add_argument("--peers", action="store_true", help="also other libraries, if installed")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per row")
+    parser.add_argument("--check", action="store_true", help="two small rows only; fail on a gross regression")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = [r for r in (CHECKED if options.check else ROWS) if any(fnmatch(r.name, p) for p in options.only or ["*"])]
     failed = []
     if not options.json:
         print(f"torch {torch.__version__}, {options.threads} threads, {platform.machine()}\n")
-        print("| work | by | forward passes | middle half | forward pass |\n|---|---|---|---|---|")
+        print("| work | by | forward passes | quartiles | forward pass |\n|---|---|---|---|---|")
     for row in rows:
         for found in measure(row, options.rounds, options.peers):
             if options.json:
@@ -108,7 +107,7 @@ def main() -> None:
 
 
 def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
-    """Time the yardstick, this package and its peers in turns."""
+    """Time the plain forward pass, this package and its peers alternately."""
     torch.manual_seed(0)
     plain = torch_net(row.model)
     loaded = ebcli.load_model(row.model, weights="DEFAULT" if row.model == "efficientnet_lite0" else "none")
@@ -147,7 +146,7 @@ def torch_net(model: str) -> torch.nn.Module:
 
 
 def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tuple[str, Work]]:
-    """The nearest thing that other libraries have: to the pixels, or to the layer where they can."""
+    """The closest methods of other libraries, at the layer if they support it, otherwise at the pixels."""
     module = None if row.layer is None else net.get_submodule(row.layer)
     if row.contrastive or row.classes > 1:
         return

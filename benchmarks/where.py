@@ -1,11 +1,10 @@
-"""Where the time of a contrastive map goes, network by network.
+"""Profile contrastive maps, by network and kind of operation.
 
-    python benchmarks/where.py                 # one network of each family
+    python benchmarks/where.py                 # one network per family
     python benchmarks/where.py vgg16 resnet50
 
-Shares of the time that PyTorch's profiler sees in one call of ``excitation_backprop`` at the default layer, by the
-kind of operation; the last column is a plain forward pass
-of the same network against the whole.
+Shares of the time of one call of ``excitation_backprop`` at the default layer, from PyTorch's profiler. The last column
+is a plain forward pass relative to the whole.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="*", default=FAMILIES)
     parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2, help="of the processor (2)")
+    parser.add_argument("--threads", type=int, default=2, help="CPU threads (2)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     kinds = [*KINDS, ELEMENTWISE]
@@ -51,7 +50,7 @@ def main() -> None:
 
 
 def profiled(model: str, batch: int) -> tuple[str, dict[str, float], float]:
-    """The layer; each kind's share of the operations' time; and the time of a forward pass alone against it."""
+    """The layer, the share of each kind of operation, and a forward pass relative to the whole."""
     loaded = ebcli.load_model(model, weights="DEFAULT" if model == "efficientnet_lite0" else "none")
     net = loaded.net.to(memory_format=torch.channels_last)
     images, layer = torch.randn(batch, 3, 224, 224), ebcli.default_layer(loaded)

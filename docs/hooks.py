@@ -1,4 +1,4 @@
-"""What MkDocs does for this site beyond its plug-ins."""
+"""MkDocs hooks: pages of the repository's root, links to them, and formulas as MathML."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-# pages that stand beside docs/, and how links between those and these begin
-BESIDE = ("CHANGELOG.md", "CONTRIBUTING.md")
+# pages in the root of the repository, and the links to them
+ROOT_PAGES = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md")
 LINKS = {
     "](docs/": "](",
     "](../": "](",
+    "](README.md#contributing": "](install.md#extras",
     "](README.md": "](index.md",
-    "](CHANGELOG.md": "](changelog.md",
-    "](CONTRIBUTING.md": "](contributing.md",
+    **{f"]({name}": f"]({name.lower()}" for name in ROOT_PAGES},
 }
 
-# what pymdownx.arithmatex makes of $...$ and $$...$$
+# pymdownx.arithmatex turns $...$ and $$...$$ into these
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Take in the pages that stand beside docs/."""
-    for path in (Path(config.config_file_path).with_name(name) for name in BESIDE):
+    """Add the pages of the root."""
+    for path in (Path(config.config_file_path).with_name(name) for name in ROOT_PAGES):
         if path.exists():
             files.append(File.generated(config, path.name.lower(), abs_src_path=str(path)))
     return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Turn links to where the files are into links to where the pages are."""
+    """Replace links between files by links between pages."""
     for link, page in LINKS.items():
         markdown = markdown.replace(link, page)
     return markdown
 
 
 def on_page_content(content: str, **_: Any) -> str:
-    """Make formulas MathML, which browsers show by themselves, without a script from elsewhere."""
+    """Convert formulas to MathML, which browsers render without scripts."""
 
     def mathml(match: re.Match[str]) -> str:
         formula = html.unescape(match[2])

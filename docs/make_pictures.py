@@ -1,8 +1,8 @@
-"""Draws all pictures of the README and of docs/gallery.md, by the very commands that stand there.
+"""Draw the pictures of the README and docs/gallery.md with the commands shown there.
 
     python docs/make_pictures.py
 
-Writes docs/pictures/, from sample_images/ and with the bundled network alone.
+Writes docs/pictures/ from sample_images/ with the bundled network.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs/pictures"
-# a command in a block of its own, and the pictures below it: `name.jpg` shows its only result, or those in their order
+# a block with one command, and the pictures of its results below it, in order
 EXAMPLE = re.compile(r"```sh\neb-saliency (.*?)\n```\n(.*?)(?=\n```|\Z)", re.DOTALL)
 SHOWN = re.compile(r"\((?:docs/)?pictures/([\w.-]+)\)")
 
 
 def draw(page: Path) -> None:
-    """Run a page's commands, and keep the pictures that it shows below each of them."""
+    """Run the commands of a page and save the pictures shown below each."""
     for command, below in EXAMPLE.findall(page.read_text(encoding="utf-8")):
         names = SHOWN.findall(below)
         if not names:

@@ -1,4 +1,4 @@
-"""The wheel and the source distribution: what is in them, and that the wheel works by itself."""
+"""The contents of the wheel and the source distribution, and the installed wheel."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def printed(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where both are, the wheel built from the source distribution; with the packages here, lest any be downloaded."""
+    """The directory with both, the wheel built from the source distribution. Nothing is downloaded."""
     folder = tmp_path_factory.mktemp("distributions")
     printed(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
@@ -51,28 +51,27 @@ def wheel(built: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel in it.
+    """A virtual environment with the wheel.
 
-    What it needs is lent to it by a path to the packages here, for to install them takes minutes. A copy of this
-    package that is installed here in editable mode does not come along: Python reads the .pth file that leads to its
-    source only in an environment's own directory.
+    Its dependencies come from this environment, through a path, because installing them takes minutes. An editable
+    install of this package does not come along: .pth files count only in an environment's own directory.
     """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, symlinks=True)
     printed(sys.executable, "-m", "pip", "--python", folder, "install", "--no-deps", "--no-index", wheel)
     (packages,) = folder.glob("lib/python*/site-packages")
-    (packages / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder
 
 
-def test_both_pass_the_checks_of_the_package_index(built: Path) -> None:
+def test_twine_accepts_both(built: Path) -> None:
     shown = printed(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *sorted(built.iterdir()))
     assert shown.count("PASSED") == 2
 
 
-def test_the_source_distribution_is_what_git_knows(built: Path) -> None:
+def test_the_source_distribution_has_the_files_known_to_git(built: Path) -> None:
     if not (ROOT / ".git").exists():
-        pytest.skip("this is no clone")
+        pytest.skip("not a git checkout")
     known = printed(program("git"), "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT).split(
         "\0"
     )
@@ -82,26 +81,27 @@ def test_the_source_distribution_is_what_git_knows(built: Path) -> None:
     assert inside == {name for name in known if (ROOT / name).is_file()} | {"PKG-INFO"}
 
 
-def test_the_wheel_is_the_package_and_two_manual_pages(wheel: Path) -> None:
+def test_the_wheel_has_the_package_and_two_manual_pages(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
-    data = f"ebcli-{ebcli.__version__}.data/data/share/man/man1"
+    data = f"eb_saliency-{ebcli.__version__}.data/data/share/man/man1"
     source = {path for path in (ROOT / "ebcli").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     pages = {f"{data}/eb-saliency.1", f"{data}/eb-benchmark.1"}
     assert inside == {path.relative_to(ROOT).as_posix() for path in source} | pages
-    assert {"ebcli/py.typed", "ebcli/report/page/index.html"} <= inside
+    assert {"ebcli/py.typed", "ebcli/gallery/static/index.html"} <= inside
 
 
 def test_the_metadata(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
         fields = HeaderParser().parsestr(archive.read(name).decode())
+    assert fields["Name"] == "eb-saliency"
     assert fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
     assert fields["Requires-Python"] == ">=3.10"
     assert fields.get_payload().startswith("# eb-saliency")  # type: ignore[union-attr]
 
 
-def test_the_wheel_works_by_itself(environment: Path, tmp_path: Path) -> None:
+def test_the_installed_wheel_works(environment: Path, tmp_path: Path) -> None:
     place = printed(environment / "bin/python", "-c", "import ebcli; print(ebcli.__file__)", cwd=tmp_path)
     assert Path(place.strip()).is_relative_to(environment)
     command = environment / "bin/eb-saliency"
@@ -117,11 +117,11 @@ def test_the_wheel_works_by_itself(environment: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "command"), [("eb-saliency", main), ("eb-benchmark", benchmark)])
 def test_the_manual_pages(name: str, command: click.Command, environment: Path) -> None:
-    """They are clean, and say what ``--help`` says, of each command and option."""
+    """They pass mandoc's checks and have the help text of each command and option."""
     page = environment / "share/man/man1" / f"{name}.1"
     assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
     shown = " ".join(printed(program("mandoc"), "-T", "utf8", "-O", "width=1000", page).split())
-    shown = re.sub(r".\x08", "", shown).replace("’", "'")  # bold and underlined, as typewriters did it
+    shown = re.sub(r".\x08", "", shown).replace("’", "'")  # bold and underlined are overstruck
     inner = getattr(command, "commands", {})
     for part in (command, *inner.values()):
         assert " ".join((part.help or "").split()) in shown
@@ -133,7 +133,7 @@ def test_the_manual_pages(name: str, command: click.Command, environment: Path) 
     assert " ".join((command.epilog or "").split()) in shown
 
 
-def test_words_that_mean_something_to_man_are_shown_as_they_are(tmp_path: Path) -> None:
+def test_roff_syntax_is_escaped(tmp_path: Path) -> None:
     manual_page = runpy.run_path(str(ROOT / "hatch_build.py"))["manual_page"]
     awkward = [".TH is no heading", "'quoted' from the first letter", "C:\\folder\\name and --long-option"]
     options = [click.Option([f"--{letter}"], help=text) for letter, text in zip("abc", awkward, strict=True)]

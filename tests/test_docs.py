@@ -1,4 +1,4 @@
-"""Every code block in the README and in docs/ runs, in the order of its page, and prints what the page shows."""
+"""Run the code blocks of the documentation, page by page, and compare what they print."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import nbclient
 import nbformat
 import pytest
 import yaml
-from documented_commands import ROOT, check_mentioned, lay, run_line, run_script
+from documented_commands import ROOT, check_mentioned, run_line, run_script, write_files
 
 import ebcli.run.explainer
 
@@ -31,21 +31,19 @@ pytestmark = pytest.mark.usefixtures("same_rules_afterwards")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
-INSTRUCTION = re.compile(r"(ARG|CMD|COPY|ENTRYPOINT|ENV|EXPOSE|FROM|LABEL|RUN|USER|VOLUME|WORKDIR) \S")
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory of a page; a network that several of its commands use is built once."""
-    lay(tmp_path)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory with the files that the pages mention. Networks are cached between commands."""
+    write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ebcli.run.explainer.load_model", functools.cache(ebcli.run.explainer.load_model))
-    return tmp_path
 
 
 @dataclass
 class Page:
-    """What the blocks of a page leave for those below them."""
+    """The Python names and the output of the blocks so far."""
 
     names: dict[str, object] = field(default_factory=dict)
     printed: str = ""
@@ -57,7 +55,7 @@ class Page:
         for shown in re.findall(r"print\(.*\)  # (.*)$", block, re.MULTILINE):
             assert shown in self.printed.splitlines()
 
-    def what_python_printed(self, block: str) -> None:
+    def output(self, block: str) -> None:
         assert block == self.printed
 
     def sh(self, block: str) -> None:
@@ -68,7 +66,7 @@ class Page:
                 run_line(line)
 
     def console(self, block: str) -> None:
-        """Commands after ``$``, and what they print; ``...`` stands for anything."""
+        """Commands after ``$`` and their output, where ``...`` matches anything."""
         commands = COMMAND.findall(block)
         assert commands
         for line, shown in commands:
@@ -77,7 +75,7 @@ class Page:
             assert doctest.OutputChecker().check_output(shown, result.output, doctest.ELLIPSIS), result.output
 
     def text(self, block: str) -> None:
-        """Is for people to read."""
+        """Not checked."""
 
     def yaml(self, block: str) -> None:
         assert all(isinstance(document, dict) for document in yaml.safe_load_all(block))
@@ -89,17 +87,13 @@ class Page:
     def toml(self, block: str) -> None:
         assert tomllib.loads(block)
 
-    def dockerfile(self, block: str) -> None:
-        for line in block.replace("\\\n", " ").splitlines():
-            assert not line or line.startswith("#") or INSTRUCTION.match(line), line
-        check_mentioned(block)
-
 
 @pytest.mark.parametrize("name", PAGES)
-def test_blocks_of(name: str, desk: Path) -> None:
+@pytest.mark.usefixtures("working_folder")
+def test_blocks_of(name: str) -> None:
     page = Page()
     known: dict[str, Callable[[str], None]] = {
-        "": page.what_python_printed,
+        "": page.output,
         "python": page.python,
         "sh": page.sh,
         "console": page.console,
@@ -107,13 +101,12 @@ def test_blocks_of(name: str, desk: Path) -> None:
         "yaml": page.yaml,
         "json": page.json,
         "toml": page.toml,
-        "dockerfile": page.dockerfile,
     }
     content = (ROOT / name).read_text(encoding="utf-8")
     blocks = BLOCK.findall(content)
-    assert len(blocks) == content.count("```") / 2, "a block is indented or not closed"
+    assert len(blocks) == content.count("```") / 2, "a block is indented or unclosed"
     for language, block in blocks:
-        assert language in known, f"no test knows what to do with a block of {language}"
+        assert language in known, f"unknown language: {language}"
         known[language](block)
 
 
@@ -126,7 +119,7 @@ def test_links_of(name: str) -> None:
 
 def test_the_notebook() -> None:
     notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
-    assert not any(cell.get("outputs") for cell in notebook.cells), "strip its outputs: they are made with the site"
+    assert not any(cell.get("outputs") for cell in notebook.cells), "strip the outputs: they are created with the site"
     done = nbclient.NotebookClient(notebook, resources={"metadata": {"path": ROOT / "docs"}}).execute()
     shown = [output.get("data", {}) for cell in done.cells for output in cell.get("outputs", [])]
     assert sum("image/png" in data for data in shown) == 6

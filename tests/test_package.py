@@ -1,4 +1,4 @@
-"""What is imported when, and what the package exports."""
+"""Imports on demand, and the exported names."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import ebcli
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--list-models"], [], ["--top-k", "x"]])
-def test_what_needs_no_network_does_not_import_torch(arguments: list[str]) -> None:
+def test_commands_without_a_network_do_not_import_torch(arguments: list[str]) -> None:
     assert heavy_imports("ebcli.cli.saliency", arguments) == "imported: []"
 
 
-def test_help_imports_nothing_beyond_click_and_itself() -> None:
-    """Keeps ``--help`` fast: 0.2 s leave no room for a scientific package."""
+def test_help_imports_only_click() -> None:
+    """``--help`` takes 0.2 s, too little to import a scientific package."""
     third_party = run_python(
         "import sys\n"
         "from ebcli.cli.saliency import main\n"
@@ -31,10 +31,22 @@ def test_help_imports_nothing_beyond_click_and_itself() -> None:
     assert third_party.splitlines()[-1] == "imported: ['click']"
 
 
-def test_everything_exported_is_there() -> None:
+def test_exported_names_exist() -> None:
     for name in ebcli.__all__:
         assert getattr(ebcli, name) is not None
         assert name in dir(ebcli)
     assert ebcli.__version__ == version("eb-saliency")
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ebcli.nothing  # noqa: B018
+
+
+def test_exported_names_are_not_shadowed_by_modules() -> None:
+    """Importing a module sets it as an attribute of its package."""
+    printed = run_python(
+        "import importlib, inspect, pkgutil, ebcli.evaluate, ebcli.models\n"
+        "for module in pkgutil.walk_packages(ebcli.__path__, 'ebcli.'):\n"
+        "    '__main__' in module.name or importlib.import_module(module.name)\n"
+        "for package in (ebcli, ebcli.eb, ebcli.evaluate, ebcli.models):\n"
+        "    print([name for name in package.__all__ if inspect.ismodule(getattr(package, name))])\n"
+    )
+    assert printed == "[]\n" * 4

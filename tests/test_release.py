@@ -1,4 +1,4 @@
-"""What accompanies the package says what is so."""
+"""The Dockerfile, citation, changelog and scripts agree with the package."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def test_the_dockerfile_is_clean() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_dockerfile_installs_torch_as_the_package_wants_it() -> None:
+def test_the_dockerfile_installs_the_required_torch() -> None:
     installed = {str(Requirement(text)) for text in re.findall(r'"(torch[^"]*)"', DOCKERFILE)}
     assert installed == {text for text in PROJECT["dependencies"] if text.startswith("torch")}
 
 
-def test_what_docker_gets_to_see_is_enough_to_build_the_package(tmp_path: Path) -> None:
+def test_the_package_builds_from_the_files_sent_to_docker(tmp_path: Path) -> None:
     seen = re.findall("^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE)
     copied = re.findall(r"^COPY (?!--from)(.*) \S+$", DOCKERFILE, re.MULTILINE)
     assert sorted(" ".join(copied).split()) == sorted(seen)
@@ -49,10 +49,10 @@ def test_what_docker_gets_to_see_is_enough_to_build_the_package(tmp_path: Path) 
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = tmp_path.glob("dist/*.whl")
     with zipfile.ZipFile(wheel) as archive:
-        assert {"ebcli/cli.py", "ebcli/report/page/index.html"} <= set(archive.namelist())
+        assert {"ebcli/cli/saliency.py", "ebcli/gallery/static/index.html"} <= set(archive.namelist())
 
 
-def test_the_citation_names_this_version_and_the_paper() -> None:
+def test_the_citation_has_this_version_and_the_paper() -> None:
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     assert citation["version"] == PROJECT["version"] == ebcli.__version__
     assert citation["license"] == PROJECT["license"]
@@ -61,26 +61,30 @@ def test_the_citation_names_this_version_and_the_paper() -> None:
     assert paper["url"].removeprefix("https://") in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_there_is_one_command_for_all_checks() -> None:
-    (shown,) = re.findall(r"```sh\n(.*?)\n```", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.DOTALL)
-    assert shown == ".ci/check"
-    assert f"&& {shown}\n" in (ROOT / ".ci/run").read_text(encoding="utf-8")
+def test_continuous_integration_runs_the_second_command_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^python3 -m venv .*\.ci/check$", readme, re.MULTILINE)
+    assert command in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
 
 
-def test_what_git_runs_before_a_commit_are_parts_of_that_command() -> None:
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_git_hooks_are_parts_of_the_checks() -> None:
     (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
     parts = re.findall(r"^(\w+)\(\) {$", (ROOT / ".ci/check").read_text(encoding="utf-8"), re.MULTILINE)
     assert parts == ["style", "types", "tests"]
     assert [hook["entry"] for hook in local["hooks"]] == [".ci/check style", ".ci/check types"]
 
 
-def test_the_checks_refuse_a_part_that_is_not_there() -> None:
+def test_the_checks_refuse_an_unknown_part() -> None:
     done = subprocess.run([ROOT / ".ci/check", "taste"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")
-    assert "there is no part taste" in done.stderr
+    assert "unknown part 'taste'" in done.stderr
 
 
-def test_supported_versions_of_python_are_the_same_everywhere() -> None:
+def test_supported_python_versions_agree() -> None:
     named = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
     assert PROJECT["requires-python"] == f">={named[0]}"
     page = (ROOT / "docs/install.md").read_text(encoding="utf-8")
@@ -89,7 +93,7 @@ def test_supported_versions_of_python_are_the_same_everywhere() -> None:
     assert {named[0], named[-1]} <= tried <= set(named)
 
 
-def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
+def test_the_changelog_keeps_its_format() -> None:
     headings = re.findall(r"^##+ (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}

@@ -1,4 +1,4 @@
-"""The site as it is built: all pages hang together, and nothing is fetched from elsewhere."""
+"""The built site: links between pages, and nothing loaded from other servers."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 import ebcli
 
 ROOT = Path(__file__).parents[1]
-pytestmark = pytest.mark.slow  # .ci/run builds the site as well, and is as strict
+pytestmark = pytest.mark.slow  # .ci/run builds the site, too
 
 
 class Page(HTMLParser):
-    """What a page loads, and where it leads."""
+    """The links and resources of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.loads: set[str] = set()
-        self.leads: set[str] = set()
+        self.links: set[str] = set()
         self.ids: set[str] = set()
         self.path = path
         self.feed(path.read_text(encoding="utf-8"))
@@ -31,7 +31,7 @@ class Page(HTMLParser):
         given = {name: value or "" for name, value in attrs}
         self.ids.add(given.get("id", ""))
         if tag == "a":
-            self.leads.add(given.get("href", ""))
+            self.links.add(given.get("href", ""))
         elif tag in ("img", "script", "iframe") and given.get("src") and not given["src"].startswith("data:"):
             self.loads.add(given["src"])
         elif tag == "link" and given.get("rel") in ("stylesheet", "icon"):
@@ -40,7 +40,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
-    """All pages but the one for wrong addresses, by their file names."""
+    """All pages except 404, by file name."""
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500, check=False)
@@ -48,10 +48,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Page]:
     return {path.name: Page(path) for path in folder.glob("*.html") if path.name != "404.html"}
 
 
-def test_every_page_is_reached_from_the_first(site: dict[str, Page]) -> None:
+def test_every_page_is_linked(site: dict[str, Page]) -> None:
     seen, waiting = {"index.html"}, ["index.html"]
     while waiting:
-        led = {link.partition("#")[0].removeprefix("./") for link in site[waiting.pop()].leads}
+        led = {link.partition("#")[0].removeprefix("./") for link in site[waiting.pop()].links}
         new = {link for link in led if link in site} - seen
         seen |= new
         waiting += new
@@ -59,13 +59,13 @@ def test_every_page_is_reached_from_the_first(site: dict[str, Page]) -> None:
     assert {f"{page.stem}.html" for page in (ROOT / "docs").glob("*.md")} < seen
 
 
-def test_all_that_is_loaded_is_there(site: dict[str, Page]) -> None:
+def test_resources_exist(site: dict[str, Page]) -> None:
     for name, page in site.items():
         for link in page.loads:
             assert (page.path.parent / link.partition("?")[0]).is_file(), f"{name} loads {link}"
 
 
-def test_the_reference_has_all_public_names(site: dict[str, Page]) -> None:
+def test_the_reference_has_every_public_name(site: dict[str, Page]) -> None:
     missing = {name for name in ebcli.__all__ if name != "__version__"}
     for module in ("ebcli", "ebcli.errors"):
         missing -= {name for name in missing if f"{module}.{name}" in site["api.html"].ids}

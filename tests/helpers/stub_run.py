@@ -44,7 +44,7 @@ def run_python(code: str) -> str:
 
 
 def heavy_imports(module: str, arguments: list[str]) -> str:
-    """The last line that a command prints if it then tells which large packages it has imported."""
+    """The large packages that a command has imported when it exits, as a printed line."""
     printed = run_python(
         "import sys\n"
         f"from {module} import main\n"

@@ -1,0 +1,118 @@
+"""The import rules of ARCHITECTURE.md."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FILES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in (ROOT / "ebcli").rglob("*.py")
+}
+ROOMS = {
+    "eb": {"imports", "errors"},
+    "files": {"errors"},
+    "models": {"eb", "imports", "errors"},
+    "drawing": {"files", "errors"},
+    "run": {"drawing", "models", "eb", "files", "imports", "errors"},
+    "evaluate": {"drawing", "models", "eb", "files", "imports", "errors"},
+    "gallery": {"drawing", "files", "errors"},
+    "cli": {"gallery", "run", "evaluate", "drawing", "models", "eb", "files", "imports", "errors"},
+}
+EXCEPTIONS = {("gallery", "ebcli.run.workers")}
+TORCH_FREE = [
+    name
+    for name in FILES
+    if re.match(r"ebcli\.(files|drawing|gallery|run\.(plan|stages|workers)$)", name) and name != "ebcli.drawing.api"
+]
+
+
+class Import(NamedTuple):
+    target: str
+    typing: bool  # under `if TYPE_CHECKING`
+    late: bool  # in a function
+
+
+def imports(node: ast.AST, typing: bool = False, late: bool = False) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            yield from (Import(alias.name, typing, late) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            for alias in child.names:
+                submodule = f"{child.module}.{alias.name}"
+                yield Import(submodule if submodule in FILES else child.module or "", typing, late)
+        else:
+            guarded = isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"
+            yield from imports(child, typing or guarded, late or isinstance(child, ast.FunctionDef))
+
+
+IMPORTS = {name: set(imports(ast.parse(path.read_text(encoding="utf-8")))) for name, path in FILES.items()}
+
+
+def room(module: str) -> str:
+    return f"{module}.".split(".")[1]
+
+
+@pytest.mark.parametrize("name", sorted(FILES))
+def test_files_import_only_rooms_below(name: str) -> None:
+    if room(name) not in ROOMS:  # the files beside the rooms
+        return
+    for target, typing, _ in IMPORTS[name]:
+        if target.partition(".")[0] == "ebcli" and room(target) != room(name):
+            allowed = ROOMS[room(name)] | ({"eb"} if room(name) == "drawing" and typing else set())
+            assert room(target) in allowed or (room(name), target) in EXCEPTIONS, f"{name} imports {target}"
+
+
+def graph(late: bool) -> dict[str, set[str]]:
+    return {
+        name: {i.target for i in IMPORTS[name] if i.target in FILES and not i.typing and (late or not i.late)}
+        for name in FILES
+    }
+
+
+def test_imports_have_no_circle() -> None:
+    TopologicalSorter(graph(late=True)).prepare()  # raises CycleError
+
+
+def test_imports_have_at_most_ten_floors() -> None:
+    """Of the imports at the top of files. `eb`, a closed library, counts as one floor above `imports` and `errors`."""
+    below, floors = graph(late=False), dict[str, int]()
+    for name in TopologicalSorter(graph(late=False)).static_order():
+        floors[name] = 3 if room(name) == "eb" else 1 + max((floors[target] for target in below[name]), default=0)
+    assert max(floors.values()) <= 10, sorted(floors.items(), key=lambda item: -item[1])[:12]
+
+
+def test_some_files_import_no_torch() -> None:
+    for name in TORCH_FREE:
+        seen, waiting = set(), {name}
+        while waiting:
+            module = waiting.pop()
+            seen.add(module)
+            found = {i.target for i in IMPORTS.get(module, ()) if not i.typing and not i.late}
+            waiting |= found - seen
+        assert not seen & {"torch", "torchvision"}, f"{name} imports torch"
+    code = f"import sys, {', '.join(TORCH_FREE)}; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_package_has_at_most_a_dozen_entries() -> None:
+    entries = [path for path in (ROOT / "ebcli").iterdir() if path.name not in ("__pycache__", "py.typed")]
+    assert len(entries) <= 12
+    assert {path.name for path in entries if path.is_dir()} == set(ROOMS)
+
+
+def test_files_named_in_the_description_exist() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    named = re.findall(r"`((?:ebcli|tests)/[\w/.]*)`", text)
+    assert named
+    assert [path for path in named if not (ROOT / path).exists()] == []
