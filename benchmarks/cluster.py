@@ -26,7 +26,6 @@ from PIL import Image
 from ray.cluster_utils import Cluster
 
 from ebcli.files.directory import OutputFolder
-from ebcli.files.records import History
 from ebcli.files.sources import Source
 from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan
 from ebcli.run.prepare import prepare
@@ -67,7 +66,7 @@ def cost(count: int) -> None:
             )
         )
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
-        folder = OutputFolder(Path(name), History(), overwrite=True)
+        folder = OutputFolder(Path(name), overwrite=True)
         start = time.process_time()
         seen = [prepared.stages.look(source, call) for source in sources]
         looked = time.process_time()

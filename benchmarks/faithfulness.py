@@ -18,6 +18,7 @@ from pathlib import Path
 
 import matplotlib as mpl
 import numpy as np
+from ebcli.evaluate.published import POINTING
 from matplotlib import pyplot
 
 from ebcli.errors import ImageError
@@ -26,7 +27,6 @@ from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
 from ebcli.evaluate.perturbation import perturbation
-from ebcli.evaluate.published import POINTING
 from ebcli.evaluate.randomization import sanity
 from ebcli.evaluate.runner import Benchmark, Row, grouped, mean, run_benchmark, table
 

@@ -86,6 +86,6 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event) -> Iterator[Rec
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
     output = plan.output
-    with closing(OutputFolder(output.directory, history, output.overwrite)) as folder, Workers(count) as workers:
+    with closing(OutputFolder(output.directory, output.overwrite)) as folder, Workers(count) as workers:
         pipeline = Pipeline(prepared.explainer, folder, workers, prepared.stages, plan.execution.fail_fast, stopping)
         yield from pipeline.run(sources)
