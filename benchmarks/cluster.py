@@ -25,7 +25,6 @@ from PIL import Image
 from ray.cluster_utils import Cluster
 
 from ebcli.files.directory import OutputFolder
-from ebcli.files.records import History
 from ebcli.files.sources import Source
 from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan
 from ebcli.run.prepare import prepare
@@ -69,7 +68,7 @@ def cost(count: int) -> None:
             )
         )
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
-        folder = OutputFolder(Path(name), History(), overwrite=True)
+        folder = OutputFolder(Path(name), overwrite=True)
         start = time.process_time()
         loaded = [prepared.stages.load(source, call) for source in sources]
         decoded = time.process_time()

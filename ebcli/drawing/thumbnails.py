@@ -16,12 +16,12 @@ from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palett
 from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.encoding import encode_picture
 from ebcli.files.images import Placement
-from ebcli.files.naming import encode_picture, picture_place
+from ebcli.files.naming import PAGE, picture_relpath
 from ebcli.files.storage import Stamp
 
-REPORT = Path("report")
-THUMBNAILS = REPORT / "thumbnails"
+THUMBNAILS = PAGE.parent / "thumbnails"
 
 _LONGEST_SIDE = 512  # pixels
 _OUTSIDE_OPACITY = 90  # of 255, of black over the part of the photo that the network did not see
@@ -61,7 +61,7 @@ class ThumbnailNames:
     def _path(self, computed: tuple[str, ...], index: int, kind: str, suffix: str) -> Path:
         facts = (self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns), *computed)
         name = hashlib.sha256(b"\0".join(map(os.fsencode, facts))).hexdigest()[:32]
-        return picture_place(THUMBNAILS / name[:2] / name, index, kind, suffix)
+        return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
 
 def thumbnails(

@@ -81,9 +81,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
         if not all(isinstance(at, int) for at in where):
             raise ConfigurationError(f"the pixel {where} must be integers (row, column)")
         if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
-            raise ConfigurationError(
-                f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels"
-            )
+            raise ConfigurationError(f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels")
         mask = logits.new_zeros(pixels)
         mask[where] = 1
     else:

@@ -1,4 +1,4 @@
-"""The output directory: what may be replaced there, and the only place that writes."""
+"""The output directory: checks what a run may replace there; nothing else writes results."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import PRIVATE, is_own, parse_result_name
-from ebcli.files.records import History, Record, RecordFile
+from ebcli.files.encoding import is_own
+from ebcli.files.naming import PRIVATE, parse_result_name
+from ebcli.files.records import Record, RecordFile
 
 try:
     import fcntl
-except ImportError:  # Windows: what a killed run has left stays
+except ImportError:  # Windows: the directories of killed runs stay
     fcntl = None  # type: ignore[assignment]
 
 
-def refuse_foreign_files(
-    directory: Path, places: Iterable[Path], is_result: Callable[[Path], bool], history: History
-) -> None:
-    """Make sure that nothing is in the way of the results but what this program wrote.
+def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool]) -> None:
+    """Check that a run replaces no files but this program's own.
 
     Args:
         directory: the output directory.
-        places: those of the inputs below it, as of ``output_relpath``.
-        is_result: whether the name of a file beside one of these places may come to be a result's.
-        history: what earlier runs wrote.
+        relpaths: the inputs' paths below it, see ``output_relpath``.
+        is_result: whether the run may write a file of this name.
 
     Raises:
-        ConfigurationError: something is; the message names the first few.
+        ConfigurationError: it would replace others; the message names the first few.
+        OutputError: the directory cannot be read.
     """
     wanted: dict[Path, set[str]] = defaultdict(set)
-    for place in places:
-        wanted[place.parent].add(place.name)
-    foreign = sorted(itertools.islice(_foreign(directory, wanted, is_result, history), 4))
+    for relpath in relpaths:
+        wanted[relpath.parent].add(relpath.name)
+    foreign = sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
         raise ConfigurationError(
@@ -49,9 +48,7 @@ def refuse_foreign_files(
         )
 
 
-def _foreign(
-    directory: Path, wanted: Mapping[Path, set[str]], is_result: Callable[[Path], bool], history: History
-) -> Iterator[Path]:
+def _foreign(directory: Path, wanted: Mapping[Path, set[str]], is_result: Callable[[Path], bool]) -> Iterator[Path]:
     for folder, names in wanted.items():
         try:
             entries = list(os.scandir(directory / folder))
@@ -61,10 +58,8 @@ def _foreign(
             raise OutputError(f"cannot write to '{directory / folder}': {error.strerror}") from error
         for entry in entries:
             path = folder / entry.name
-            place = parse_result_name(path)
-            if place is None or place[0].name not in names or not is_result(path):
-                continue
-            if str(path) not in history.written and not is_own(directory / path):
+            parsed = parse_result_name(path)
+            if parsed and parsed[0].name in names and is_result(path) and not is_own(directory / path):
                 yield directory / path
 
 
@@ -74,23 +69,22 @@ class ResultFiles:
 
     Attributes:
         directory: the output directory.
-        private: the run's own directory there.
-        overwrite: replace files of others, too.
+        private: the run's own directory in it.
+        overwrite: also replace files that this program did not write.
     """
 
     directory: Path
     private: Path
     overwrite: bool
 
-    def write(self, files: Mapping[Path, bytes], known: Container[str]) -> None:
-        """Write one image's results; all are safely stored before the first is put in its place.
+    def write(self, files: Mapping[Path, bytes]) -> None:
+        """Write one image's results; all of them are stored before the first one is renamed to its final path.
 
         Args:
             files: paths below the directory, and contents.
-            known: paths of which the records say that this program wrote them.
 
         Raises:
-            OutputError: there is no room, or something is in the way.
+            OutputError: there is no space, or a file that this program did not write would be replaced.
         """
         stored: list[tuple[Path, Path]] = []
         path = self.directory
@@ -100,11 +94,11 @@ class ResultFiles:
                 stored.append((self.private / uuid4().hex, path))
                 with stored[-1][0].open("xb") as file:
                     file.write(content)
-            for (temporary, path), relative in zip(stored, files, strict=True):
+            for temporary, path in stored:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                if not self._may_replace(path, relative, known):
+                if not (self.overwrite or not os.path.lexists(path) or is_own(path)):
                     raise OutputError(
-                        f"'{path}' has come to be since this run began, and this program did not write it: "
+                        f"'{path}' appeared during this run, and this program did not write it: "
                         "move it away, or pass --overwrite"
                     )
                 temporary.replace(path)
@@ -115,21 +109,17 @@ class ResultFiles:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
 
-    def _may_replace(self, path: Path, relative: Path, known: Container[str]) -> bool:
-        return self.overwrite or str(relative) in known or not os.path.lexists(path) or is_own(path)
-
 
 class OutputFolder:
-    """An output directory while one run works in it.
+    """An output directory while a run works in it.
 
-    Files are first written whole into a directory of the run's own, ``.eb-saliency-*``, and then renamed: at
-    every moment a result is absent, what it was before, or whole. What killed runs have left there is removed by
-    the next run; that a run is alive shows in its lock on that directory.
+    Files are first written to the run's own directory, ``.eb-saliency-*``, and then renamed. So at every moment a
+    result is missing, as it was before, or complete. The run holds a lock on its directory; the next run removes
+    the directories of killed runs, which are no longer locked.
 
     Args:
-        directory: made if it is not there.
-        history: what earlier runs wrote.
-        overwrite: replace files of others, too.
+        directory: created if it does not exist.
+        overwrite: also replace files that this program did not write.
 
     Attributes:
         files: writes results; can be sent to other processes.
@@ -138,11 +128,11 @@ class OutputFolder:
         OutputError: it cannot be written to.
     """
 
-    def __init__(self, directory: Path, history: History, overwrite: bool) -> None:
-        self._directory, self._history = directory, history
+    def __init__(self, directory: Path, overwrite: bool) -> None:
+        self._directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _sweep(directory)
+            _remove_abandoned(directory)
             private, self._lock = _private_directory(directory)
             self.files = ResultFiles(directory, private, overwrite)
             self._records = RecordFile(directory)
@@ -151,13 +141,13 @@ class OutputFolder:
 
     def write(self, files: Mapping[Path, bytes]) -> None:
         """Write one image's results, as ``ResultFiles.write`` does."""
-        self.files.write(files, self._history.written)
+        self.files.write(files)
 
     def record(self, record: Record) -> None:
         """Append to the records.
 
         Raises:
-            OutputError: there is no room.
+            OutputError: there is no space.
         """
         try:
             self._records.append(record)
@@ -165,7 +155,7 @@ class OutputFolder:
             raise OutputError(f"cannot write the records in '{self._directory}': {error.strerror}") from error
 
     def close(self) -> None:
-        """Remove what the run kept for itself."""
+        """Remove the run's own directory."""
         self._records.close()
         shutil.rmtree(self.files.private, ignore_errors=True)
         if self._lock is not None:
@@ -173,23 +163,23 @@ class OutputFolder:
 
 
 def _private_directory(directory: Path) -> tuple[Path, int | None]:
-    """A new directory in another one, and the lock on it."""
+    """Create a directory in another one; returns it and a lock on it."""
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
         if fcntl is None:
             return private, None
         lock = os.open(private, os.O_RDONLY)
-        with contextlib.suppress(OSError):  # where there are no locks, no run can sweep either
+        with contextlib.suppress(OSError):  # a file system without locks; there, no run removes anything
             fcntl.flock(lock, fcntl.LOCK_EX)
-        if private.exists():  # else another run was quicker, and took it for a killed run's
+        if private.exists():  # else another run removed it before it was locked
             return private, lock
         os.close(lock)
 
 
-def _sweep(directory: Path) -> None:
-    """Remove the private directories of runs that are no more."""
+def _remove_abandoned(directory: Path) -> None:
+    """Remove the private directories of killed runs."""
     for private in directory.glob(f"{PRIVATE}*") if fcntl is not None else ():
-        with contextlib.suppress(OSError):  # alive, another user's, or gone already
+        with contextlib.suppress(OSError):  # in use, another user's, or already removed
             lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,9 @@
-"""Paths -> decoded, upright RGB images, the network's input, and where in the image the network looked."""
+"""Decoded, upright RGB images, the network's input, and its rectangle in the image."""
 
 from __future__ import annotations
 
-import stat
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
@@ -11,11 +12,12 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ImageError
+from ebcli.files.storage import open_regular
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
 
-# Formats that Pillow can only name, or that it hands to other programs, such as EPS to Ghostscript.
+# Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
@@ -57,36 +59,34 @@ class Placement:
 
 
 def has_image_suffix(path: Path) -> bool:
-    """Whether the name claims to be an image, by the suffixes that Pillow can open."""
+    """Whether the suffix is one of an image format that Pillow reads."""
     return Image.registered_extensions().get(path.suffix.lower()) in _formats()
 
 
-def is_recognised(file: Path | IO[bytes]) -> bool:
-    """Whether the first bytes are those of a format that Pillow reads, whatever the name says."""
-    if isinstance(file, Path) and not file.is_file():  # a pipe must not be opened, and has no first bytes
+def is_recognized(file: Path | IO[bytes]) -> bool:
+    """Whether the first bytes are those of a format that Pillow reads, whatever the name is."""
+    if isinstance(file, Path) and not file.is_file():
         return False
     try:
-        with Image.open(file, formats=_formats()):
+        with _opened(file):
             return True
-    except UnidentifiedImageError:
+    except (UnidentifiedImageError, ImageError):
         return False
-    except Exception:  # recognised, but broken or out of reach: for ``decode`` to say
+    except Exception:  # recognized, but broken or not readable: ``decode`` reports it
         return True
 
 
 def decode(file: Path | IO[bytes]) -> Image.Image:
-    """The image upright (EXIF orientation applied) and in RGB, the first frame where there are several.
+    """The image upright (EXIF orientation applied) and in RGB; of an animation, the first frame.
 
-    Transparent pixels are laid on white, 16-bit values scaled to 8 bits.
+    Transparent pixels become white; 16-bit values are scaled to 8 bits.
 
     Raises:
-        ImageError: the file is missing, is no image, is broken, or would unpack to more than Pillow's
+        ImageError: the file does not exist, is not an image, is broken, or has more pixels than Pillow's
             ``Image.MAX_IMAGE_PIXELS`` allows.
     """
     try:
-        if isinstance(file, Path):
-            _check_regular(file)
-        with Image.open(file, formats=_formats()) as image:
+        with _opened(file) as image:
             ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
             return to_rgb(image)
     except ImageError:
@@ -101,19 +101,21 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
         raise ImageError(f"it is broken: {error or type(error).__name__}") from error
 
 
-def _check_regular(path: Path) -> None:
-    mode = path.stat().st_mode
-    if stat.S_ISDIR(mode):
-        raise ImageError("the directory cannot be listed")
-    if not stat.S_ISREG(mode):  # opening a pipe would wait for ever
-        raise ImageError("it is not a regular file")
+@contextlib.contextmanager
+def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+    with contextlib.ExitStack() as stack:
+        if isinstance(file, Path):
+            if file.is_dir():
+                raise ImageError("the directory cannot be listed")
+            file = stack.enter_context(open_regular(file))
+        yield stack.enter_context(Image.open(file, formats=_formats()))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any Pillow mode -> ``RGB``, transparency laid on white.
+    """Convert any Pillow mode to ``RGB``; transparent pixels become white.
 
-    32-bit integers that fit into 16 bits are read as 16-bit values; other 32-bit integers and floats have no
-    fixed white, so they are stretched from their least to their greatest value.
+    32-bit integers that fit into 16 bits are read as 16-bit values. Other 32-bit integers and floats have no fixed
+    white, so they are scaled from their minimum to their maximum.
     """
     if image.mode.startswith("I;16") or image.mode in ("I", "F"):
         values = np.asarray(image, dtype=np.float64)

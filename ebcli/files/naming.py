@@ -1,42 +1,29 @@
-"""Results' names, which never collide and never leave the output directory, and their bytes."""
+"""Names of result files, in both directions: an input's path to its results, and a result's name to its input."""
 
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import ArrayLike
-from PIL import Image
+RECORDS = "records.jsonl"
+PAGE = Path("report", "index.html")
+PRIVATE = ".eb-saliency-"  # prefix of the directories that a run makes for itself in the output directory
 
-from ebcli.errors import ImageError
-
-PRIVATE = ".eb-saliency-"  # what this program makes for itself in an output directory starts so
-SOFTWARE = "eb-saliency"
-
-_SOFTWARE_TAG = 0x0131  # EXIF's name of the program that made a picture
-_LONGEST_STEM = 160  # bytes, which leaves room for a class and a suffix in the 255 that file systems take
+_LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
 _OUTSIDE = "absolute"
-_RESULT = re.compile(
-    r"(?P<stem>.+)\.(?:(?P<index>\d+)(?:-[a-z0-9-]+)?(?:@[a-z0-9-]+)?\.[a-z]+|panel\.[a-z]+|npz)", re.DOTALL
-)
-_SAVING: dict[str, dict[str, Any]] = {
-    # run-length coding takes a quarter of the default's time for files 2 % larger
-    "png": {"format": "PNG", "compress_type": Image.RLE},
-    "jpg": {"format": "JPEG", "quality": 90},
-    "webp": {"format": "WEBP", "quality": 90},
-}
+_RESULT = r"(?P<stem>.+)\.(?:(?P<index>[0-9]{1,9})(?:-[a-z0-9-]+)?(?:@[a-z0-9-]+)?\.[a-z]+|panel\.[a-z]+|npz)"
+_RESULT_NAME = re.compile(_RESULT, re.DOTALL)
+_RESERVED = re.compile(rf"(?:{_RESULT}|{re.escape(RECORDS)}|{PAGE.name}|{re.escape(PRIVATE)}.*?)~*", re.DOTALL)
 
 
 def canonical(path: Path) -> Path:
-    """One spelling for each file name: no ``.`` and no ``..``, relative to the working directory where it can be."""
+    """One spelling for each file: without ``.`` and ``..``, and relative to the working directory if it is below."""
     if os.pardir not in path.parts:
         return Path(os.path.normpath(path))
     # `link/..` is not the directory that holds the link, so only the file system knows what `..` means
@@ -45,11 +32,12 @@ def canonical(path: Path) -> Path:
 
 
 def output_relpath(path: Path) -> Path:
-    """The place of an input below the output directory: relative, without ``..``, its own for every path.
+    """An input's path below the output directory: relative, without ``..``, and different for every input.
 
-    A relative path is kept: ``a/b.jpg`` -> ``a/b.jpg``. An absolute one, or one that climbs out of the
-    working directory, is kept whole below ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. A name too
-    long to take a class as well loses its end to a hash of itself.
+    A relative path is kept: ``a/b.jpg`` -> ``a/b.jpg``. An absolute path, or one outside the working directory, goes
+    to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. If the name is too long to append a class, its end
+    is replaced by a hash. A directory that is named like a result gets a ``~``: ``a.jpg.npz/b.jpg`` ->
+    ``a.jpg.npz~/b.jpg``.
     """
     plain = canonical(path)
     if plain.is_absolute() or plain.parts[:1] == (_OUTSIDE,):
@@ -60,7 +48,8 @@ def output_relpath(path: Path) -> Path:
     if len(name) > _LONGEST_STEM:
         mark = "~" + hashlib.sha256(name).hexdigest()[:16]
         plain = plain.with_name(name[: _LONGEST_STEM - len(mark)].decode(errors="ignore") + mark)
-    return plain
+    folders = (f"{folder}~" if _RESERVED.fullmatch(folder) else folder for folder in plain.parts[:-1])
+    return Path(*folders, plain.name)
 
 
 def slug(name: str) -> str:
@@ -69,71 +58,80 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", ascii_name.lower())[:_LONGEST_SLUG].strip("-")
 
 
-def picture_place(place: Path, index: int, category: str | None, suffix: str = "png", layer: str | None = None) -> Path:
+def picture_relpath(
+    relpath: Path, index: int, class_name: str | None, suffix: str = "png", layer: str | None = None
+) -> Path:
     """``photos/cat.jpg`` + class 282 -> ``photos/cat.jpg.282-tiger-cat.png``.
 
-    The whole input name and the class index stand in it, so that different inputs and classes never meet. With a
-    layer, as where a run has several, it is ``photos/cat.jpg.282-tiger-cat@features-11.png``.
+    The whole input name and the class index are part of it, so different inputs and classes never collide. With a
+    layer: ``photos/cat.jpg.282-tiger-cat@features-11.png``.
     """
-    shown = "-".join(filter(None, (str(index), slug(category or ""))))
-    return place.with_name(f"{place.name}.{shown}" + (f"@{slug(layer)}" if layer else "") + f".{suffix}")
+    label = "-".join(filter(None, (str(index), slug(class_name or ""))))
+    return relpath.with_name(f"{relpath.name}.{label}" + (f"@{slug(layer)}" if layer else "") + f".{suffix}")
 
 
-def panel_place(place: Path, suffix: str = "png") -> Path:
+def panel_relpath(relpath: Path, suffix: str = "png") -> Path:
     """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``."""
-    return place.with_name(f"{place.name}.panel.{suffix}")
+    return relpath.with_name(f"{relpath.name}.panel.{suffix}")
 
 
-def raw_place(place: Path) -> Path:
+def raw_relpath(relpath: Path) -> Path:
     """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``."""
-    return place.with_name(f"{place.name}.npz")
+    return relpath.with_name(f"{relpath.name}.npz")
 
 
 def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
-    """Where a result's name comes from: the input's place, and the class; None for other names.
+    """The input's ``output_relpath`` and the class index of a result; None if the name is not a result's.
 
     ``a.jpg.282-tiger-cat.png`` -> ``a.jpg``, 282; ``a.jpg.npz`` and ``a.jpg.panel.png`` -> ``a.jpg``, None.
     """
-    match = _RESULT.fullmatch(result.name)
+    match = _RESULT_NAME.fullmatch(result.name)
     if match is None:
         return None
     index = None if match["index"] is None else int(match["index"])
     return result.with_name(match["stem"]), index
 
 
-def encode_picture(picture: Image.Image, suffix: str) -> bytes:
-    """A picture file's content, ``suffix`` being png, jpg or webp; it says which program made it.
+@dataclass(frozen=True)
+class ResultNames:
+    """The names of the files that a run writes for each image.
 
-    Raises:
-        ImageError: the format cannot hold the picture.
+    Attributes:
+        format: the pictures' suffix.
+        panel: one panel of all maps instead of a picture for each.
+        raw: also an ``.npz`` file.
+        layers: the run's layers; if there are several, pictures are named by their layer, too.
     """
-    exif = Image.Exif()
-    exif[_SOFTWARE_TAG] = SOFTWARE
-    buffer = io.BytesIO()
-    try:
-        picture.save(buffer, exif=exif, **_SAVING[suffix])
-    except (OSError, ValueError) as error:
-        size = f"{picture.width} x {picture.height} pixels"
-        raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
-    return buffer.getvalue()
 
+    format: str
+    panel: bool
+    raw: bool
+    layers: tuple[str, ...]
 
-def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
-    """A compressed ``.npz`` file's content, with a ``software`` entry that says which program made it."""
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **{"software": np.array(SOFTWARE), **arrays})  # type: ignore[arg-type]
-    return buffer.getvalue()
+    def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]]) -> list[Path]:
+        """The results of one image: its pictures or its panel, then its ``.npz`` file.
 
+        Args:
+            relpath: the input's path below the output directory.
+            maps: the class index, class name and layer of each map.
+        """
+        if self.panel:
+            results = [panel_relpath(relpath, self.format)]
+        else:
+            results = [self._picture(relpath, *map_) for map_ in maps]
+        return [*results, raw_relpath(relpath)] if self.raw else results
 
-def is_own(path: Path) -> bool:
-    """Whether a file's own content says that this program made it."""
-    try:
-        if path.is_symlink() or not path.is_file():
+    def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
+        """Whether the run may write a file of this name, given the names of all classes that it may draw."""
+        parsed = parse_result_name(path)
+        if parsed is None:
             return False
-        if path.suffix == ".npz":
-            with np.load(path) as arrays:
-                return bool(arrays["software"] == SOFTWARE)
-        with Image.open(path) as picture:
-            return bool(picture.getexif().get(_SOFTWARE_TAG) == SOFTWARE)
-    except Exception:  # whatever it is, it cannot be read as one of ours
-        return False
+        relpath, index = parsed
+        if index is None or self.panel:
+            return path in self.of(relpath, ())
+        return index in class_names and any(
+            path == self._picture(relpath, index, class_names[index], layer) for layer in self.layers
+        )
+
+    def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str) -> Path:
+        return picture_relpath(relpath, index, class_name, self.format, layer if len(self.layers) > 1 else None)

@@ -1,42 +1,53 @@
-"""What became of each image: one JSON object a line in ``records.jsonl``, written, and read again by later runs."""
+"""Records: the outcome of each image as one JSON object per line in ``records.jsonl``, for users and later runs."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
+import operator
 import os
+import stat
+import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-from ebcli.files.naming import output_relpath
+from ebcli.errors import OutputError
+from ebcli.files.naming import RECORDS, output_relpath
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
+from ebcli.files.storage import open_regular
 
 try:
     import fcntl
-except ImportError:  # Windows: lines of two runs at once may then meet
+except ImportError:  # Windows: lines of two runs at once may mix
     fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
-FILE = "records.jsonl"
+
+_LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
+_HUGE = 2**63
+_decoder = json.JSONDecoder()
+_texts: Callable[[Any], tuple[str, str, str, str, str, str, str]] = operator.itemgetter(
+    "input", "place", "configuration", "model", "weights", "layer", "method"
+)
 
 
 @dataclass(frozen=True)
 class ClassRecord:
-    """One class of an image.
+    """One map of an image.
 
     Attributes:
-        index, name: the class, by number and (where the weights tell) by name.
+        index, name: the class; the name is None if it is unknown.
         score: its softmax probability.
-        mass: what the marginal map sums to: the share of the probability that reached the layer.
-        blank: the map had nothing to show, and the picture shows none.
-        losses: how much of the probability got lost at which operations, where that was asked for.
-        layer: where the map is.
-        peak: the map's greatest value, 1 being an even spread of all probability over its cells.
+        mass: the sum of the marginal map: the probability that reached the layer.
+        blank: the map is empty, so the picture shows none.
+        losses: the probability lost at each operation, if requested.
+        layer: the layer of the map.
+        peak: the map's maximum; 1 is an even spread of all probability over its cells.
     """
 
     index: int
@@ -51,22 +62,21 @@ class ClassRecord:
 
 @dataclass(frozen=True)
 class Record:
-    """What became of one file.
+    """The outcome of one file.
 
     Attributes:
-        input: its path as it was given.
-        status: ``"done"``; ``"failed"``, see ``error``; ``"planned"``, in a dry run; ``"not an image"``, for a file
-            found in a directory: such files have no line among the records.
-        output: the result files: a picture for each of ``classes``, or one panel of all, then the arrays if they were
-            asked for.
+        input: its path as given.
+        status: ``"done"``; ``"failed"``, see ``error``; ``"planned"`` in a dry run; ``"not an image"`` for other files
+            in a directory, which are not written to the records.
+        output: the result files: a picture for each of ``classes`` or one panel of all, then the ``.npz`` file.
         output_bytes: their sizes.
-        classes: the maps by their classes, in order; with several layers, each class once for each of them.
-        seconds: how long this image took, waiting not counted.
+        classes: the maps in order; with several layers, each class once per layer.
+        seconds: time spent on this image, without waiting.
         error: the reason of a failure.
-        place: the input's path below the output directory, which the results' names start with.
-        input_bytes, input_mtime_ns: the input's size and time of change; None where it could not be read.
-        configuration: a hash of everything that the results depend on besides the image.
-        model, weights, layer, method: what was computed with.
+        place: the input's path below the output directory; the results' names start with it.
+        input_bytes, input_mtime_ns: the input's size and modification time; None if it could not be read.
+        configuration: a hash of all settings that the results depend on.
+        model, weights, layer, method: how the maps were computed.
     """
 
     input: str
@@ -86,7 +96,7 @@ class Record:
     method: str = ""
 
     def line(self) -> str:
-        """The JSON object, without a line's end; in ASCII, bytes that are no text as in ``os.fsdecode``."""
+        """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
         return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
@@ -99,71 +109,195 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@dataclass(frozen=True)
-class History:
-    """What the records of earlier runs say about an output directory.
+class ParsedRecord(NamedTuple):
+    """A checked line of the records; see ``Record`` for the fields.
 
     Attributes:
-        written: each result file, relative to the directory: the configuration it was last written with, and its
-            size.
-        finished: of each input's place and configuration that were last done, the input's state and the results.
+        stamp: the input's size and modification time; None for a failure.
+        results: each file's path below the output directory, size, and SHA-256 if there is one.
+        classes: dictionaries with the fields of ``ClassRecord``.
     """
 
-    written: dict[str, tuple[str, int]] = field(default_factory=dict)
-    finished: dict[tuple[str, str], tuple[Stamp, tuple[str, ...]]] = field(default_factory=dict)
+    status: str
+    input: str
+    place: str
+    configuration: str
+    model: str
+    weights: str
+    layer: str
+    method: str
+    seconds: float
+    error: str
+    stamp: tuple[int, int] | None
+    results: tuple[tuple[str, int, str | None], ...]
+    classes: list[dict[str, Any]]
+
+
+def parse_record(line: bytes) -> ParsedRecord | None:
+    """Check one line of the records; None if it cannot be true.
+
+    Anybody can write to a directory of results, so nothing is assumed about the line. Results are beside the input's
+    path below the output directory, whatever directory the line names: the output directory may have moved.
+    """
+    try:
+        text = line.decode()
+        fields, end = _decoder.raw_decode(text)
+        status, classes = fields["status"], fields["classes"]
+        if text[end:].strip() or fields["schema"] != SCHEMA or status not in ("done", "failed"):
+            return None
+        texts = _texts(fields)
+        words, stamp, results = list(texts), None, []
+        if status == "done":
+            stamp = _integer(fields["input_bytes"]), _integer(fields["input_mtime_ns"])
+            results = _results(fields)
+            words += [path for path, _, _ in results]
+            words += [_checked_class(one) for one in classes]
+            if not classes or sum(not path.endswith(".npz") for path, _, _ in results) not in (1, len(classes)):
+                return None
+        joined = "".join(words)  # raises for other types
+        if b"\\u" in line or not line.isascii():  # without these, there are only characters that paths can hold
+            os.fsencode(joined)
+        parts = f"/{fields['place'].replace(os.sep, '/')}/"
+        if "\0" in joined or "//" in parts or "/./" in parts or "/../" in parts or (os.name == "nt" and ":" in parts):
+            return None
+        seconds = _number(fields["seconds"]) or 0.0
+        return ParsedRecord(status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _results(fields: Mapping[str, Any]) -> list[tuple[str, int, str | None]]:
+    names, sizes = fields["output"], fields["output_bytes"]
+    digests = fields.get("output_sha256") or (None,) * len(names)
+    folder, separator, stem = fields["place"].rpartition(os.sep)
+    results = []
+    for path, size, digest in zip(names, sizes, digests, strict=True):
+        name = path.rpartition(os.sep)[2]
+        if not name.startswith(f"{stem}."):
+            raise ValueError(name)
+        results.append((folder + separator + name, _integer(size), digest))
+    return results
+
+
+def _checked_class(one: dict[str, Any]) -> str:
+    """Check a class, and return the name of its layer."""
+    one["score"], one["mass"] = _number(one["score"]), _number(one["mass"])
+    name, layer = one["name"], one.get("layer", "")
+    if _integer(one["index"]) < 0 or type(one["blank"]) is not bool or type(layer) is not str:
+        raise TypeError(one)
+    if name is not None and type(name) is not str:
+        raise TypeError(one)
+    return layer
+
+
+def _integer(value: Any) -> int:
+    if type(value) is int and -_HUGE < value < _HUGE:
+        return value
+    raise TypeError(value)
+
+
+def _number(value: Any) -> float | None:
+    """A number for JSON, which has no NaN."""
+    if value is None or type(value) is float or type(value) is int:
+        return value if value is not None and -_HUGE < value < _HUGE else None
+    raise TypeError(value)
+
+
+def read_records(directory: Path) -> Iterator[ParsedRecord]:
+    """The records of an output directory, oldest first, without the lines that cannot be true.
+
+    Raises:
+        OSError: there are none, or they are not a regular file.
+    """
+    with open_regular(directory / RECORDS, follow=False) as file:
+        whole = True
+        while line := file.readline(_LONGEST_LINE):
+            starts, whole = whole, line.endswith(b"\n") or len(line) < _LONGEST_LINE
+            if starts and whole and (record := parse_record(line)) is not None:
+                yield record
+
+
+@dataclass(frozen=True)
+class History:
+    """What earlier runs did in an output directory, according to its records.
+
+    Attributes:
+        written: each result file, relative to the directory, and the configuration that last wrote it.
+        finished: for each input's path below the directory and configuration: the input's state and the results.
+    """
+
+    written: dict[str, str] = field(default_factory=dict)
+    finished: dict[tuple[str, str], tuple[tuple[int, int] | None, tuple[Any, ...]]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, directory: Path) -> History:
-        """The history of a directory; lines that are cut short, or from later versions, do not count."""
+        """The history of a directory, which need not exist.
+
+        Raises:
+            OutputError: its records cannot be read.
+        """
         history = cls()
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), (directory / FILE).open("rb") as lines:
-            for line in lines:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    history._add(json.loads(line))
+        try:
+            for record in read_records(directory):
+                history._add(record)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            raise OutputError(f"cannot read '{directory / RECORDS}': {error.strerror or error}") from error
         return history
 
     def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:
-        """Whether a file's results are all there, made from the file as it is now with an equal configuration."""
+        """Whether all results of a file exist, and were made from its present state with an equal configuration."""
         stamp, results = self.finished.get((str(output_relpath(source.path)), configuration), (None, ()))
         try:
-            return stamp == source.stamp() and all(
-                self.written[result] == (configuration, (directory / result).stat().st_size) for result in results
+            now = source.stamp()
+            return stamp == (now.bytes, now.mtime_ns) and all(
+                self.written[relpath] == configuration and (directory / relpath).stat().st_size == size
+                for relpath, size, _ in results
             )
         except OSError:
             return False
 
-    def _add(self, entry: Mapping[str, Any]) -> None:
-        if entry["schema"] != SCHEMA:
-            return
-        place, configuration = Path(entry["place"]), entry["configuration"]
-        key = (str(place), configuration)
-        if entry["status"] != "done":
+    def _add(self, record: ParsedRecord) -> None:
+        configuration = sys.intern(record.configuration)
+        key = (record.place, configuration)
+        if record.stamp is None:
             self.finished.pop(key, None)
             return
-        # Results lie beside their input's place; their paths here started from where that run was started
-        results = tuple(str(place.with_name(Path(path).name)) for path in entry["output"])
-        for result, size in zip(results, entry["output_bytes"], strict=True):
-            self.written[result] = (configuration, size)
-        self.finished[key] = Stamp(entry["input_bytes"], entry["input_mtime_ns"]), results
+        for relpath, _, _ in record.results:
+            self.written[relpath] = configuration
+        self.finished[key] = record.stamp, record.results
 
 
 class RecordFile:
-    """``records.jsonl``, to be appended to by any number of threads, processes and machines."""
+    """``records.jsonl``; any number of threads, processes and machines may append to it.
+
+    Raises:
+        OSError: it cannot be written, or is not a regular file.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self._file = os.open(directory / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+        try:
+            self._file = os.open(directory / RECORDS, flags, 0o666)
+        except OSError as error:
+            reason = f"{RECORDS} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+            raise OSError(error.errno, reason) from error
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            os.close(self._file)
+            raise OSError(errno.EINVAL, f"{RECORDS} is not a regular file")
         self._lock = threading.Lock()
 
     def append(self, record: Record) -> None:
-        """Add a whole line, or none.
+        """Append a line, whole or not at all.
 
         Raises:
-            OSError: there is no room for it.
+            OSError: it does not fit.
         """
         line = record.line().encode() + b"\n"
         with self._lock, _locked(self._file):
             end = os.fstat(self._file).st_size
-            # a run that was killed while it wrote, or a machine that crashed, may have left half a line
+            # a killed run may have left half a line
             if end and os.pread(self._file, 1, end - 1) != b"\n":
                 line = b"\n" + line
             try:
@@ -175,7 +309,7 @@ class RecordFile:
                 raise
 
     def close(self) -> None:
-        """End it."""
+        """Close the file."""
         os.close(self._file)
 
 

@@ -1,9 +1,10 @@
-"""What the user named -> the files to work on: directories walked, patterns applied, each file once."""
+"""The files to work on: directories are searched, patterns applied, and each file is taken once."""
 
 from __future__ import annotations
 
 import os
 import tarfile
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,11 +12,12 @@ from io import BytesIO
 from pathlib import Path
 
 from ebcli.errors import ImageError
-from ebcli.files.naming import PRIVATE, canonical
+from ebcli.files.encoding import is_own
+from ebcli.files.naming import PRIVATE, canonical, parse_result_name
 from ebcli.files.storage import Span, Stamp, members, read, url_of, walk
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
-_UNPACK = "it is a compressed tar file, in which nothing can be read by itself: make it a plain .tar, or unpack it"
+_UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
 
 
 @dataclass(frozen=True)
@@ -23,10 +25,10 @@ class Source:
     """One file to work on.
 
     Attributes:
-        path: its path; of a remote file and of one inside a tar file as ``ebcli.files.storage`` has it.
-        named: the user named it; False if it was found in a directory or a tar file.
-        span: where its bytes are, if it is inside a tar file.
-        problem: why it cannot be read, if that is known.
+        path: its path; for remote files and members of tar files, see ``ebcli.files.storage``.
+        named: whether the user named it; False if it was found in a directory or a tar file.
+        span: the position of its bytes, if it is in a tar file.
+        problem: why it cannot be read, if that is known already.
     """
 
     path: Path
@@ -36,18 +38,18 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What the user knows it by: its path, or its URL."""
+        """Its path or URL."""
         return url_of(self.path) or str(self.path)
 
     def stamp(self) -> Stamp:
-        """Its state now; of a file inside a tar file, that of the tar file. Raises OSError where it is not there."""
+        """Its present state, or that of its tar file. Raises OSError if it does not exist."""
         return Stamp.of(self.path if self.span is None else self.span.tar)
 
     def opened(self) -> tuple[Stamp, Path | BytesIO]:
-        """Its state now, and its path if it is a local file, or else its bytes.
+        """Its present state, and its path if it is a local file, else its bytes.
 
         Raises:
-            ImageError: it is not there, or cannot be read.
+            ImageError: it does not exist, or cannot be read.
         """
         if self.problem is not None:
             raise ImageError(self.problem)
@@ -63,24 +65,26 @@ class Source:
 def find(
     paths: Iterable[Path], without: Path | None = None, include: Sequence[str] = (), exclude: Sequence[str] = ()
 ) -> list[Source]:
-    """Every file of ``paths`` once: files and directories as they come, a directory's files sorted by path.
+    """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
-    URLs are files or directories as well, and tar files are directories.
+    URLs can be files or directories, too, and tar files are directories. Pictures that this program wrote are
+    skipped; if the user named them, there is a warning.
 
-    Links to directories are followed, and each directory is read once, under its own name rather than a link's
-    where the walk meets both; so circles end. What is neither file nor directory, or cannot be listed, comes
-    back as well, for ``decode`` to say so.
+    Links to directories are followed. Each directory is read once, under its own name rather than a link's if both
+    are found, so cycles end. Special files and directories that cannot be listed are returned, too: ``decode``
+    reports them.
 
     Args:
         paths: files and directories.
-        without: a directory that is not entered where it lies inside one of ``paths``: that of the results.
-        include: if there are any, only files that one of these patterns fits. A pattern fits a file if it fits
-            the last parts of its path, or of a directory's that it lies in, below the directory in ``paths``:
-            ``*.jpg``, ``holiday``, ``2024/*.png``.
-        exclude: files that one of these patterns fits are left out.
+        without: a directory that is skipped inside ``paths``, the output directory.
+        include: take only files that match one of these patterns, if there are any. A pattern matches the end of
+            the path of a file, or of a directory that contains it, below the directory in ``paths``: ``*.jpg``,
+            ``holiday``, ``2024/*.png``.
+        exclude: skip files that match one of these patterns.
     """
     folders = _Walk(without, exclude)
     found: dict[str, Source] = {}
+    own = []
     for path in paths:
         files = [(Source(path), path)]
         if url_of(path) is not None:
@@ -88,14 +92,20 @@ def find(
         elif os.path.isdir(path):  # noqa: PTH112 - raises nothing
             files = list(folders.files(path))
         for source, relative in _unpacked(files):
-            if (include and not _fits(relative, include)) or _fits(relative, exclude):
+            if (include and not _matches(relative, include)) or _matches(relative, exclude):
+                continue
+            if source.span is None and parse_result_name(source.path) and is_own(source.path):
+                own += [source.name] if source.named else []
                 continue
             found.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
+    if own:
+        count = "1 file" if len(own) == 1 else f"{len(own)} files"
+        warnings.warn(f"skipped {count} that this program wrote, such as '{own[0]}'", stacklevel=2)
     return list(found.values())
 
 
 def _unpacked(files: Iterable[tuple[Source, Path]]) -> Iterator[tuple[Source, Path]]:
-    """The same files, those inside of tar files in place of these."""
+    """The same files, with tar files replaced by their members."""
     for source, relative in files:
         if source.path.suffix.lower() != ".tar":
             is_packed = source.named and source.path.name.lower().endswith(_COMPRESSED)
@@ -104,12 +114,12 @@ def _unpacked(files: Iterable[tuple[Source, Path]]) -> Iterator[tuple[Source, Pa
         try:
             for path, span in members(source.path):
                 yield Source(path, False, span), relative / path.relative_to(source.path)
-        except (tarfile.TarError, OSError) as error:  # what is behind the damage is lost
+        except (tarfile.TarError, OSError) as error:  # members after the damage are lost
             problem = f"it cannot be read to its end as an uncompressed tar file ({error})"
             yield Source(source.path, problem=problem), relative
 
 
-def _fits(path: Path, patterns: Sequence[str]) -> bool:
+def _matches(path: Path, patterns: Sequence[str]) -> bool:
     return any(part.match(pattern) for pattern in patterns for part in (path, *path.parents))
 
 
@@ -143,7 +153,7 @@ class _Walk:
         identity = _identity(folder)
         if folder != root:
             hidden = folder.name.startswith(PRIVATE) or identity == self._without
-            if hidden or _fits(folder.relative_to(root), self._exclude):
+            if hidden or _matches(folder.relative_to(root), self._exclude):
                 return False
         if identity in self._entered:
             return False
@@ -155,6 +165,6 @@ class _Walk:
 def _identity(folder: Path) -> tuple[int, int] | None:
     try:
         status = folder.stat()
-    except OSError:  # out of reach, or not there yet
+    except OSError:  # not accessible, or not created yet
         return None
     return status.st_dev, status.st_ino

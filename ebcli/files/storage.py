@@ -1,38 +1,37 @@
-"""Files behind URLs, through fsspec, and files inside tar files: what is there, how it looks now, and its bytes.
+"""Local files, remote files through fsspec, and members of tar files: which exist, their state, and their bytes.
 
-A URL is kept as a path, of which pathlib spells ``s3://bucket/a.jpg`` as ``s3:/bucket/a.jpg``: so a remote file has a
-suffix, parts that patterns fit, and a place below the output directory as any other file has.
+A URL is kept as a path, for which pathlib writes ``s3://bucket/a.jpg`` as ``s3:/bucket/a.jpg``. So a remote file has a
+suffix, parts that patterns match, and a path below the output directory, as any other file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import re
+import stat
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
 from ebcli.errors import ConfigurationError
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # of more than one letter: C: is a drive
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """What tells one state of a file from another: its size in bytes, and when it was last changed.
-
-    Of a remote file whose server does not tell when, that is 0.
-    """
+    """The state of a file: its size in bytes and its modification time, 0 if a server does not report it."""
 
     bytes: int
     mtime_ns: int
 
     @classmethod
     def of(cls, path: Path) -> Stamp:
-        """The state now, of a local file or a remote one. Raises OSError where there is no such file."""
+        """The present state of a local or remote file. Raises OSError if it does not exist."""
         if url_of(path) is None:
             status = path.stat()
             return cls(status.st_size, status.st_mtime_ns)
@@ -46,11 +45,11 @@ class Stamp:
 
 @dataclass(frozen=True)
 class Span:
-    """Where in a tar file a member's bytes are.
+    """The position of a member's bytes in a tar file.
 
     Attributes:
         tar: the tar file, local or remote.
-        start, size: the first one, and how many.
+        start, size: the first byte and the number of bytes.
     """
 
     tar: Path
@@ -66,6 +65,29 @@ class Span:
             return bytes(system.cat_file(name, start=self.start, end=self.start + self.size))
 
 
+def open_regular(path: Path, follow: bool = True) -> BinaryIO:
+    """Open a local file to read. A named pipe would block for ever, so nothing but regular files is opened.
+
+    Args:
+        path: the file.
+        follow: whether it may be a symbolic link.
+
+    Raises:
+        OSError: it does not exist, or is not a regular file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link") from error
+        raise
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(errno.EINVAL, "it is not a regular file")
+
+
 def url_of(path: Path) -> str | None:
     """The URL that a path stands for; None for a local path."""
     scheme, *rest = path.parts or ("",)
@@ -73,13 +95,13 @@ def url_of(path: Path) -> str | None:
 
 
 def read(path: Path) -> bytes:
-    """A remote file's bytes. Raises OSError where there is no such file."""
+    """A remote file's bytes. Raises OSError if it does not exist."""
     with _remote(path) as (system, name):
         return bytes(system.cat_file(name))
 
 
 def walk(path: Path) -> list[Path]:
-    """The remote files below a directory, or the file itself; the path itself as well where nothing is to be found.
+    """The remote files below a directory, or the file itself; also the path itself if nothing is found.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
@@ -87,17 +109,17 @@ def walk(path: Path) -> list[Path]:
     try:
         with _remote(path) as (system, name):
             return [Path(system.unstrip_protocol(file)) for file in system.find(name)] or [path]
-    except OSError:  # for reading the file to tell
+    except OSError:  # reading the file will tell
         return [path]
 
 
 def members(path: Path) -> Iterator[tuple[Path, Span]]:
-    """The files inside a tar file, local or remote, with paths as if the tar file were a directory.
+    """The files in a tar file, local or remote, with paths as if it were a directory.
 
-    Names that climb out of it are taken as if they did not. What lies behind damage is not found.
+    ``..`` in names is dropped. Files after a damaged part are not found.
 
     Raises:
-        tarfile.TarError, OSError: it is no tar file, is compressed, or cannot be read to its end.
+        tarfile.TarError, OSError: it is not a tar file, is compressed, or cannot be read to its end.
     """
     with contextlib.ExitStack() as stack:
         file: IO[bytes]
@@ -115,11 +137,11 @@ def members(path: Path) -> Iterator[tuple[Path, Span]]:
 
 @contextlib.contextmanager
 def _remote(path: Path) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL, and the file's name there; each kind of server has errors of its own.
+    """The file system of a URL, and the file's name in it.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
-        OSError: whatever goes wrong inside, with a sentence.
+        OSError: any error of the file system, with its reason.
     """
     url = url_of(path)
     assert url is not None
@@ -131,7 +153,7 @@ def _remote(path: Path) -> Iterator[tuple[Any, str]]:
         raise ConfigurationError(f"{url.partition('://')[0]}:// cannot be read: {error}") from error
     try:
         yield system, name
-    except FileNotFoundError as error:  # which has the name and nothing else, whatever the reason
+    except FileNotFoundError as error:  # whose message is only the name
         why = error.__cause__ or "the server has no such file"
         raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({why})") from error
     except (OSError, tarfile.TarError):

@@ -1,4 +1,4 @@
-"""Records and thumbnails -> the page, one file that opens from disk and asks for nothing but its pictures."""
+"""The gallery page: one HTML file that opens from disk and loads nothing but its thumbnails."""
 
 from __future__ import annotations
 
@@ -14,68 +14,74 @@ from typing import Any
 from urllib.parse import quote
 
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import REPORT
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.records import FILE, History
+from ebcli.files.naming import PAGE, RECORDS
+from ebcli.files.storage import open_regular
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
-PAGE = REPORT / "index.html"
-
 _MARK = b'<meta name="generator" content="eb-saliency">'
+_MARK_WITHIN = 1024  # bytes
 _STYLE = DrawingStyle()
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
 def write_gallery(directory: Path, style: DrawingStyle = _STYLE, workers: int = 0, overwrite: bool = False) -> Path:
-    """Write the page of all that an output directory's records tell, and the thumbnails that are not there yet.
+    """Write the gallery page of an output directory, and the thumbnails that it lacks.
 
-    It replaces the page of an earlier call in one step.
+    The page of an earlier call is replaced atomically.
 
     Args:
         directory: the output directory of one or more runs.
-        style: the colours and the scale of maps that come from arrays (``--raw``).
-        workers: how many processes make thumbnails, 0 for none.
-        overwrite: replace a page that this program did not write, too.
+        style: the colors and the scale of maps that are drawn from ``.npz`` files.
+        workers: the number of processes that make thumbnails; 0 for none.
+        overwrite: also replace a page that this program did not write.
 
     Returns:
         The page, ``report/index.html`` below the directory.
 
     Raises:
         ConfigurationError: there are no records, the colormap does not exist, or a file that this program did not
-            write is in the way.
+            write would be replaced.
         OutputError: the directory cannot be written to.
     """
     try:
         entries = read_entries(directory)
     except OSError as error:
         raise ConfigurationError(
-            f"there is no '{directory / FILE}' to read ({error.strerror}): name the --output directory of a run"
+            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
         ) from error
     check_gallery(directory, overwrite)
-    with closing(OutputFolder(directory, History(), overwrite=True)) as folder:
+    with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers)
-        name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - the name it was given, not what it links to
+        name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         folder.write({PAGE: _html(_data(name, entries, there)).encode()})
     return directory / PAGE
 
 
 def check_gallery(directory: Path, overwrite: bool) -> None:
-    """Make sure that the page would replace nothing but a page of this program.
+    """Check that writing the gallery page would replace no page but this program's own.
 
     Raises:
         ConfigurationError: it would, and ``overwrite`` is False.
     """
     page = directory / PAGE
-    if page.is_file() and _MARK not in page.read_bytes() and not overwrite:
-        raise ConfigurationError(
-            f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
-        )
+    if overwrite or not os.path.lexists(page):
+        return
+    try:
+        with open_regular(page, follow=False) as file:
+            if _MARK in file.read(_MARK_WITHIN):
+                return
+    except OSError:  # a link or a directory, which is no page of ours
+        pass
+    raise ConfigurationError(
+        f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
+    )
 
 
 def _html(data: dict[str, Any]) -> str:
-    """The page, which holds its style, its scripts and its data; only these scripts may run."""
+    """The page with its style, scripts and data; its policy allows no other scripts."""
     source = files("ebcli.gallery").joinpath("static")
     style = source.joinpath("page.css").read_text("utf-8")
     script = "\n".join(source.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
@@ -83,7 +89,7 @@ def _html(data: dict[str, Any]) -> str:
         f"default-src 'none'; img-src 'self'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    # ASCII throughout; without a < there is no tag in it, whatever it says
+    # ASCII without a < holds no tag
     encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = source.joinpath("index.html").read_text("utf-8")
     for mark, content in (("POLICY", policy), ("STYLE", style), ("SCRIPT", script), ("DATA", encoded)):
@@ -96,13 +102,13 @@ def _hash(content: str) -> str:
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
-    """What the page reads; text that comes again and again stands in tables, and is named by its number there."""
+    """The page's data; repeated text is stored once in tables and referred to by its index."""
     tables: dict[str, dict[Any, int]] = {"classes": {}, "models": {}, "layers": {}, "methods": {}}
 
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def shown(one: MapEntry, outcome: Outcome) -> dict[str, Any]:
+    def map_data(one: MapEntry, outcome: Outcome) -> dict[str, Any]:
         names = outcome.names
         return {
             "class": number("classes", (one.index, one.name)),
@@ -114,7 +120,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "result": one.result and _url(one.result),
         }
 
-    def told(outcome: Outcome) -> dict[str, Any]:
+    def outcome_data(outcome: Outcome) -> dict[str, Any]:
         return {
             "model": number("models", (outcome.model, outcome.weights)),
             "layer": number("layers", outcome.layer),
@@ -122,15 +128,17 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "seconds": outcome.seconds,
             "error": outcome.error,
             "photo": outcome.names and _url(outcome.names.photo, there),
-            "maps": [shown(one, outcome) for one in outcome.classes],
+            "maps": [map_data(one, outcome) for one in outcome.classes],
         }
 
-    images = [{"name": entry.input, "outcomes": [told(outcome) for outcome in entry.outcomes]} for entry in entries]
+    images = [
+        {"name": entry.input, "outcomes": [outcome_data(outcome) for outcome in entry.outcomes]} for entry in entries
+    ]
     return {"name": name, "images": images, **{key: list(table) for key, table in tables.items()}}
 
 
 def _url(path: Path, there: Collection[Path] | None = None) -> str | None:
-    """A file below the output directory as the page links to it; None if it is not among those that are there."""
+    """The link to a file below the output directory; None if ``there`` does not contain it."""
     if there is not None and path not in there:
         return None
-    return quote(os.fsencode(Path(os.path.relpath(path, REPORT)).as_posix()))
+    return quote(os.fsencode(Path(os.path.relpath(path, PAGE.parent)).as_posix()))

@@ -89,7 +89,7 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
     output, execution = plan.output, plan.execution
-    folder = OutputFolder(output.directory, history, output.overwrite)
+    folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
         pipeline = Pipeline(
             prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded

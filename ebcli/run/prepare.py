@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix
-from ebcli.files.naming import is_own, output_relpath, panel_place, parse_result_name, picture_place, raw_place
+from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.imports import DISTRIBUTION
@@ -63,7 +61,7 @@ def prepare(plan: RunPlan) -> Prepared:
     palette(style.colormap)
     explainer = Explainer(plan)
     history = History.read(output.directory)
-    everything = _sources(plan, history)
+    everything = find(plan.inputs.images, output.directory, plan.inputs.include, plan.inputs.exclude)
     sources = everything if shard is None else everything[shard[0] - 1 :: shard[1]]
     # a batch is never larger than the run, whether or not some of its images are skipped
     explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
@@ -76,26 +74,14 @@ def prepare(plan: RunPlan) -> Prepared:
         done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
+    options = _render_options(plan, explainer, style, common)
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
-        refuse_foreign_files(output.directory, relpaths, lambda path: _is_result(path, plan, explainer), history)
-    options = _render_options(plan, explainer, style, common)
+        possible = range(explainer.num_classes) if explainer.classes is None else explainer.classes
+        class_names = {index: explainer.category(index) for index in possible}
+        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names))
     stages = ImageStages(geometry, options, output.directory, common, output.report)
     return Prepared(explainer, history, stages, skipped, sources)
-
-
-def _sources(plan: RunPlan, history: History) -> list[Source]:
-    """The files of all shards, without results of this and other runs, wherever they are."""
-    directory = plan.output.directory
-    root, real = os.path.realpath(directory), lru_cache(os.path.realpath)
-
-    def is_result(path: Path) -> bool:
-        whole = Path(real(path.parent), path.name)
-        recorded = whole.is_relative_to(root) and str(whole.relative_to(root)) in history.written
-        return recorded or (parse_result_name(path) is not None and is_own(path))
-
-    sources = find(plan.inputs.images, directory, plan.inputs.include, plan.inputs.exclude)
-    return [source for source in sources if source.named or not is_result(source.path)]
 
 
 def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry, style: DrawingStyle) -> float:
@@ -174,22 +160,5 @@ def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, co
     }
     about = f"{common.model} ({common.weights}), layer {common.layer}, {common.method}"
     output = plan.output
-    return RenderOptions(style, output.format, output.panel, about, facts if output.raw else None)
-
-
-def _is_result(path: Path, plan: RunPlan, explainer: Explainer) -> bool:
-    """Whether a run can write a file of this name; any class is possible unless some are given."""
-    parsed, output = parse_result_name(path), plan.output
-    if parsed is None:
-        return False
-    relpath, index = parsed
-    if index is None:
-        raw, panel = raw_place(relpath), panel_place(relpath, output.format)
-        return (output.raw and path == raw) or (output.panel and path == panel)
-    possible = range(explainer.num_classes) if explainer.classes is None else explainer.classes
-    layers = explainer.layers if len(explainer.layers) > 1 else (None,)
-    return (
-        not output.panel
-        and index in possible
-        and any(path == picture_place(relpath, index, explainer.category(index), output.format, at) for at in layers)
-    )
+    names = ResultNames(output.format, output.panel, output.raw, tuple(explainer.layers))
+    return RenderOptions(style, names, about, facts if output.raw else None)

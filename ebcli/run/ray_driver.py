@@ -26,7 +26,7 @@ from typing import Any
 
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder, ResultFiles
-from ebcli.files.records import History, Record
+from ebcli.files.records import Record
 from ebcli.models.device import default_batch_size
 from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
 from ebcli.run.ray_tasks import (
@@ -117,7 +117,7 @@ class Cluster:
             EbcliError: the network cannot continue; likewise.
         """
         output, error = self._plan.output, None
-        with closing(OutputFolder(output.directory, History(), output.overwrite)) as folder:
+        with closing(OutputFolder(output.directory, output.overwrite)) as folder:
             _check_machines(self._cwd, folder.files)
             context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
             parts = _get(self._coordinator.deal.remote(folder.files, self._part))

@@ -9,7 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,7 @@ from numpy.typing import NDArray
 from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ConfigurationError, EbcliError, OutputError
 from ebcli.files.directory import ResultFiles
-from ebcli.files.naming import output_relpath, parse_result_name
 from ebcli.files.records import Record
-from ebcli.files.sources import Source
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import Prepared, prepare
@@ -49,14 +47,6 @@ class TaskContext:
         return self.files.private / "stop"
 
 
-@dataclass(frozen=True)
-class WorkItem:
-    """A file to work on, and the recorded results of the same input."""
-
-    source: Source
-    known: set[str]
-
-
 class Coordinator:
     """An actor that finds the files, holds their list and deals it out in parts."""
 
@@ -78,17 +68,10 @@ class Coordinator:
 
     def deal(self, files: ResultFiles, size: int) -> int:
         """Write the list of files in parts of a size; returns the number of parts."""
-        known: dict[str, set[str]] = {}
-        for result in self._prepared.history.written:
-            parsed = parse_result_name(Path(result))
-            if parsed is not None:
-                known.setdefault(str(parsed[0]), set()).add(result)
-        items = [
-            WorkItem(source, known.get(str(output_relpath(source.path)), set())) for source in self._prepared.sources
-        ]
-        starts = range(0, len(items), size)
+        sources = self._prepared.sources
+        starts = range(0, len(sources), size)
         for number, start in enumerate(starts):
-            _part(files, number).write_bytes(pickle.dumps(items[start : start + size]))
+            _part(files, number).write_bytes(pickle.dumps(sources[start : start + size]))
         return len(starts)
 
 
@@ -122,7 +105,7 @@ class ExplainerActor:
             for item in batch["loaded"]
         ]
         return {
-            "item": batch["item"],
+            "source": batch["source"],
             "loaded": _objects(loaded for loaded, _ in found),
             "explanation": _objects(explanation for _, explanation in found),
         }
@@ -133,18 +116,18 @@ def _part(files: ResultFiles, number: int) -> Path:
 
 
 def load_part(context: TaskContext, row: Row) -> Iterator[Row]:
-    """The items of a part, each with what the network gets, or with the record of one that failed."""
+    """The files of a part, each with what the network gets, or with the record of one that failed."""
     if context.stop.exists():  # the part may be gone, together with the run
         return
     _enter(context.cwd)
-    for item in pickle.loads(_part(context.files, row["part"]).read_bytes()):
+    for source in pickle.loads(_part(context.files, row["part"]).read_bytes()):
         if context.stop.exists():
             return
-        yield {"item": item, "loaded": context.stages.load(item.source, _process(context.image_timeout).call)}
+        yield {"source": source, "loaded": context.stages.load(source, _process(context.image_timeout).call)}
 
 
 def render_row(context: TaskContext, row: Row) -> Row:
-    """The record of an item, or the error that ends the run."""
+    """The record of a file, or the error that ends the run."""
     loaded, explanation = row["loaded"], row["explanation"]
     if isinstance(loaded, Record):
         return {"record": loaded}
@@ -152,12 +135,8 @@ def render_row(context: TaskContext, row: Row) -> Row:
         return {"record": explanation}
     _enter(context.cwd)
     try:
-        write = partial(context.files.write, known=row["item"].known)
-        return {
-            "record": context.stages.render(
-                row["item"].source, loaded, explanation, _process(context.image_timeout).call, write
-            )
-        }
+        write, call = context.files.write, _process(context.image_timeout).call
+        return {"record": context.stages.render(row["source"], loaded, explanation, call, write)}
     except OutputError as error:
         return {"record": error}
 

@@ -18,8 +18,9 @@ from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import EbcliError, ImageError, OutputError
-from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognised, network_view, placement
-from ebcli.files.naming import encode_arrays, encode_picture, output_relpath, panel_place, picture_place, raw_place
+from ebcli.files.encoding import encode_arrays, encode_picture
+from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, network_view, placement
+from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
@@ -48,15 +49,13 @@ class RenderOptions:
 
     Attributes:
         style: how maps are drawn.
-        format: the format of pictures.
-        panel: one figure with all maps of an image, instead of one picture per map.
+        names: the names of the result files, and so what is rendered: pictures or a panel, and in which format.
         about: the subtitle of panels: model, layer and method.
         facts: the same as arrays by name, for raw files; None if none are written.
     """
 
     style: DrawingStyle
-    format: str
-    panel: bool
+    names: ResultNames
     about: str
     facts: Mapping[str, NDArray[np.str_]] | None
 
@@ -95,7 +94,7 @@ def is_image(source: Source) -> bool:
     if source.named or has_image_suffix(source.path):
         return True
     # remote files are recognized by extension only: opening every one would be slow
-    return source.span is None and url_of(source.path) is None and is_recognised(source.path)
+    return source.span is None and url_of(source.path) is None and is_recognized(source.path)
 
 
 def render(
@@ -120,11 +119,11 @@ def render(
         raise ImageError("the file changed during the run")
     region, style = placement(image.size, geometry), options.style
     maps = [at.maps[k] for k, at in explanation.each_map()]
-    if options.panel:
+    if options.names.panel:
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
     else:
         pictures = (picture(image, map_, region, style) for map_ in maps)
-    files = [encode_picture(drawn, options.format) for drawn in pictures]
+    files = [encode_picture(drawn, options.names.format) for drawn in pictures]
     if options.facts is not None:
         crop = np.array([region.left, region.top, region.right, region.bottom])
         facts = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
@@ -207,7 +206,8 @@ class ImageStages:
             rendered = call(render, source, loaded.stamp, self.geometry, self.options, explanation, names)
         except Exception as error:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
-        results = self._results(relpath, explanation)
+        maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]
+        results = self.options.names.of(relpath, maps)
         write(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails)
         return replace(
             self._record(source),
@@ -231,24 +231,6 @@ class ImageStages:
             input_bytes=loaded.stamp.bytes,
             input_mtime_ns=loaded.stamp.mtime_ns,
         )
-
-    def _results(self, relpath: Path, explanation: Explanation) -> list[Path]:
-        """The paths of the files that ``render`` makes."""
-        suffix = self.options.format
-        if self.options.panel:
-            results = [panel_place(relpath, suffix)]
-        else:
-            results = [
-                picture_place(
-                    relpath,
-                    explanation.classes[k],
-                    explanation.names[k],
-                    suffix,
-                    at.layer if len(explanation.layers) > 1 else None,
-                )
-                for k, at in explanation.each_map()
-            ]
-        return [*results, *([raw_place(relpath)] if self.options.facts is not None else [])]
 
     def _record(self, source: Source) -> Record:
         return replace(self.common, input=source.name, place=str(output_relpath(source.path)))

@@ -85,7 +85,7 @@ def test_a_page_of_somebody_else_stops_the_run_before_it_begins() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--report-only", "empty"), "there is no 'empty/records.jsonl' to read"),
+        (("--report-only", "empty"), "cannot read 'empty/records.jsonl'"),
         (("--report-only", "empty", "a.jpg"), "drop the images"),
         (("--report-only", "nowhere"), "name the --output directory of a run"),
     ],

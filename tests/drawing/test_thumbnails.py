@@ -15,8 +15,9 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.files.encoding import is_own
 from ebcli.files.images import Geometry, Placement, placement
-from ebcli.files.naming import is_own, parse_result_name
+from ebcli.files.naming import parse_result_name
 from ebcli.files.storage import Stamp
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")

@@ -15,8 +15,8 @@ from PIL import Image
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
-from ebcli.files.naming import encode_picture, parse_result_name
-from ebcli.files.records import History
+from ebcli.files.encoding import encode_picture
+from ebcli.files.naming import parse_result_name
 
 OWN = encode_picture(Image.new("RGB", (1, 1)), "png")
 
@@ -28,7 +28,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(out: Path) -> Iterator[OutputFolder]:
-    with closing(OutputFolder(out, History(), overwrite=False)) as opened:
+    with closing(OutputFolder(out, overwrite=False)) as opened:
         yield opened
 
 
@@ -37,7 +37,7 @@ def files(out: Path) -> set[str]:
 
 
 def test_files_are_written_where_they_belong_and_nothing_else_remains(out: Path) -> None:
-    with closing(OutputFolder(out, History(), overwrite=False)) as folder:
+    with closing(OutputFolder(out, overwrite=False)) as folder:
         folder.write({Path("a/b.png"): b"b", Path("c.npz"): b"c"})
     assert files(out) == {"a/b.png", "c.npz"}
     assert (out / "a/b.png").read_bytes() == b"b"
@@ -59,12 +59,12 @@ def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder:
     assert files(out) == {"a.png"}
 
 
-def test_a_file_that_has_come_to_be_is_replaced_only_if_it_is_ours(out: Path, folder: OutputFolder) -> None:
+def test_a_file_that_appears_during_a_run_is_replaced_only_if_it_is_ours(out: Path, folder: OutputFolder) -> None:
     (out / "own.png").write_bytes(OWN)
     folder.write({Path("own.png"): b"new"})
     assert (out / "own.png").read_bytes() == b"new"
     (out / "other.png").write_bytes(b"other")
-    with pytest.raises(OutputError, match=r"other\.png' has come to be.*did not write it"):
+    with pytest.raises(OutputError, match=r"other\.png' appeared during this run.*did not write it"):
         folder.write({Path("other.png"): b"new"})
     assert (out / "other.png").read_bytes() == b"other"
 
@@ -72,7 +72,7 @@ def test_a_file_that_has_come_to_be_is_replaced_only_if_it_is_ours(out: Path, fo
 def test_overwrite_replaces_anything(out: Path) -> None:
     out.mkdir(parents=True)
     (out / "other.png").write_bytes(b"other")
-    with closing(OutputFolder(out, History(), overwrite=True)) as folder:
+    with closing(OutputFolder(out, overwrite=True)) as folder:
         folder.write({Path("other.png"): b"new"})
     assert (out / "other.png").read_bytes() == b"new"
 
@@ -81,9 +81,9 @@ def test_a_link_at_a_result_s_place_does_not_lead_the_result_elsewhere(out: Path
     (tmp_path / "precious.png").write_bytes(OWN)
     out.mkdir(parents=True)
     (out / "a.png").symlink_to(tmp_path / "precious.png")
-    with closing(OutputFolder(out, History(), overwrite=False)) as folder, pytest.raises(OutputError):
+    with closing(OutputFolder(out, overwrite=False)) as folder, pytest.raises(OutputError):
         folder.write({Path("a.png"): b"new"})
-    with closing(OutputFolder(out, History(), overwrite=True)) as folder:
+    with closing(OutputFolder(out, overwrite=True)) as folder:
         folder.write({Path("a.png"): b"new"})
     assert (tmp_path / "precious.png").read_bytes() == OWN
     assert (out / "a.png").read_bytes() == b"new"
@@ -103,11 +103,11 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(out: Path, make: Cal
     out.parent.mkdir()
     make(out)
     with pytest.raises(OutputError, match=r"cannot write to '.*out'"):
-        OutputFolder(out, History(), overwrite=False)
+        OutputFolder(out, overwrite=False)
 
 
 def work_until_killed(out: Path, started: Event) -> None:
-    OutputFolder(out, History(), overwrite=False)
+    OutputFolder(out, overwrite=False)
     (private,) = out.glob(".eb-saliency-*")
     (private / "7").write_bytes(b"half a pict")
     started.set()
@@ -121,22 +121,20 @@ def test_what_a_killed_run_left_is_removed_and_what_a_live_one_needs_is_not(out:
     other.start()
     try:
         assert started.wait(60)
-        OutputFolder(out, History(), overwrite=False).close()
+        OutputFolder(out, overwrite=False).close()
         assert files(out) == {f"{next(out.glob('.eb-*')).name}/7"}
     finally:
         other.kill()
         other.join()
-    OutputFolder(out, History(), overwrite=False).close()
+    OutputFolder(out, overwrite=False).close()
     assert os.listdir(out) == ["records.jsonl"]  # noqa: PTH208 - hidden files as well
 
 
-def refuse(out: Path, *places: str, written: tuple[str, ...] = ()) -> None:
-    history = History(written=dict.fromkeys(written, ("", 0)))
-
+def refuse(out: Path, *relpaths: str) -> None:
     def is_result(path: Path) -> bool:
         return path.suffix == ".png" and parse_result_name(path) is not None
 
-    refuse_foreign_files(out, map(Path, places), is_result, history)
+    refuse_foreign_files(out, map(Path, relpaths), is_result)
 
 
 def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:
@@ -145,12 +143,11 @@ def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:
     for name in ("a.jpg", "a.jpg.1-cat.jpg", "b.jpg.2-dog.png", "notes.txt", "d/a.jpg.3.png"):
         (out / name).write_bytes(b"mine")
     refuse(out, "a.jpg")
-    refuse(out, "b.jpg", "d/a.jpg", written=("b.jpg.2-dog.png", "d/a.jpg.3.png"))
     with pytest.raises(ConfigurationError, match=r"'.*out/b\.jpg\.2-dog\.png' would be replaced.*write it.*overwrite"):
         refuse(out, "a.jpg", "b.jpg")
     with pytest.raises(ConfigurationError, match=r"out/b\.jpg.*d/a\.jpg\.3\.png' would be replaced.*write them"):
         refuse(out, "b.jpg", "d/a.jpg")
-    (out / "b.jpg.2-dog.png").write_bytes(OWN)  # written, but its run was killed before the record was
+    (out / "b.jpg.2-dog.png").write_bytes(OWN)
     refuse(out, "b.jpg")
 
 

@@ -15,7 +15,7 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ImageError
-from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognised, network_view, placement, to_rgb
+from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, network_view, placement, to_rgb
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -135,8 +135,8 @@ def test_an_image_is_told_by_its_name_or_by_its_content(tmp_path: Path) -> None:
     assert has_image_suffix(Path("A.JPG"))
     assert not has_image_suffix(Path("notes.txt"))
     assert not has_image_suffix(Path("paper.pdf"))
-    assert is_recognised(tmp_path / "picture.dat")
-    assert not is_recognised(tmp_path / "notes.txt")
+    assert is_recognized(tmp_path / "picture.dat")
+    assert not is_recognized(tmp_path / "notes.txt")
 
 
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (500, 500), (301, 999), (97, 61), (3000, 100)])

@@ -1,35 +1,30 @@
-"""Results' names, which never collide and never leave the output directory, and what the files hold."""
+"""Names of results never collide, never leave the output directory, and lead back to their input."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
-from ebcli.errors import ImageError
 from ebcli.files.naming import (
-    encode_arrays,
-    encode_picture,
-    is_own,
+    ResultNames,
     output_relpath,
-    panel_place,
+    panel_relpath,
     parse_result_name,
-    picture_place,
-    raw_place,
+    picture_relpath,
+    raw_relpath,
     slug,
 )
 
 
 def test_the_name_holds_the_input_and_the_class() -> None:
-    place = picture_place(Path("photos/photo.jpg"), 282, "tiger cat")
+    place = picture_relpath(Path("photos/photo.jpg"), 282, "tiger cat")
     assert place == Path("photos/photo.jpg.282-tiger-cat.png")
-    assert picture_place(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
-    assert picture_place(Path("a.png"), 7, "cat", "webp", "features.11") == Path("a.png.7-cat@features-11.webp")
-    assert panel_place(Path("a.png"), "jpg") == Path("a.png.panel.jpg")
-    assert raw_place(Path("a.png")) == Path("a.png.npz")
+    assert picture_relpath(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
+    assert picture_relpath(Path("a.png"), 7, "cat", "webp", "features.11") == Path("a.png.7-cat@features-11.webp")
+    assert panel_relpath(Path("a.png"), "jpg") == Path("a.png.panel.jpg")
+    assert raw_relpath(Path("a.png")) == Path("a.png.npz")
 
 
 @pytest.mark.parametrize(
@@ -39,10 +34,49 @@ def test_the_name_holds_the_input_and_the_class() -> None:
 def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category: str | None) -> None:
     place = Path("photos", name)
     for suffix in ("png", "jpg", "webp"):
-        assert parse_result_name(picture_place(place, index, category, suffix)) == (place, index)
-        assert parse_result_name(picture_place(place, index, category, suffix, "features.11")) == (place, index)
-        assert parse_result_name(panel_place(place, suffix)) == (place, None)
-    assert parse_result_name(raw_place(place)) == (place, None)
+        assert parse_result_name(picture_relpath(place, index, category, suffix)) == (place, index)
+        assert parse_result_name(picture_relpath(place, index, category, suffix, "features.11")) == (place, index)
+        assert parse_result_name(panel_relpath(place, suffix)) == (place, None)
+    assert parse_result_name(raw_relpath(place)) == (place, None)
+
+
+MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
+PLAIN = ResultNames("png", panel=False, raw=False, layers=("input",))
+
+
+@pytest.mark.parametrize(
+    ("names", "maps", "expected"),
+    [
+        (PLAIN, MAPS[1::2], ["d/a.jpg.5-tiger-cat.png", "d/a.jpg.9.png"]),
+        (ResultNames("jpg", False, True, ("input",)), MAPS[1:2], ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"]),
+        (
+            ResultNames("png", False, False, ("features.11", "input")),
+            MAPS[1:3],
+            ["d/a.jpg.5-tiger-cat@input.png", "d/a.jpg.9@features-11.png"],
+        ),
+        (ResultNames("webp", True, True, ("features.11", "input")), MAPS, ["d/a.jpg.panel.webp", "d/a.jpg.npz"]),
+    ],
+)
+def test_the_results_of_an_image_and_no_other_files_match(
+    names: ResultNames, maps: list[tuple[int, str | None, str]], expected: list[str]
+) -> None:
+    assert names.of(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
+    others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
+    others += ["5-tiger-cat@input.png", "9@features-11.png", "9.png", "5-tiger-cat@features-11.png", "9@input.png"]
+    matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
+    every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
+    assert matching == {str(path) for path in names.of(Path("d/a.jpg"), every)} & {f"d/a.jpg.{end}" for end in others}
+    assert matching >= set(expected) & {f"d/a.jpg.{end}" for end in others}
+
+
+def test_a_directory_that_is_named_like_a_result_does_not_take_its_place() -> None:
+    raw = raw_relpath(output_relpath(Path("a.jpg")))
+    inside = [output_relpath(Path(f"a.jpg.npz{tildes}", "b.jpg")) for tildes in ("", "~", "~~")]
+    assert raw == Path("a.jpg.npz")
+    assert [path.parent for path in inside] == [Path("a.jpg.npz~"), Path("a.jpg.npz~~"), Path("a.jpg.npz~~~")]
+    for name in ("records.jsonl", "report/index.html", ".eb-saliency-0"):
+        assert output_relpath(Path(name, "b.jpg")) == Path(f"{name}~/b.jpg")
+    assert output_relpath(Path("a.jpg/b~/c.jpg")) == Path("a.jpg/b~/c.jpg")
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "records.jsonl", "a.jpg.cat.png", "a.jpg.5_cat.png", ".npz", "a.5-Cat.png"])
@@ -75,9 +109,9 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
     assert len({os.path.normpath(tmp_path / name) for name in inputs}) == len(inputs)
     output = tmp_path / "out"
     mirrors = [output_relpath(Path(name)) for name in inputs]
-    places = [output / picture_place(place, index, "cat") for place in mirrors for index in (1, 11)]
-    places += [output / picture_place(place, 1, "cat", "png", layer) for place in mirrors for layer in ("a.1", "b")]
-    places += [output / function(place) for place in mirrors for function in (panel_place, raw_place)]
+    places = [output / picture_relpath(place, index, "cat") for place in mirrors for index in (1, 11)]
+    places += [output / picture_relpath(place, 1, "cat", "png", layer) for place in mirrors for layer in ("a.1", "b")]
+    places += [output / function(place) for place in mirrors for function in (panel_relpath, raw_relpath)]
     assert len(set(places)) == len(places)
     assert all(os.path.normpath(place).startswith(f"{output}{os.sep}") for place in places)
 
@@ -91,7 +125,7 @@ def test_names_at_the_limit_of_the_file_system_stay_writable_and_apart(tmp_path:
     long = ["ü" * 120 + ending for ending in (".jpg", "1.jpg", "2.jpg")]
     long += [os.fsdecode(b"\xff" * 250 + b".png"), "x" * 255]
     for name in long:
-        (tmp_path / picture_place(output_relpath(Path(name)), 21_999, "c" * 100, "webp")).touch()
+        (tmp_path / picture_relpath(output_relpath(Path(name)), 21_999, "c" * 100, "webp")).touch()
     assert len(set(tmp_path.iterdir())) == len(long)
 
 
@@ -102,43 +136,3 @@ def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "here")
     assert output_relpath(Path("link/../a.jpg")) == Path("absolute", *tmp_path.parts[1:], "real/a.jpg")
     assert output_relpath(Path("../here/a.jpg")) == Path("a.jpg")
-
-
-@pytest.mark.parametrize(("suffix", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])
-def test_pictures_are_of_their_format_and_say_who_made_them(suffix: str, format: str, tmp_path: Path) -> None:
-    picture = Image.linear_gradient("L").convert("RGB")
-    path = tmp_path / f"a.{suffix}"
-    path.write_bytes(encode_picture(picture, suffix))
-    with Image.open(path) as read:
-        assert (read.format, read.mode, read.size) == (format, "RGB", picture.size)
-        error = np.abs(np.asarray(read).astype(int) - np.asarray(picture)).max()
-        assert error <= (0 if suffix == "png" else 6)
-    assert is_own(path)
-    picture.save(path, format=format)
-    assert not is_own(path)
-
-
-def test_what_a_format_cannot_hold_is_that_image_s_failure() -> None:
-    with pytest.raises(ImageError, match=r"17000 x 1 pixels does not fit into the format webp.*use png"):
-        encode_picture(Image.new("RGB", (17_000, 1)), "webp")
-
-
-def test_arrays_are_readable_without_pickle_and_say_who_made_them(tmp_path: Path) -> None:
-    path = tmp_path / "a.npz"
-    path.write_bytes(encode_arrays({"maps": np.eye(3), "layer": np.array("features.11")}))
-    assert is_own(path)
-    with np.load(path, allow_pickle=False) as arrays:
-        assert np.array_equal(arrays["maps"], np.eye(3))
-        assert str(arrays["layer"]) == "features.11"
-    np.savez(path, maps=np.eye(3))
-    assert not is_own(path)
-
-
-def test_what_is_no_file_of_ours(tmp_path: Path) -> None:
-    path = tmp_path / "own.png"
-    path.write_bytes(encode_picture(Image.new("RGB", (1, 1)), "png"))
-    (tmp_path / "link.png").symlink_to(path)
-    (tmp_path / "empty.png").touch()
-    (tmp_path / "directory.png").mkdir()
-    os.mkfifo(tmp_path / "pipe.png")
-    assert [p.name for p in sorted(tmp_path.iterdir()) if is_own(p)] == ["own.png"]

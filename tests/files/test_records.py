@@ -7,11 +7,15 @@ import json
 import multiprocessing
 import os
 import resource
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
-from ebcli.files.records import FILE, ClassRecord, History, Record, RecordFile
+from ebcli.errors import OutputError
+from ebcli.files.naming import RECORDS
+from ebcli.files.records import ClassRecord, History, Record, RecordFile, parse_record
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash
@@ -122,10 +126,10 @@ def test_an_output_directory_may_move(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_half_a_line_of_a_killed_run_costs_no_other_line() -> None:
     append(done("a.jpg", "A", OUT))
-    with (OUT / FILE).open("ab") as file:
+    with (OUT / RECORDS).open("ab") as file:
         file.write(b'{"schema": 1, "input": "b.j')
     append(done("c.jpg", "A", OUT))
-    first, torn, third = (OUT / FILE).read_bytes().splitlines()
+    first, torn, third = (OUT / RECORDS).read_bytes().splitlines()
     assert torn == b'{"schema": 1, "input": "b.j'
     assert [json.loads(line)["input"] for line in (first, third)] == ["a.jpg", "c.jpg"]
     history = History.read(OUT)
@@ -133,11 +137,107 @@ def test_half_a_line_of_a_killed_run_costs_no_other_line() -> None:
     assert finished == [True, False, True]
 
 
-@pytest.mark.parametrize("line", ["[]", "1", "null", "{}", '{"schema": 99}', '{"schema": 1, "place": 3}', "\0\xff"])
-def test_lines_that_mean_nothing_are_no_obstacle(line: str) -> None:
-    (OUT / FILE).write_bytes(line.encode("latin-1") + b"\n")
+GOOD: dict[str, object] = {
+    **{"schema": 1, "status": "done", "input": "d/b.jpg", "place": "d/b.jpg", "error": None, "seconds": 0.5},
+    **{"output": ["elsewhere/b.jpg.1-cat.png", "b.jpg.npz"], "output_bytes": [4, 5], "input_bytes": 1},
+    "classes": [{"index": 1, "name": "cat", "score": 0.5, "mass": 1.0, "blank": False, "layer": "2"}],
+    **{"input_mtime_ns": 2, "configuration": "A", "model": "m", "weights": "w", "layer": "2", "method": "EB"},
+}
+
+
+def test_a_true_line_is_read() -> None:
+    record = parse_record(json.dumps(GOOD).encode())
+    assert record is not None
+    assert record.results == (("d/b.jpg.1-cat.png", 4, None), ("d/b.jpg.npz", 5, None))
+    assert (record.stamp, record.status, record.seconds) == ((1, 2), "done", 0.5)
+    failed = GOOD | {"status": "failed", "error": "broken", "output": [], "classes": [], "input_bytes": None}
+    assert parse_record(json.dumps(failed).encode())
+    name = os.fsdecode(b"\xff\n.jpg")
+    odd = {"input": name, "place": name, "output": [f"{name}.1.png"]}
+    assert parse_record(json.dumps(GOOD | odd | {"output_bytes": [1]}).encode())
+
+
+HOSTILE_LINES = [
+    *(b"", b"\n", b"[]", b"1", b"null", b"{}", b"\0\xff", b'"text"', b"[" * 200_000, b'{"a":' * 200_000),
+    *(b"9" * 5000, json.dumps(GOOD).encode()[:-9], b'{"schema": 1, "place": 3}', json.dumps(GOOD).encode() + b"\xff"),
+    *(
+        json.dumps(GOOD | change).encode()
+        for change in (
+            *({"schema": 99}, {"schema": []}, {"status": "planned"}, {"status": []}),
+            *({"place": place} for place in ("../b.jpg", "/b.jpg", "d/../b.jpg", "", ".", "d//b.jpg", "d/", 7, None)),
+            *({"place": "d/\0/b.jpg"}, {"place": "\ud800/b.jpg"}, {"layer": []}),
+            *({"input": "\ud800"}, {"input": None}),
+            *({"input_bytes": value} for value in (None, "1", 1.5, True, float("inf"), 2**64)),
+            *({"output": value} for value in ([], ["b.jpg.1.png"], 3, ["b.jpg.1.png", 3])),
+            {"output": ["c.jpg.1.png", "b.jpg.npz"]},
+            *({"output": ["b.jpg.1.png\0", "b.jpg.npz"]}, {"output": ["b.jpg.\ud800.png", "b.jpg.npz"]}),
+            *({"output": [], "output_bytes": []}, {"output": ["b.jpg.npz"], "output_bytes": [1]}),
+            *({"output": ["b.jpg.1.png"] * 3}, {"output": ["d/b.jpg.1.png/..", "b.jpg.npz"]}),
+            {"output_bytes": [1, "2"]},
+            *({"classes": value} for value in ([], 3, [3], [{"index": 1}], None)),
+            *({"classes": [{**GOOD["classes"][0], **wrong}]} for wrong in (  # type: ignore[index]
+                *({"index": "x"}, {"index": -1}, {"index": 10**30}, {"name": 3}, {"score": "high"}, {"blank": "no"}),
+                *({"layer": None}, {"layer": "\ud800"}, {"mass": []}),
+            )),
+            *({"seconds": "long"}, {"seconds": []}),
+        )
+    ),
+    *(json.dumps({key: GOOD[key] for key in GOOD if key != missing}).encode() for missing in GOOD),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("line", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
+def test_a_line_that_cannot_be_true_is_as_if_it_were_not_there(line: bytes) -> None:
+    assert parse_record(line) is None
+    (OUT / RECORDS).write_bytes(line + b"\n")
     append(done("a.jpg", "A", OUT))
-    assert History.read(OUT).is_finished(OUT, Source(Path("a.jpg")), "A")
+    history = History.read(OUT)
+    assert set(history.written) == {"a.jpg.1-cat.png"}
+    assert history.is_finished(OUT, Source(Path("a.jpg")), "A")
+
+
+def test_a_line_too_long_to_be_true_is_skipped_without_being_held() -> None:
+    with (OUT / RECORDS).open("wb") as file:
+        file.truncate(1 << 30)  # a gigabyte of NULs without a newline
+        file.seek(0, os.SEEK_END)
+        file.write(b"\n")
+    append(done("a.jpg", "A", OUT))
+    tracemalloc.start()
+    history = History.read(OUT)
+    assert tracemalloc.get_traced_memory()[1] < 200 << 20
+    tracemalloc.stop()
+    assert history.is_finished(OUT, Source(Path("a.jpg")), "A")
+
+
+def test_records_are_a_regular_file_or_an_error() -> None:
+    Path("mine.txt").write_text("mine\n")
+    (OUT / RECORDS).symlink_to(Path("mine.txt").absolute())
+    with pytest.raises(OutputError, match=r"records\.jsonl': it is a symbolic link"):
+        History.read(OUT)
+    with pytest.raises(OSError, match="symbolic link"):
+        append(Record("a.jpg", "failed"))
+    assert Path("mine.txt").read_text() == "mine\n"
+    (OUT / RECORDS).unlink()
+    os.mkfifo(OUT / RECORDS)
+    with pytest.raises(OutputError, match="not a regular file"):
+        History.read(OUT)
+    with pytest.raises(OSError, match="not a regular file"):
+        append(Record("a.jpg", "failed"))
+
+
+def test_reading_records_takes_little_more_than_decoding_them() -> None:
+    """Which takes 3 s for a million lines."""
+    template = done("photos/00000000.jpg", "A" * 64, OUT).line()
+    with (OUT / RECORDS).open("w") as file:
+        file.writelines(template.replace("00000000", f"{number:08}") + "\n" for number in range(100_000))
+    lines = (OUT / RECORDS).read_bytes().splitlines()
+    start = time.process_time()
+    for line in lines:
+        json.loads(line)
+    decoded = time.process_time()
+    history = History.read(OUT)
+    assert time.process_time() - decoded < 4 * (decoded - start)
+    assert len(history.finished) == len(history.written) == 100_000
 
 
 def write_many(output: Path, number: int) -> None:
@@ -154,7 +254,7 @@ def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
         writer.start()
     for writer in writers:
         writer.join()
-    entries = [json.loads(line) for line in (OUT / FILE).read_bytes().splitlines()]
+    entries = [json.loads(line) for line in (OUT / RECORDS).read_bytes().splitlines()]
     assert sorted(entry["input"] for entry in entries) == sorted(f"{n}/{i}" for n in range(4) for i in range(200))
     for number in range(4):  # and each writer's are in its order
         own = [entry["input"] for entry in entries if entry["input"].startswith(f"{number}/")]
@@ -163,7 +263,7 @@ def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
 
 def test_a_line_that_does_not_fit_is_not_begun() -> None:
     append(Record("a.jpg", "failed"))
-    before = (OUT / FILE).read_bytes()
+    before = (OUT / RECORDS).read_bytes()
     file = RecordFile(OUT)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
@@ -172,10 +272,10 @@ def test_a_line_that_does_not_fit_is_not_begun() -> None:
             file.append(Record("b.jpg", "failed"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert (OUT / FILE).read_bytes() == before
+    assert (OUT / RECORDS).read_bytes() == before
     file.append(Record("c.jpg", "failed"))
     file.close()
-    assert [json.loads(line)["input"] for line in (OUT / FILE).read_bytes().splitlines()] == ["a.jpg", "c.jpg"]
+    assert [json.loads(line)["input"] for line in (OUT / RECORDS).read_bytes().splitlines()] == ["a.jpg", "c.jpg"]
 
 
 def test_hashes() -> None:

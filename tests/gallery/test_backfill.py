@@ -18,7 +18,7 @@ from PIL import Image
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.naming import encode_arrays
+from ebcli.files.encoding import encode_arrays
 from ebcli.gallery.page import write_gallery
 
 HOSTILE = "</script><script>alert(1)</script><!--<img src=x onerror=alert(1)>\u2028\u2029'\"&amp;"
@@ -102,7 +102,7 @@ def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
 def test_without_records_there_is_no_page(there: bool, maps: Path) -> None:
     if there:
         maps.mkdir()
-    with pytest.raises(ConfigurationError, match=r"there is no '.*records\.jsonl' to read \(No such file"):
+    with pytest.raises(ConfigurationError, match=r"cannot read '.*records\.jsonl' \(No such file"):
         write_gallery(maps)
     assert maps.exists() is there
     assert not there or not list(maps.iterdir())
@@ -152,7 +152,7 @@ def test_arrays_of_several_layers(maps: Path) -> None:
     hot = {"maps@features.9": np.array([[[1.0, 0, 0, 0]]]), "maps@features.23": np.array([[[0, 0, 0, 1.0]]])}
     arrays = {**hot, "classes": np.array([282]), "crop": np.array([0, 0, 80, 80]), "image_size": np.array([80, 80])}
     Path("maps/a.png.npz").write_bytes(raw := encode_arrays(arrays))
-    output, sizes = ("maps/x.png", "maps/y.png", "maps/a.png.npz"), (0, 0, len(raw))
+    output, sizes = ("maps/a.png.x.png", "maps/a.png.y.png", "maps/a.png.npz"), (0, 0, len(raw))
     append(maps, replace(done, layer="features.9, features.23", classes=both, output=output, output_bytes=sizes))
     page = write_gallery(maps)
     for outcome in Page(page).data["images"][0]["outcomes"]:
@@ -163,7 +163,7 @@ def test_arrays_of_several_layers(maps: Path) -> None:
 
 
 def test_thumbnails_of_a_photo_as_it_was_are_not_those_of_its_record(maps: Path) -> None:
-    add(maps, photo(Path("a.png"), colour="red"))
+    add(maps, photo(Path("a.png"), color="red"))
     Path("a.png").unlink()
     add(maps, photo(Path("a.png"), (30, 30), "lime"), keep=())
     page = write_gallery(maps)

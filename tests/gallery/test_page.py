@@ -52,7 +52,7 @@ def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: P
 def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Browser) -> None:
     browser.open(page)
     frame, slider = browser.all(".card .frame")[2], browser.one("#look .opacity")  # cat10
-    blue, hottest = (70, 130, 180), (252, 255, 164)  # steelblue; the last colour of inferno
+    blue, hottest = (70, 130, 180), (252, 255, 164)  # steelblue; the last color of inferno
     height, width, _ = browser.pixels(frame).shape
     hot, cold = (height // 8, width * 3 // 8), (height * 7 // 8, width * 7 // 8)  # cells (1, 0) and (3, 3) of 4 x 4
 
@@ -245,8 +245,8 @@ def test_the_summary_tells_what_was_run_and_what_failed(page: Path, browser: Bro
 
 def test_light_and_dark(page: Path, browser: Browser) -> None:
     def brightness() -> int:
-        colour = browser.run("return getComputedStyle(document.body).backgroundColor")
-        return sum(int(part) for part in colour.strip("rgb()").split(","))
+        color = browser.run("return getComputedStyle(document.body).backgroundColor")
+        return sum(int(part) for part in color.strip("rgb()").split(","))
 
     browser.open(page, scheme="dark")
     assert brightness() < 150

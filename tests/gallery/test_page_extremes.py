@@ -90,14 +90,14 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
     Path("gone.png").unlink()
     browser.open(write_gallery(maps))
     known, gone = browser.all(".card .frame")
-    for view, colours in (("3", [(254, 0, 0)] * 2), ("1", [(70, 130, 180), None]), ("2", [None, None])):
+    for view, colors in (("3", [(254, 0, 0)] * 2), ("1", [(70, 130, 180), None]), ("2", [None, None])):
         browser.press(view)
-        for frame, colour in zip((known, gone), colours, strict=True):
-            if colour is None:
+        for frame, color in zip((known, gone), colors, strict=True):
+            if color is None:
                 assert frame.text.startswith("The photo is not there" if view == "1" else "No map by itself was kept")
             else:
                 middle = np.array(browser.pixels(frame).shape) // 2
-                assert tuple(browser.pixels(frame)[middle[0], middle[1]]) == pytest.approx(colour, abs=4)
+                assert tuple(browser.pixels(frame)[middle[0], middle[1]]) == pytest.approx(color, abs=4)
     assert browser.complaints() == []
 
 

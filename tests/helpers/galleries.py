@@ -13,8 +13,9 @@ from PIL import Image
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement
-from ebcli.files.naming import encode_arrays, encode_picture, output_relpath, picture_place, raw_place
+from ebcli.files.naming import output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, RecordFile
 from ebcli.files.storage import Stamp
 
@@ -22,9 +23,9 @@ CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, 
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")
 
 
-def photo(path: Path, size: tuple[int, int] = (96, 64), colour: str = "steelblue") -> Path:
+def photo(path: Path, size: tuple[int, int] = (96, 64), color: str = "steelblue") -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new("RGB", size, colour).save(path)
+    Image.new("RGB", size, color).save(path)
     return path
 
 
@@ -52,23 +53,23 @@ def add(
     """
     with Image.open(source) as opened:
         image = opened.convert("RGB")
-    stamp, place = Stamp.of(source), output_relpath(source)
+    stamp, relpath = Stamp.of(source), output_relpath(source)
     whole = Placement(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
     for number, one in enumerate(classes):
         maps[number] *= not one.blank
     files = {
-        picture_place(place, one.index, one.name): encode_picture(Image.new("RGB", image.size, "red"), "png")
+        picture_relpath(relpath, one.index, one.name): encode_picture(Image.new("RGB", image.size, "red"), "png")
         for one in classes
     }
     if "raw" in keep:
         arrays = {"classes": np.array([one.index for one in classes]), "maps": maps, "image_size": np.array(image.size)}
-        files[raw_place(place)] = encode_arrays({**arrays, "crop": np.array([0, 0, *image.size])})
+        files[raw_relpath(relpath)] = encode_arrays({**arrays, "crop": np.array([0, 0, *image.size])})
     record = replace(
         common,
         input=str(source),
-        place=str(place),
+        place=str(relpath),
         output=tuple(str(directory / path) for path in files),
         output_bytes=tuple(map(len, files.values())),
         classes=tuple(classes),
@@ -108,10 +109,9 @@ def crowd(directory: Path, count: int) -> None:
     for number in range(1, count):
         index = number % 10
         one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False)
-        record = replace(
-            first, input=f"photos/{number:05}.jpg", place=f"photos/{number:05}.jpg", output=(), classes=(one,)
-        )
-        record = replace(record, output_bytes=(), seconds=number / 1000)
+        name = f"photos/{number:05}.jpg"
+        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",), output_bytes=(1,))
+        record = replace(record, classes=(one,), seconds=number / 1000)
         own = names_of(record)
         maps = own.map(COMMON.layer, index), names.map(COMMON.layer, 282)
         for new, old in ((own.photo, names.photo), maps):

@@ -1,0 +1,82 @@
+"""The bytes of result files, which say that this program made them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from PIL import Image
+
+from ebcli.errors import ImageError
+from ebcli.files.storage import open_regular
+
+SOFTWARE = "eb-saliency"
+
+_SOFTWARE_TAG = 0x0131  # EXIF's Software
+_EXIF = Image.Exif()
+_EXIF[_SOFTWARE_TAG] = SOFTWARE
+_MARK = _EXIF.tobytes().removeprefix(b"Exif\0\0")
+_MARK_WITHIN = 4096  # bytes from either end: PNG and JPEG have EXIF before the pixels, WebP behind them
+_ZIP_HEADER = struct.Struct("<4s22xHH")
+_FIRST_ARRAY = b"software.npy"
+_SAVING: dict[str, dict[str, Any]] = {
+    # run-length coding takes a quarter of the default's time for files 2% larger
+    "png": {"format": "PNG", "compress_type": Image.RLE},
+    "jpg": {"format": "JPEG", "quality": 90},
+    "webp": {"format": "WEBP", "quality": 90},
+}
+
+
+def encode_picture(picture: Image.Image, suffix: str) -> bytes:
+    """The content of a picture file; its EXIF data names this program.
+
+    Args:
+        picture: what to encode.
+        suffix: ``png``, ``jpg`` or ``webp``.
+
+    Raises:
+        ImageError: the format cannot hold the picture.
+    """
+    buffer = io.BytesIO()
+    try:
+        picture.save(buffer, exif=_EXIF, **_SAVING[suffix])
+    except (OSError, ValueError) as error:
+        size = f"{picture.width} x {picture.height} pixels"
+        raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
+    return buffer.getvalue()
+
+
+def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
+    """The content of a compressed ``.npz`` file; its first array, ``software``, names this program."""
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **{"software": np.array(SOFTWARE), **arrays})  # type: ignore[arg-type]
+    return buffer.getvalue()
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file's content says that this program made it; reads at most a few kilobytes of it."""
+    try:
+        with open_regular(path, follow=False) as file:
+            head = file.read(_MARK_WITHIN)
+            if head.startswith(b"PK"):
+                return _names_software(head)
+            file.seek(max(0, file.seek(0, io.SEEK_END) - _MARK_WITHIN))
+            return _MARK in head or _MARK in file.read()
+    except (OSError, ValueError, struct.error, zlib.error):
+        return False
+
+
+def _names_software(head: bytes) -> bool:
+    """Whether the first file of a zip archive is the array ``software``, and it names this program."""
+    _, name_size, extra_size = _ZIP_HEADER.unpack_from(head)
+    name, content = head[_ZIP_HEADER.size :][:name_size], head[_ZIP_HEADER.size + name_size + extra_size :]
+    if name != _FIRST_ARRAY:
+        return False
+    array = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, _MARK_WITHIN)
+    return str(np.lib.format.read_array(io.BytesIO(array), allow_pickle=False)) == SOFTWARE
