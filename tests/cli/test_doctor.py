@@ -138,7 +138,7 @@ def test_packages_that_are_too_old_or_missing(a_directory_of_modules: Path) -> N
     status, well, unwell = examined()
     assert (status, well["eb-saliency"]) == (1, "7.0")
     assert unwell == {
-        "torch": "2.5.1 is too old or too new, >=2.6 is needed: pip install 'torch>=2.6'",
+        "torch": "2.5.1 is installed, but eb-saliency needs >=2.6: pip install 'torch>=2.6'",
         "no_such_package": "not installed: pip install 'no_such_package>=3'",
     }
 
@@ -174,4 +174,4 @@ def test_maps_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_that_is_not_there() -> None:
     status, _, unwell = examined("--device", "cuda:77")
     assert (status, list(unwell)) == (1, ["a small run"])
-    assert "'cuda:77' cannot be used here" in unwell["a small run"]
+    assert "'cuda:77' is not available" in unwell["a small run"]

@@ -169,7 +169,7 @@ def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
         "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750",
         "bad.jpg: it is broken",
         "b.jpg: up to date, skipped",
-        "notes.txt: left out, it is not an image",
+        "notes.txt: not an image, skipped",
         "3 images: 1 done, 1 up to date, 1 failed; 1 other file skipped",
     ):
         assert message in result.stderr
@@ -284,8 +284,8 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
         "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
         "--report-only . a.jpg",
-        "--workers 2 a.jpg",
-        "--engine ray --workers 2 a.jpg",
+        "--gpus-per-worker 1 a.jpg",
+        "--engine ray --workers 0 a.jpg",
         "--engine ray --device cuda:1 a.jpg",
     ],
 )
@@ -294,24 +294,3 @@ def test_wrong_usage(arguments: str, worker: mock.Mock) -> None:
     assert result.exit_code == 2
     assert "Error: " in result.stderr
     assert not worker.mock_calls
-
-
-def test_list_layers_is_an_aligned_table_with_its_heading_on_stderr() -> None:
-    result = invoke("--model", "resnet18", "--weights", "none", "--list-layers")
-    lines = result.stdout.splitlines()
-    assert "layer3 Sequential 256x14x14 16".split() in map(str.split, lines)
-    assert result.stderr.split() == ["NAME", "TYPE", "OUTPUT", "STRIDE"]
-    assert {line.index(line.split()[1]) for line in [result.stderr, *lines]} == {result.stderr.index("TYPE")}
-
-
-def test_list_models() -> None:
-    result = invoke("--list-models")
-    assert result.exit_code == 0
-    assert {"vgg16", "resnet50", "efficientnet_lite0"} <= set(result.stdout.splitlines())
-    assert "timm/NAME" in result.stderr
-
-
-def test_the_module_and_the_command_are_the_same() -> None:
-    import ebcli.__main__
-
-    assert ebcli.__main__.main is main

@@ -255,8 +255,8 @@ def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatc
     result = invoke("-o", "short", "--raw", "--batch-size", "8", "photos")
     assert result.exit_code == 0
     assert result.stderr.splitlines() == [
-        "Warning: not enough memory on cpu: going on with batches of 4",
-        "Warning: not enough memory on cpu: going on with batches of 2",
+        "Warning: cpu ran out of memory: continuing with a batch size of 4",
+        "Warning: cpu ran out of memory: continuing with a batch size of 2",
     ]
     assert sizes == [1, 8, 4, 2, 2, 2, 2, 2, 2]  # the first is the check of the layer
     assert_equal_maps(arrays("short"), arrays("expected"))
@@ -269,7 +269,7 @@ def test_memory_that_does_not_suffice_for_one_image_ends_the_run(monkeypatch: py
     monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", network)
     result = invoke("--batch-size", "1", "photos")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "Error: cpu has too little memory for one image: try another --device\n" in result.stderr
+    assert "Error: cpu has not enough memory for a single image: try another --device\n" in result.stderr
 
 
 def test_a_layer_without_a_map_is_refused_before_any_work() -> None:

@@ -130,7 +130,7 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
     photos(Path("photos"), 1)
     result = invoke("--layer", "3.b", "--layer", "3_b", "photos")
     assert result.exit_code == 2
-    assert "the layers '3.b' and '3_b' look alike in file names" in result.stderr
+    assert "the layers '3.b' and '3_b' share a file name" in result.stderr
 
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:

@@ -53,8 +53,8 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
 
         return task
 
-    monkeypatch.setattr(ebcli.run.stages, "look", counted(seen, [], ebcli.run.stages.look))
-    monkeypatch.setattr(ebcli.run.stages, "draw", counted(drawn, explained, ebcli.run.stages.draw, 0.02))
+    monkeypatch.setattr(ebcli.run.stages, "load_image", counted(seen, [], ebcli.run.stages.load_image))
+    monkeypatch.setattr(ebcli.run.stages, "render", counted(drawn, explained, ebcli.run.stages.render, 0.02))
     real = ebcli.run.explainer.Explainer.explain
 
     def explain(self: Any, images: Any) -> Any:

@@ -223,7 +223,7 @@ def test_a_changed_input_or_setting_is_computed_anew_and_the_rest_is_not(cwd: Pa
     expected |= {r["input"] for r in records(maps) if not (cwd / r["output"][0]).exists()}
     run = finish(cwd, *PLAIN)
     assert {record["input"] for record in records(maps)[200:]} == expected
-    assert run.err.read_text() == f"200 images: {len(expected)} done, {200 - len(expected)} already done\n"
+    assert run.err.read_text() == f"200 images: {len(expected)} done, {200 - len(expected)} up to date\n"
     before = count(maps)
     finish(cwd, *PLAIN, "--batch-size", "3")  # of what changes no result, nothing is computed anew
     assert count(maps) == before
