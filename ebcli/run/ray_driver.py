@@ -14,6 +14,7 @@ import math
 import os
 import socket
 import sys
+import time
 import warnings
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator
@@ -21,7 +22,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 from ebcli.errors import ConfigurationError, EbcliError
@@ -56,6 +57,7 @@ _MAX_PARTS = 4096  # the driver knows them all; longer lists get larger parts
 # that the networks leave.
 _CPUS_PER_TASK = 0.5
 _CONNECT_TIMEOUT = 30  # seconds
+_STOP_TIMEOUT = 5  # seconds for the images in progress
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no reports to Ray's developers
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -122,7 +124,8 @@ class Cluster:
             context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
             parts = _get(self._coordinator.deal.remote(folder.files, self._part))
             ray.kill(self._coordinator)
-            for row in _rows(self._stream(context, parts)):
+            Thread(target=_end_soon, args=(stopping, context.stop), daemon=True).start()
+            for row in _rows(self._stream(context, parts), stopping):
                 record: Record | EbcliError = row["record"]
                 if isinstance(record, EbcliError):
                     error = error or record
@@ -134,8 +137,7 @@ class Cluster:
                     if self._plan.execution.fail_fast and record.status == "failed":
                         stopping.set()
                     yield record
-                if stopping.is_set():
-                    context.stop.touch()
+            stopping.set()  # ends the thread
             if error is not None:
                 raise error
 
@@ -247,12 +249,30 @@ def _get(reference: Any) -> Any:
         raise
 
 
-def _rows(stream: ray.data.Dataset) -> Iterator[Row]:
-    """The rows of a stream; what Ray prints meanwhile goes to stderr."""
+def _end_soon(stopping: Event, stop: Path) -> None:
+    """Once a stop is requested, let the images in progress finish for a few seconds, then disconnect.
+
+    Ray would start each remaining task, only for it to find that there is nothing left to do.
+    """
+    stopping.wait()
+    with contextlib.suppress(OSError):  # the run may have ended
+        stop.touch()
+    time.sleep(_STOP_TIMEOUT)
+    if stop.exists():
+        ray.shutdown()
+
+
+def _rows(stream: ray.data.Dataset, stopping: Event) -> Iterator[Row]:
+    """The rows of a stream, until it ends or a stop disconnects it; what Ray prints meanwhile goes to stderr."""
     rows = iter(stream.iter_rows())
     while True:
-        with contextlib.redirect_stdout(sys.stderr):
-            row = next(rows, None)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                row = next(rows, None)
+        except Exception:
+            if not stopping.is_set() or ray.is_initialized():
+                raise
+            return
         if row is None:
             return
         yield row
