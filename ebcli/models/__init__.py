@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from ebcli.models.classes import read_class_names, resolve_class
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
-    from ebcli.models.network_layers import Layer, default_layer, layer_per_resolution, layers, resolve_layer
+    from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
     from ebcli.models.preprocessing import Preprocessing
     from ebcli.models.sources.base import ModelSource
     from ebcli.models.spec import ModelSpec
 
 _HOME = {
-    "Layer": "ebcli.models.network_layers",
+    "Layer": "ebcli.models.layer_listing",
     "LoadedModel": "ebcli.models.loading",
     "ModelSource": "ebcli.models.sources.base",
     "ModelSpec": "ebcli.models.spec",
     "Preprocessing": "ebcli.models.preprocessing",
-    "default_layer": "ebcli.models.network_layers",
-    "layers": "ebcli.models.network_layers",
+    "default_layer": "ebcli.models.layer_listing",
+    "layers": "ebcli.models.layer_listing",
     "load_model": "ebcli.models.loading",
     "model_names": "ebcli.models.names",
     "read_class_names": "ebcli.models.classes",
     "resolve_class": "ebcli.models.classes",
-    "resolve_layer": "ebcli.models.network_layers",
-    "layer_per_resolution": "ebcli.models.network_layers",
+    "resolve_layer": "ebcli.models.layer_listing",
+    "layer_per_resolution": "ebcli.models.layer_listing",
 }
 
 __all__ = [
