@@ -11,7 +11,7 @@ from ebcli.imports import lazily
 
 if TYPE_CHECKING:
     from ebcli.models.classes import read_class_names, resolve_class
-    from ebcli.models.layers import Layer, default_layer, layer_per_resolution, layers, resolve_layer
+    from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
     from ebcli.models.preprocessing import Preprocessing
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from ebcli.models.spec import ModelSpec
 
 _HOME = {
-    "Layer": "ebcli.models.layers",
+    "Layer": "ebcli.models.layer_listing",
     "LoadedModel": "ebcli.models.loading",
     "ModelSource": "ebcli.models.sources.base",
     "ModelSpec": "ebcli.models.spec",
     "Preprocessing": "ebcli.models.preprocessing",
-    "default_layer": "ebcli.models.layers",
-    "layers": "ebcli.models.layers",
+    "default_layer": "ebcli.models.layer_listing",
+    "layers": "ebcli.models.layer_listing",
     "load_model": "ebcli.models.loading",
     "model_names": "ebcli.models.names",
     "read_class_names": "ebcli.models.classes",
     "resolve_class": "ebcli.models.classes",
-    "resolve_layer": "ebcli.models.layers",
-    "layer_per_resolution": "ebcli.models.layers",
+    "resolve_layer": "ebcli.models.layer_listing",
+    "layer_per_resolution": "ebcli.models.layer_listing",
 }
 
 __all__ = [
