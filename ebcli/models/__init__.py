@@ -11,9 +11,9 @@ from ebcli.imports import lazily
 
 if TYPE_CHECKING:
     from ebcli.models.classes import read_class_names, resolve_class
+    from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
-    from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
     from ebcli.models.preprocessing import Preprocessing
     from ebcli.models.sources.base import ModelSource
     from ebcli.models.spec import ModelSpec
