@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points, version
 from typing import Any, TypeVar
 
@@ -62,10 +63,28 @@ def plugins(group: str) -> list[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
 
 
+@contextlib.contextmanager
+def contained(what: str) -> Iterator[None]:
+    """Run code of users or plug-ins: redirect its stdout, which is for results only, to stderr, and refuse to exit.
+
+    Args:
+        what: what to call the code in messages.
+
+    Raises:
+        ConfigurationError: the code called ``sys.exit()``.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except SystemExit as error:
+            raise ConfigurationError(f"{what} called sys.exit({error.code!r})") from error
+
+
 def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
     """Load an entry point and pass it to ``use``; None, with a warning, if either fails."""
     try:
-        return use(point.load())
+        with contained(point.value):
+            return use(point.load())
     except Exception as error:  # a plug-in can fail in any way, and must not take anything else with it
         package = point.dist.name if point.dist else point.module
         reason = " ".join(str(error).split())

@@ -127,6 +127,8 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
         crop: int | None,
         mean: tuple[float, ...] | None,
         std: tuple[float, ...] | None,
+        fit: str | None,
+        scores: str | None,
         layers: Sequence[str],
         methods: Sequence[str],
         device: str,
@@ -143,7 +145,7 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
             from ebcli.evaluate.runner import table
             from ebcli.models import ModelSpec, Preprocessing
 
-            spec = ModelSpec(model, weights, class_names, Preprocessing(resize, crop, mean, std))
+            spec = ModelSpec(model, weights, class_names, Preprocessing(resize, crop, mean, std, fit), scores)
             under_test = ModelUnderTest(spec, layers, methods, device)
             session = Session(under_test, class_names, output, limit, seed, quiet)
             benchmark = prepare(session, **own)

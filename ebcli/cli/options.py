@@ -11,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ebcli.drawing.style import STYLES, DrawingStyle
+from ebcli.models.names import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
 
@@ -156,6 +157,18 @@ _MODEL = (
         type=_CHANNELS,
         show_default=False,
         help="Per-channel normalization standard deviation.",
+    ),
+    _model(
+        "--fit",
+        type=click.Choice(FITS),
+        show_default="the model's own",
+        help="Crop images at the center, squash them to a square, or pad them.",
+    ),
+    _model(
+        "--scores",
+        type=click.Choice(SCORES),
+        show_default="the model's own",
+        help="Compute class scores by softmax or sigmoid, or use raw logits.",
     ),
 )
 

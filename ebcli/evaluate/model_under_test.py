@@ -59,7 +59,12 @@ class ModelUnderTest:
     ) -> None:
         device = resolve_device(device)
         self.loaded = load_model(
-            spec.name, spec.weights, device, class_names=spec.class_names, preprocessing=spec.preprocessing
+            spec.name,
+            spec.weights,
+            device,
+            class_names=spec.class_names,
+            preprocessing=spec.preprocessing,
+            scores=spec.scores,
         )
         self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
@@ -102,9 +107,9 @@ class ModelUnderTest:
         return functional.normalize(small, preset.mean, preset.std)[None].to(self.device)
 
     def probabilities(self, inputs: Tensor) -> Tensor:
-        """Softmax probabilities (B, num_classes)."""
+        """Scores (B, num_classes), by default softmax probabilities; see ``LoadedModel.scores``."""
         with torch.no_grad():
-            return class_scores(self.net(inputs)).softmax(1)
+            return self.loaded.to_scores(class_scores(self.net(inputs)))
 
     def predicted(self, inputs: Tensor) -> int:
         """The most likely class of one image (1, 3, H, W)."""

@@ -25,23 +25,30 @@ _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any ph
 
 @dataclass(frozen=True)
 class Geometry:
-    """What a preset of torchvision does to an image's pixels: resize the shorter side, then cut out the centre.
+    """How a preset resizes and crops an image.
 
     Attributes:
-        resize: the shorter side's new length.
-        crop: the side of the square that is cut out; padded with black where the image is smaller.
-        resample: how pixels are interpolated.
+        resize: the length after resizing of the shorter side (``fit="crop"``), of both sides (``"squash"``) or of the
+            longer side (``"pad"``).
+        crop: side of the center crop; smaller images are padded.
+        resample: Pillow's filter.
+        fit: ``"crop"``, ``"squash"`` or ``"pad"``.
+        fill: color of padding.
     """
 
     resize: int
     crop: int
     resample: Image.Resampling
+    fit: str = "crop"
+    fill: tuple[int, ...] = (0, 0, 0)
 
     @classmethod
     def of(cls, preset: ImageClassification) -> Geometry:
         """The geometry of ``LoadedModel.transforms``."""
         resample = Image.Resampling[preset.interpolation.value.upper()]
-        return cls(preset.resize_size[0], preset.crop_size[0], resample)
+        fit = getattr(preset, "fit", "crop")
+        fill = tuple(round(255 * value) for value in preset.mean) if fit == "pad" else (0, 0, 0)
+        return cls(preset.resize_size[0], preset.crop_size[0], resample, fit, fill)
 
 
 @dataclass(frozen=True)
@@ -139,16 +146,16 @@ def network_view(image: Image.Image, geometry: Geometry) -> Image.Image:
     crop = geometry.crop
     new = _resized(image.size, geometry)
     left, top = start = [_start(side, crop) for side in new]
+    seen = Image.new("RGB", (crop, crop), geometry.fill)
     if max(new) <= _LONGEST_RESIZED:
-        whole = image if image.size == new else image.resize(new, geometry.resample)
-        return whole.crop((left, top, left + crop, top + crop))
+        seen.paste(image if image.size == new else image.resize(new, geometry.resample), (-left, -top))
+        return seen
     # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
     # Pillow may take width and height in another order and so round otherwise; hence not for all images.
     low = [max(0, at) for at in start]
     high = [min(side, at + crop) for side, at in zip(new, start, strict=True)]
     scale = [old / side for old, side in zip(image.size, new, strict=True)]
     box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
-    seen = Image.new("RGB", (crop, crop))
     part = image.resize((high[0] - low[0], high[1] - low[1]), geometry.resample, box=box)
     seen.paste(part, (low[0] - left, low[1] - top))
     return seen
@@ -165,9 +172,13 @@ def placement(size: tuple[int, int], geometry: Geometry) -> Placement:
 
 
 def _resized(size: tuple[int, int], geometry: Geometry) -> tuple[int, int]:
-    """The size after torchvision's ``resize``, with its rounding."""
+    """The size after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
     width, height = size
     shorter, resize = min(size), geometry.resize
+    if geometry.fit == "squash":
+        return resize, resize
+    if geometry.fit == "pad":
+        return max(1, round(width / (max(size) / resize))), max(1, round(height / (max(size) / resize)))
     longer = int(resize * max(size) / shorter)
     return (resize, longer) if width <= height else (longer, resize)
 

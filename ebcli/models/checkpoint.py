@@ -112,6 +112,24 @@ def check_match(
         raise ConfigurationError(f"{source} does not fit the network: {' and '.join(filter(None, problems))}")
 
 
+def check_finite(net: nn.Module, source: str) -> None:
+    """Raise ConfigurationError if a parameter or a running statistic of a network has NaN or infinity.
+
+    Args:
+        net: the network.
+        source: what to call its weights in messages.
+    """
+    buffers = [(name, buffer) for name, buffer in net.named_buffers() if ".running_" in f".{name}"]
+    broken = [
+        name
+        for name, tensor in (*net.named_parameters(), *buffers)
+        if not tensor.is_meta and tensor.is_floating_point() and not tensor.isfinite().all()
+    ]
+    if broken:
+        found = _counted(broken, "tensor with NaN or infinity", "tensors with NaN or infinity")
+        raise ConfigurationError(f"{source} cannot be used: {found}")
+
+
 def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
     """Number of classes of a state dict; None if it has no classifier for this network.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,18 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
         valid = "0 or more" if count is None else f"0 to {count - 1}"
         raise ConfigurationError(f"there is no class {index}: valid indices are {valid}")
     return index
+
+
+def printable(name: str) -> str:
+    """A class name in which control characters, line breaks and text direction overrides are replaced by U+FFFD.
+
+    Class names reach terminals, pages and file names, and may come from a downloaded model.
+    """
+    unsafe = {"Cc", "Cs", "Zl", "Zp"}
+    return "".join(
+        "\ufffd" if unicodedata.category(c) in unsafe or "\u202a" <= c <= "\u202e" or "\u2066" <= c <= "\u2069" else c
+        for c in name
+    )
 
 
 def _index_of_name(categories: Sequence[str] | None, name: str, count: int | None) -> int:

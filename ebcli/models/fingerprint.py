@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.imports import installed_version
+from ebcli.models.names import SOFTMAX
 
 if TYPE_CHECKING:
     from ebcli.models.loading import LoadedModel
@@ -24,6 +25,7 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
 
     Checkpoints and model files count by their content, not their path.
     """
+    scores = {} if loaded.scores == SOFTMAX else {"scores": loaded.scores}
     return {
         "version": installed_version().split(".")[:2],  # patch releases compute the same
         "model": loaded.name,
@@ -31,6 +33,7 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
         "files": [content_hash(file) for file in loaded.files],
         "preprocessing": repr(loaded.transforms),
         "categories": loaded.categories,
+        **scores,
     }
 
 

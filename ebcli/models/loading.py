@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import first_line, read_checkpoint
-from ebcli.models.classes import read_class_names
-from ebcli.models.names import BUNDLED, DEFAULT, UNTRAINED
+from ebcli.imports import contained
+from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
+from ebcli.models.classes import printable, read_class_names
+from ebcli.models.names import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import count_classes
 from ebcli.models.sources import source_of
@@ -33,6 +34,7 @@ class LoadedModel:
         categories: class names in the order of the logits; None if unknown.
         weights: name of the weights, path of the checkpoint, or ``"none"``.
         num_classes: number of classes.
+        scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
         files: files whose content defines the network: a checkpoint, a model file.
 
     Examples:
@@ -52,6 +54,18 @@ class LoadedModel:
     weights: str
     num_classes: int
     files: tuple[Path, ...] = ()
+    scores: str = SOFTMAX
+
+    @property
+    def trained(self) -> bool:
+        """Whether weights were loaded, or a factory returned the network with ``"DEFAULT"`` weights."""
+        return self.weights != UNTRAINED
+
+    def to_scores(self, logits: Tensor) -> Tensor:
+        """Scores (..., num_classes) of logits: their softmax, their sigmoid, or the logits themselves."""
+        if self.scores == RAW:
+            return logits
+        return logits.sigmoid() if self.scores == SIGMOID else logits.softmax(-1)
 
 
 def load_model(
@@ -61,6 +75,7 @@ def load_model(
     *,
     class_names: str | os.PathLike[str] | Sequence[str] | None = None,
     preprocessing: Preprocessing | None = None,
+    scores: str | None = None,
 ) -> LoadedModel:
     """Build a classifier, load its weights and move it to a device.
 
@@ -83,10 +98,12 @@ def load_model(
         device: any PyTorch device.
         class_names: class names in the order of the logits, or a file with them; see ``read_class_names``.
         preprocessing: settings that replace those of the weights.
+        scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which
+            is sigmoid for multi-label models and for a single logit, raw for regression, else softmax.
 
     Raises:
         ConfigurationError: the model, weights or device do not exist, the checkpoint, class names or preprocessing
-            do not fit, or a download failed.
+            do not fit, the weights contain NaN or infinity, or a download failed.
 
     Examples:
         >>> import ebcli
@@ -96,21 +113,27 @@ def load_model(
         >>> net.training
         False
     """
+    if scores not in (None, *SCORES):
+        raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
     device = _checked_device(device)
     given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
     name, source = source_of(name)
-    with torch.random.fork_rng(devices=[]):
+    with contained(name), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
-    net = net.eval().to(device)
-    preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
+        net = net.eval().to(device)
+        check_finite(net, f"{label} for {name}")
+        preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
+        names = source.categories(net, label) if given is None else given
+        scores = scores or source.scores(net)
     side = preset.crop_size[0]
     count = count_classes(name, net, (side, side))
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
-    names = source.categories(net, label) if given is None else given
-    categories = tuple(names) if names is not None and len(names) == count else None
-    return LoadedModel(name, net, preset, categories, label, count, files)
+    categories = tuple(map(printable, names)) if names is not None and len(names) == count else None
+    return LoadedModel(
+        name, net, preset, categories, label, count, files, scores or (SIGMOID if count == 1 else SOFTMAX)
+    )
 
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:

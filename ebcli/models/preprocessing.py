@@ -9,6 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError
+from ebcli.models.names import CROP, FITS
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
@@ -25,6 +26,9 @@ class Preprocessing:
         crop: side of the center crop in pixels, the network's input size.
         mean, std: normalization of pixels from 0 to 1, (pixel - mean) / std; one number, or three for red, green
             and blue.
+        fit: ``"crop"`` resizes the shorter side and cuts off the ends of the longer one, ``"squash"`` resizes both
+            sides regardless of the aspect ratio, ``"pad"`` resizes the longer side and pads the shorter one with the
+            mean color. With another fit than the preset's and without ``resize``, the network sees the whole image.
 
     Raises:
         ConfigurationError: a value is out of its range.
@@ -41,8 +45,11 @@ class Preprocessing:
     crop: int | None = None
     mean: Channels | None = None
     std: Channels | None = None
+    fit: str | None = None
 
     def __post_init__(self) -> None:
+        if self.fit is not None and self.fit not in FITS:
+            raise ConfigurationError(f"unknown fit {self.fit!r}: choose {', '.join(FITS)}")
         for name in ("resize", "crop"):
             side = getattr(self, name)
             if side is not None and side < 1:
@@ -73,6 +80,12 @@ class Preprocessing:
             changed.mean = list(self.mean)  # type: ignore[arg-type]  # a tuple since __post_init__
         if self.std is not None:
             changed.std = list(self.std)  # type: ignore[arg-type]
+        if self.fit not in (None, getattr(preset, "fit", CROP)):
+            from ebcli.models.presets import with_fit
+
+            changed = with_fit(changed, self.fit)
+            if self.fit != CROP and self.resize is None:
+                changed.resize_size = changed.crop_size
         resize, crop = changed.resize_size[0], changed.crop_size[0]
         if (self.resize or self.crop) and crop > resize:
             raise ConfigurationError(

@@ -62,6 +62,7 @@ class Explainer:
             self.device,
             class_names=model.class_names,
             preprocessing=model.preprocessing,
+            scores=model.scores,
         )
         self._maps, self._keep_relevance = maps, plan.output.raw
         self._dtype = getattr(torch, execution.dtype)
@@ -142,7 +143,7 @@ class Explainer:
         marginal: Sequence[ExcitationResult | None] = [None] * len(results)
         if self._maps.with_marginal:
             marginal = self._backprop(inputs, chosen[0], contrastive=False)
-        scores = results[0].logits.softmax(-1).gather(1, chosen[0]).tolist()
+        scores = self.loaded.to_scores(results[0].logits).gather(1, chosen[0]).tolist()
         classes = chosen[0].tolist()
         layers = [
             _by_image(name, result, self._keep_relevance, beside)

@@ -16,6 +16,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ImageError
 from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, network_view, placement, to_rgb
+from ebcli.models.presets import with_fit
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -141,13 +142,17 @@ def test_an_image_is_told_by_its_name_or_by_its_content(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (500, 500), (301, 999), (97, 61), (3000, 100)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (232, 224), (236, 235), (224, 224), (64, 100)])
-def test_the_placement_is_where_torchvision_really_looks(size: tuple[int, int], resize: int, crop: int) -> None:
+@pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
+def test_the_placement_is_where_the_preset_really_looks(
+    size: tuple[int, int], resize: int, crop: int, fit: str
+) -> None:
     """An image of its own coordinates goes through the preset, and comes out as what the placement says."""
     width, height = size
     x, y = torch.meshgrid(torch.arange(width) + 0.5, torch.arange(height) + 0.5, indexing="xy")
     preset = ImageClassification(
         crop_size=crop, resize_size=resize, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), antialias=False
     )
+    preset = with_fit(preset, fit)
     seen = preset(torch.stack([x, y, torch.ones_like(x)]))
     assert seen.shape == (3, crop, crop)
     place = placement(size, Geometry.of(preset))
@@ -168,15 +173,18 @@ def test_the_placement_is_where_torchvision_really_looks(size: tuple[int, int], 
 @pytest.mark.parametrize("size", [(640, 427), (99, 700), (1, 1), (31, 31), (256, 256), (3, 2)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (64, 100)])
 @pytest.mark.parametrize("mode", [InterpolationMode.BILINEAR, InterpolationMode.BICUBIC])
+@pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
 def test_the_network_sees_what_the_preset_makes_to_the_pixel(
-    size: tuple[int, int], resize: int, crop: int, mode: InterpolationMode
+    size: tuple[int, int], resize: int, crop: int, mode: InterpolationMode, fit: str
 ) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     image = Image.fromarray(noise)
     preset = ImageClassification(
-        crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3, interpolation=mode
+        crop_size=crop, resize_size=resize, mean=(0.2, 0.45, 0.0), std=(1.0,) * 3, interpolation=mode
     )
-    expected = (preset(image) * 255).round().byte().permute(1, 2, 0).numpy()
+    preset = with_fit(preset, fit)
+    pixels = preset(image) + torch.tensor(preset.mean)[:, None, None]
+    expected = (pixels * 255).round().byte().permute(1, 2, 0).numpy()
     assert np.array_equal(np.asarray(network_view(image, Geometry.of(preset))), expected)
 
 

@@ -159,6 +159,17 @@ def test_tensors_with_another_shape_are_named_with_both_shapes(tmp_path, finetun
         load_model("resnet18", weights=tmp_path / "gray.pth")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("conv1.weight", "nan"), ("fc.bias", "inf"), ("layer2.0.bn1.running_var", "nan")]
+)
+def test_nan_and_infinity_are_refused(tmp_path, finetuned, name, value):
+    state = {key: tensor.clone() for key, tensor in finetuned.state_dict().items()}
+    state[name].flatten()[3] = float(value)
+    torch.save(state, tmp_path / "broken.pth")
+    with pytest.raises(ConfigurationError, match=rf"1 tensor with NaN or infinity \({name}\)"):
+        load_model("resnet18", weights=tmp_path / "broken.pth")
+
+
 def test_another_architectures_checkpoint_is_refused(tmp_path):
     torch.save(load_model().net.state_dict(), tmp_path / "lite0.pth")
     with pytest.raises(ConfigurationError, match=r"122 missing|missing keys \(conv1.weight"):

@@ -9,6 +9,7 @@ from torchvision.models import ResNet18_Weights
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import read_class_names, resolve_class
+from ebcli.models.classes import printable
 
 CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
 
@@ -70,6 +71,13 @@ def test_an_ambiguous_name_lists_its_matches(name):
 def test_an_empty_name_matches_nothing():
     with pytest.raises(ConfigurationError, match="no class ''"):
         resolve_class(CATEGORIES, "", 1000)
+
+
+def test_control_characters_in_class_names_are_replaced() -> None:
+    assert printable("\x1b[31mtench\x07\u202e") == "\ufffd[31mtench\ufffd\ufffd"
+    assert printable("a\nb\u2028c\udc80") == "a\ufffdb\ufffdc\ufffd"
+    for harmless in ("great white shark", "crêpe", "猫", "میز\u200cکار", "👩\u200d🚀", "%s <b>&"):
+        assert printable(harmless) == harmless
 
 
 def test_without_class_names_only_indices_are_accepted():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from click.testing import CliRunner
+from PIL import Image
 
 import ebcli
+from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 from ebcli.models.fingerprint import configuration_hash, network_settings
@@ -39,6 +44,38 @@ def oblong():
 
 def picky():
     return nn.Sequential(nn.Flatten(), nn.Linear(7, 2))
+
+def quits():
+    raise SystemExit(0)
+
+class Quitter(nn.Module):
+    def forward(self, x):
+        raise SystemExit(0)
+
+class Talker(nn.Module):
+    def forward(self, x):
+        print("forward")
+        return x
+
+def talks():
+    print("building")
+    return nn.Sequential(Talker(), small())
+
+def single():
+    net = small(1)
+    nn.init.constant_(net[-1].bias, 0.25)
+    nn.init.zeros_(net[-1].weight)
+    return net
+
+def colored():
+    net = small(2)
+    net.categories = ["\\x1b[31mcat\\x07", "dog"]
+    return net
+
+def raw():
+    net = small(2)
+    net.scores = "raw"
+    return net
 """
 BLOCKS = "from torch import nn\ndef block(i, o):\n    return nn.Conv2d(i, o, 3, 2), nn.BatchNorm2d(o), nn.ReLU()\n"
 
@@ -50,6 +87,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     code.mkdir()
     (code / "nets.py").write_text(NETS)
     (code / "blocks.py").write_text(BLOCKS)
+    (code / "exits.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.chdir(tmp_path)
     yield tmp_path  # type: ignore[misc]
     sys.modules.pop("blocks", None)
@@ -110,8 +148,10 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         settings(class_names=list("abcde")),
         settings(preprocessing=ebcli.Preprocessing(mean=0.5)),
         settings(preprocessing=ebcli.Preprocessing(crop=200)),
+        settings(preprocessing=ebcli.Preprocessing(fit="pad")),
+        settings(scores="sigmoid"),
     }
-    assert len(different) == 5
+    assert len(different) == 7
     assert settings() == first
     assert settings("other.pth") == settings("one.pth")  # a checkpoint counts by its content
     with Path("code/nets.py").open("a") as file:
@@ -129,6 +169,9 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         ("code/nets.py:fails", "failed .RuntimeError: two;"),
         ("code/nets.py:no_net", "returned an object of type dict, but a torch.nn.Module is needed"),
         ("code/nets.py:oblong", r"returns a tensor \(B, 5, 222, 222\), but logits \(B, num_classes\)"),
+        ("code/nets.py:quits", r"code/nets.py:quits called sys.exit\(0\)"),
+        ("code/nets.py:Quitter", r"code/nets.py:Quitter called sys.exit\(0\)"),
+        ("code/exits.py:small", r"code/exits.py:small called sys.exit\(0\)"),
         ("code/nets.py:picky", "does not accept images of 224 x 224 pixels"),
     ],
 )
@@ -136,6 +179,50 @@ def test_errors_are_reported_in_one_sentence(name: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
         load_model(name)
     assert "\n" not in str(caught.value)
+
+
+def test_prints_of_a_factory_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    load_model("code/nets.py:talks")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines() == ["building", "forward"]
+
+
+def test_escape_sequences_in_class_names_do_not_reach_the_terminal() -> None:
+    assert load_model("code/nets.py:colored").categories == ("\ufffd[31mcat\ufffd", "dog")
+    given = load_model("code/nets.py:colored", class_names=["\x1b]0;x\x07", "dog"])
+    assert given.categories == ("\ufffd]0;x\ufffd", "dog")
+
+
+def test_scores_of_one_logit_are_its_sigmoid(folder: Path) -> None:
+    """The command used to report 1.000 for every image."""
+    Image.new("RGB", (240, 240), "orange").save("photo.png")
+
+    def score(*arguments: str) -> float:
+        network = ("--model", "code/nets.py:single", "--layer", "5", "--device", "cpu", "--workers", "0")
+        result = CliRunner().invoke(main, ["photo.png", *network, "--json", "--overwrite", *arguments])
+        assert result.exit_code == 0, result.output
+        return json.loads(result.stdout)["classes"][0]["score"]
+
+    assert score() == pytest.approx(1 / (1 + math.exp(-0.25)))
+    assert score("--scores", "raw") == pytest.approx(0.25)
+    assert score("--scores", "softmax") == 1
+
+
+def test_scores_by_attribute_and_argument() -> None:
+    assert load_model("code/nets.py:small").scores == "softmax"
+    assert load_model("code/nets.py:raw").scores == "raw"
+    loaded = load_model("code/nets.py:raw", scores="sigmoid")
+    logits = torch.tensor([[0.0, 2.0]])
+    torch.testing.assert_close(loaded.to_scores(logits), torch.tensor([[0.5, 1 / (1 + math.exp(-2))]]))
+    with pytest.raises(ConfigurationError, match="unknown scores 'odds'"):
+        load_model("code/nets.py:raw", scores="odds")
+
+
+def test_untrained_networks_are_marked(folder: Path) -> None:
+    torch.save(load_model("squeezenet1_1", "none").net.state_dict(), "weights.pth")
+    assert not load_model("squeezenet1_1", "none").trained
+    assert load_model("squeezenet1_1", "weights.pth").trained
 
 
 def test_the_number_of_class_names_must_match() -> None:

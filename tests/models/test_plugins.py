@@ -37,9 +37,12 @@ def test_its_networks_are_listed_and_broken_plugins_are_named(installed: Path) -
     result = run(installed, "-m", "ebcli", "--list-models")
     assert result.returncode == 0
     assert {"acme/tiny", "acme/large", "vgg16"} <= set(result.stdout.splitlines())
-    (warning,) = (line for line in result.stderr.splitlines() if line.startswith("Warning"))
+    broken, quits = (line for line in result.stderr.splitlines() if line.startswith("Warning"))
     for part in ("'broken'", "acme-nets", "acme_nets.broken:Broken", "a_package_that_is_not_there"):
-        assert part in warning
+        assert part in broken
+    assert "acme_nets.quits:Quits called sys.exit(0)" in quits
+    assert "goodbye" not in result.stdout
+    assert "goodbye" in result.stderr
 
 
 def test_help_does_not_import_it(installed: Path) -> None:
@@ -68,6 +71,7 @@ def test_its_network_is_explained_with_its_rule(installed: Path, tmp_path: Path)
     [
         ("acme/huge", "Acme has no network 'huge'"),
         ("broken/x", "the plug-in for 'broken/x' cannot be imported"),
+        ("quits/x", "the plug-in for 'quits/x' cannot be imported"),
         ("akme/tiny", "'akme' is not a model source, did you mean 'acme'"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
@@ -21,6 +22,29 @@ def test_settings_replace_those_of_the_preset() -> None:
     torch.testing.assert_close(Preprocessing().applied_to(preset)(photo), untouched(photo), rtol=0, atol=0)
 
 
+def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
+    preset = ImageClassification(crop_size=64, resize_size=72, mean=(0.5, 0.25, 0.0), std=(1.0,) * 3)
+    photo = torch.rand(3, 32, 128)
+    squashed = Preprocessing(fit="squash").applied_to(preset)
+    small = functional.resize(photo, [64, 64], antialias=True)
+    torch.testing.assert_close(squashed(photo), functional.normalize(small, preset.mean, preset.std))
+    padded = Preprocessing(fit="pad").applied_to(preset)(photo)  # 16 x 64 pixels between bands of the mean color
+    small = functional.resize(photo, [16, 64], antialias=True)
+    torch.testing.assert_close(padded[:, 24:40], functional.normalize(small, preset.mean, preset.std))
+    bands = torch.cat([padded[:, :24], padded[:, 40:]], 1)
+    assert bands.abs().max() <= 0.5 / 255 + 1e-6  # the mean color in 8 bits
+    assert Preprocessing(fit="squash", resize=72).applied_to(preset).resize_size == [72]
+    assert Preprocessing(std=2).applied_to(squashed).fit == "squash"
+    cropped = Preprocessing(fit="crop", resize=72).applied_to(squashed)
+    torch.testing.assert_close(cropped(photo), preset(photo), rtol=0, atol=0)
+
+
+def test_the_fit_is_part_of_the_settings() -> None:
+    preset = ImageClassification(crop_size=64, resize_size=64)
+    texts = {repr(Preprocessing(fit=fit).applied_to(preset)) for fit in ("crop", "squash", "pad")}
+    assert len(texts) == 3 and repr(preset) in texts
+
+
 def test_one_number_equals_three() -> None:
     assert Preprocessing(mean=0.5) == Preprocessing(mean=[0.5]) == Preprocessing(mean=(0.5, 0.5, 0.5))
 
@@ -28,6 +52,7 @@ def test_one_number_equals_three() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
+        ({"fit": "stretch"}, "unknown fit 'stretch': choose crop, squash, pad"),
         ({"resize": 0}, "resize is 0"),
         ({"crop": -1}, "crop is -1"),
         ({"mean": (0.5, 0.5)}, "one or three numbers"),

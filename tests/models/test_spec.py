@@ -17,6 +17,7 @@ from ebcli.models import ModelSpec, Preprocessing
     [
         ({"name": ""}, "the model's name must not be empty"),
         ({"weights": ""}, "the model's weights must not be empty"),
+        ({"scores": "odds"}, "unknown scores 'odds': choose softmax, sigmoid, raw"),
         ({"class_names": Path("nowhere.txt")}, "there is no file 'nowhere.txt' with class names"),
     ],
 )

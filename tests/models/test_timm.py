@@ -27,6 +27,22 @@ def test_preprocessing_matches_timm(name: str) -> None:
     torch.testing.assert_close(loaded.transforms(photo), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("mode", "crop_pct"), [("squash", 1.0), ("squash", 0.875), ("border", 1.0), ("border", 0.9)])
+def test_crop_modes_match_timm(monkeypatch: pytest.MonkeyPatch, mode: str, crop_pct: float) -> None:
+    config = resolve_data_config(model=timm.create_model("resnet18")) | {"crop_mode": mode, "crop_pct": crop_pct}
+    monkeypatch.setattr(timm.data, "resolve_data_config", lambda model: config)
+    photo = Image.open(PHOTO).convert("RGB")
+    found = load_model("timm/resnet18", "none").transforms(photo)
+    torch.testing.assert_close(found, create_transform(**config)(photo), rtol=0, atol=1e-6)
+
+
+def test_the_crop_mode_of_published_weights_is_used() -> None:
+    with torch.device("meta"):
+        loaded = load_model("timm/convnextv2_nano.fcmae_ft_in22k_in1k_384", "none", "meta")
+    assert loaded.transforms.fit == "squash"
+    assert (loaded.transforms.resize_size, loaded.transforms.crop_size) == ([384], [384])
+
+
 def test_untrained_networks_are_reproducible_and_have_imagenet_names() -> None:
     first, second = load_model("timm/resnet18", "none"), load_model("timm/resnet18.tv_in1k", "none")
     assert (first.name, second.name, first.weights) == ("timm/resnet18", "timm/resnet18.tv_in1k", "none")

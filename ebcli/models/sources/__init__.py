@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import MODELS, load_plugin, plugins
+from ebcli.imports import MODELS, contained, load_plugin, plugins
 
 if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
@@ -50,7 +50,8 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     source_class = load_plugin(point)
     if source_class is None:
         raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
-    source: ModelSource = source_class(rest)
+    with contained(name):
+        source: ModelSource = source_class(rest)
     return name.removesuffix(rest) + source.name, source
 
 

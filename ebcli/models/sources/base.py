@@ -14,7 +14,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
-from ebcli.models.names import DEFAULT
+from ebcli.models.names import DEFAULT, SCORES
 from ebcli.models.preprocessing import Preprocessing
 
 
@@ -101,6 +101,11 @@ class ModelSource(ABC):
         own = getattr(net, "categories", None)
         is_list = isinstance(own, (list, tuple)) and all(isinstance(name, str) for name in own)
         return own if is_list else None
+
+    def scores(self, net: nn.Module) -> str | None:
+        """How logits become scores; None for the default. By default, ``net.scores`` if it is one of ``SCORES``."""
+        own = getattr(net, "scores", None)
+        return own if isinstance(own, str) and own in SCORES else None
 
     def files(self, weights: str) -> Sequence[Path]:
         """Files other than the checkpoint whose content defines the network."""

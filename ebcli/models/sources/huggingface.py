@@ -21,8 +21,9 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
-from ebcli.models.names import DEFAULT
+from ebcli.models.names import CROP, DEFAULT, PAD, RAW, SIGMOID, SOFTMAX, SQUASH
 from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.presets import with_fit
 from ebcli.models.sources.base import ModelSource, fetching, square
 
 _ADVICE = (
@@ -30,6 +31,7 @@ _ADVICE = (
     "offline, only models in the local cache can be loaded"
 )
 _RAMP = 1000  # pixels
+_SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
 # Pillow's filters by number, in torchvision's names
 _FILTERS = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}
 
@@ -105,6 +107,9 @@ class HuggingFace(ModelSource):
         names = [name for _, name in sorted(net.config.id2label.items())]
         return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
+    def scores(self, net: Any) -> str | None:
+        return _SCORES.get(net.config.problem_type)
+
     def files(self, weights: str) -> Sequence[Path]:
         patterns = ["*.json", *(["*.safetensors"] if weights == DEFAULT else [])]
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
@@ -142,29 +147,47 @@ def _complete(net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
 
 
 def _preset_of(processor: Any, name: str) -> ImageClassification:
-    """The preset equivalent to an image processor, measured on three squares.
+    """The preset equivalent to an image processor, measured on synthetic images.
 
     The values of black and white pixels give mean and standard deviation; the slope of a ramp from black to white
-    gives the size to which a square is resized before the center crop.
+    gives the size to which a square is resized before the center crop, and ramps twice as wide as high tell how other
+    images are fitted.
     """
     if getattr(processor, "do_flip_channel_order", False):
         raise ConfigurationError(f"{name} expects channels in the order blue, green, red, which is not supported")
-    ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP)
-    squares = [torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp.contiguous()]
-    made = processor(images=squares, return_tensors="pt")["pixel_values"]  # (3, 3, H, W)
+    if not getattr(processor, "do_resize", True):
+        raise ConfigurationError(f"{name} does not resize its input, which is not supported")
+
+    def processed(*images: Tensor) -> Tensor:
+        return processor(images=list(images), return_tensors="pt")["pixel_values"].double()
+
+    ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP).contiguous()
+    made = processed(torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp)  # (3, 3, H, W)
     height, width = made.shape[2:]
     crop = square(height, width, name)
-    black, white, graded = made.double()[:, :, crop // 2]  # (3, W) each; the quarters are clear of padding
-    low, high = crop // 4, crop - 1 - crop // 4
-    scale = white[:, low] - black[:, low]
-    slope = ((graded[:, high] - graded[:, low]) / (high - low) / scale).mean().item()
-    return ImageClassification(
+    black, white, _ = made[:, :, crop // 2, crop // 2]  # (3,) each
+    low, high = crop * 3 // 8, crop - 1 - crop * 3 // 8  # clear of padding, also in an image twice as wide as high
+
+    def slope(image: Tensor, dim: int) -> float:
+        """Mean difference between adjacent rows (0) or columns (1), in units of white minus black."""
+        profile = image.select(2 - dim, crop // 2)  # (3, crop)
+        return ((profile[:, high] - profile[:, low]) / (high - low) / (white - black)).mean().item()
+
+    preset = ImageClassification(
         crop_size=crop,
-        resize_size=round(_RAMP / (_RAMP - 1) / slope),
-        mean=_rounded(-black[:, low] / scale),
-        std=_rounded(1 / scale),
+        resize_size=round(_RAMP / (_RAMP - 1) / slope(made[2], 1)),
+        mean=_rounded(-black / (white - black)),
+        std=_rounded(1 / (white - black)),
         interpolation=InterpolationMode[_FILTERS[int(processor.resample)]],
     )
+    wide = ramp[:, : _RAMP // 2]
+    made = processed(wide, torch.linspace(0, 255, _RAMP // 2)[:, None].expand_as(wide).contiguous())
+    if made.shape[2:] != (crop, crop):  # not cropped: the network's input follows the image
+        return preset
+    across, down = slope(made[0], 1), slope(made[1], 0)
+    if down < 1.5 * across:
+        return with_fit(preset, SQUASH)
+    return with_fit(preset, CROP if across * preset.resize_size[0] < 0.75 else PAD)
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:

@@ -11,9 +11,12 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
-from ebcli.models.names import DEFAULT
+from ebcli.models.names import CROP, DEFAULT, PAD, SQUASH
+from ebcli.models.presets import with_fit
 from ebcli.models.sources.base import ModelSource, fetching, square
 from ebcli.models.sources.torchvision import IMAGENET
+
+_FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode
 
 
 class Timm(ModelSource):
@@ -61,13 +64,14 @@ class Timm(ModelSource):
         config = self._timm.data.resolve_data_config(model=net)
         _, height, width = config["input_size"]
         crop = square(height, width, f"timm/{self.name}")
-        return ImageClassification(
+        preset = ImageClassification(
             crop_size=crop,
             resize_size=math.floor(crop / config["crop_pct"]),  # as timm.data.create_transform rounds it
             mean=config["mean"],
             std=config["std"],
             interpolation=InterpolationMode(config["interpolation"]),
         )
+        return with_fit(preset, _FITS[config["crop_mode"] or "center"])
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         subset = self._timm.data.infer_imagenet_subset(net)
