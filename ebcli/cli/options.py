@@ -245,7 +245,13 @@ _SALIENCY = (
     _output("--raw", is_flag=True, help="Also write each image's signed relevance to a compressed .npz file."),
     _output("--panel", is_flag=True, help="Draw one figure per image, with the photo and all its maps."),
     _output("--report", is_flag=True, help="Also write a gallery page of all results, report/index.html."),
-    _output("--report-only", metavar="DIR", type=_DIRECTORY, help="Write the gallery page for DIR and exit."),
+    _output(
+        "--report-only",
+        metavar="DIR",
+        type=_DIRECTORY,
+        help="Write the gallery page for DIR and exit. Photos are only read below IMAGES.",
+    ),
+    _output("--verify", metavar="DIR", type=_DIRECTORY, help="Check that the results in DIR are intact and exit."),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
     _appearance(
         "--style",

@@ -53,6 +53,7 @@ def main(
     from_file: IO[bytes] | None,
     null: bool,
     report_only: Path | None,
+    verify: Path | None,
     list_models: bool,
     list_layers: bool,
     doctor: bool,
@@ -81,15 +82,17 @@ def main(
             from ebcli.cli.doctor import examine
 
             print_findings(examine(options["device"], options["output"]), as_json)
+        elif verify is not None:
+            sys.exit(_verify(verify, quiet))
         elif report_only is not None:
-            if images or from_file is not None:
-                raise click.UsageError("--report-only works on the results of earlier runs: drop the images")
+            if from_file is not None:
+                images += _listed(from_file, null)
             from ebcli.gallery.page import write_gallery
             from ebcli.run.workers import processors
 
             workers = processors() if options["workers"] is None else options["workers"]
             style = _part(DrawingStyle, options, name=options["style"])
-            click.echo(os.fsencode(write_gallery(report_only, style, workers, options["overwrite"])))
+            click.echo(os.fsencode(write_gallery(report_only, style, workers, options["overwrite"], images)))
         else:
             if from_file is not None:
                 images += _listed(from_file, null)
@@ -98,6 +101,18 @@ def main(
             shard = options.pop("shard") or _rank(os.environ, quiet)
             plan = _plan(options, images=images, shard=shard, track_lost_mass=verbose)
             sys.exit(_run(plan, as_json, quiet, verbose))
+
+
+def _verify(directory: Path, quiet: bool) -> int:
+    """Print the results of a directory that are missing or altered; returns the exit status."""
+    from ebcli.files.verification import verify
+
+    found = verify(directory)
+    for path, problem in found.problems.items():
+        click.echo(os.fsencode(directory / path) + f": {problem}".encode())
+    if not quiet:
+        say(f"{found.results} results: {found.results - len(found.problems)} intact, {len(found.problems)} not")
+    return 1 if found.problems else 0
 
 
 def _run(plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> int:
@@ -116,7 +131,8 @@ def _run(plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> int:
         from ebcli.run.workers import processors
 
         workers = processors() if plan.execution.workers is None else plan.execution.workers
-        page = write_gallery(output.directory, replace(plan.style, vmax=work.vmax), workers, output.overwrite)
+        style = replace(plan.style, vmax=work.vmax)
+        page = write_gallery(output.directory, style, workers, output.overwrite, plan.inputs.images)
         if not quiet:
             say(f"Gallery page: {shown(page)}")
     return status

@@ -15,13 +15,15 @@ from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE, parse_result_name
+from ebcli.files.naming import PRIVATE, PRIVATE_NAME, parse_result_name
 from ebcli.files.records import Record, RecordFile
 
 try:
     import fcntl
 except ImportError:  # Windows: the directories of killed runs stay
     fcntl = None  # type: ignore[assignment]
+
+_MARKER = "eb-saliency-run"
 
 
 def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool]) -> None:
@@ -50,6 +52,8 @@ def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: C
 
 def _foreign(directory: Path, wanted: Mapping[Path, set[str]], is_result: Callable[[Path], bool]) -> Iterator[Path]:
     for folder, names in wanted.items():
+        if link := first_link(directory, folder):
+            raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
         try:
             entries = list(os.scandir(directory / folder))
         except FileNotFoundError:
@@ -91,6 +95,8 @@ class ResultFiles:
         try:
             for relative, content in files.items():
                 path = self.directory / relative
+                if link := first_link(self.directory, relative.parent):
+                    raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
                 stored.append((self.private / uuid4().hex, path))
                 with stored[-1][0].open("xb") as file:
                     file.write(content)
@@ -162,10 +168,17 @@ class OutputFolder:
             os.close(self._lock)
 
 
+def first_link(directory: Path, relpath: Path) -> Path | None:
+    """The first symbolic link on the way from a directory to a path below it, if any."""
+    steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
+    return next((step for step in steps if step.is_symlink()), None)
+
+
 def _private_directory(directory: Path) -> tuple[Path, int | None]:
     """Create a directory in another one; returns it and a lock on it."""
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
+        (private / _MARKER).touch()
         if fcntl is None:
             return private, None
         lock = os.open(private, os.O_RDONLY)
@@ -177,8 +190,10 @@ def _private_directory(directory: Path) -> tuple[Path, int | None]:
 
 
 def _remove_abandoned(directory: Path) -> None:
-    """Remove the private directories of killed runs."""
+    """Remove the private directories of killed runs: those with such a name, a marker, and no lock."""
     for private in directory.glob(f"{PRIVATE}*") if fcntl is not None else ():
+        if PRIVATE_NAME.fullmatch(private.name) is None or not (private / _MARKER).is_file():
+            continue
         with contextlib.suppress(OSError):  # in use, another user's, or already removed
             lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:

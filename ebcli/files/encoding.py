@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import io
 import struct
+import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
@@ -25,6 +26,7 @@ _MARK = _EXIF.tobytes().removeprefix(b"Exif\0\0")
 _MARK_WITHIN = 4096  # bytes from either end: PNG and JPEG have EXIF before the pixels, WebP behind them
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 _FIRST_ARRAY = b"software.npy"
+_LARGEST_ARRAY = 1 << 28  # bytes
 _SAVING: dict[str, dict[str, Any]] = {
     # run-length coding takes a quarter of the default's time for files 2% larger
     "png": {"format": "PNG", "compress_type": Image.RLE},
@@ -57,6 +59,25 @@ def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **{"software": np.array(SOFTWARE), **arrays})  # type: ignore[arg-type]
     return buffer.getvalue()
+
+
+def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
+    """Those of the named arrays that an ``.npz`` file has; what it stores as Python objects is not loaded.
+
+    Raises:
+        OSError, ValueError: it is not an intact file of arrays, or they are larger than a map can be.
+    """
+    arrays = {}
+    try:
+        with open_regular(path, follow=False) as file, zipfile.ZipFile(file) as archive:
+            for name in set(archive.namelist()) & {f"{name}.npy" for name in names}:
+                if archive.getinfo(name).file_size > _LARGEST_ARRAY:
+                    raise ValueError(f"{name} is too large")
+                with archive.open(name) as member:
+                    arrays[name.removesuffix(".npy")] = np.lib.format.read_array(member, allow_pickle=False)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError) as error:
+        raise ValueError(f"it is not an intact .npz file ({error})") from error
+    return arrays
 
 
 def is_own(path: Path) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 RECORDS = "records.jsonl"
 PAGE = Path("report", "index.html")
-PRIVATE = ".eb-saliency-"  # prefix of the directories that a run makes for itself in the output directory
+PRIVATE = ".eb-saliency-"
+PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60

@@ -77,6 +77,7 @@ class Record:
         input_bytes, input_mtime_ns: the input's size and modification time; None if it could not be read.
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
+        output_sha256: the checksums of the result files.
     """
 
     input: str
@@ -94,6 +95,7 @@ class Record:
     weights: str = ""
     layer: str = ""
     method: str = ""
+    output_sha256: tuple[str, ...] = ()
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tarfile
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,8 +12,9 @@ from pathlib import Path
 
 from ebcli.errors import ImageError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE, canonical, parse_result_name
-from ebcli.files.storage import Span, Stamp, members, read, url_of, walk
+from ebcli.files.naming import PRIVATE_NAME, canonical, parse_result_name
+from ebcli.files.remote import DEFAULT, RemoteOptions
+from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
@@ -29,12 +29,14 @@ class Source:
         named: whether the user named it; False if it was found in a directory or a tar file.
         span: the position of its bytes, if it is in a tar file.
         problem: why it cannot be read, if that is known already.
+        remote: limits for reading it.
     """
 
     path: Path
     named: bool = True
     span: Span | None = None
     problem: str | None = None
+    remote: RemoteOptions = DEFAULT
 
     @property
     def name(self) -> str:
@@ -43,7 +45,7 @@ class Source:
 
     def stamp(self) -> Stamp:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
-        return Stamp.of(self.path if self.span is None else self.span.tar)
+        return Stamp.of(self.path if self.span is None else self.span.tar, self.remote)
 
     def opened(self) -> tuple[Stamp, Path | BytesIO]:
         """Its present state, and its path if it is a local file, else its bytes.
@@ -54,16 +56,22 @@ class Source:
         if self.problem is not None:
             raise ImageError(self.problem)
         try:
-            stamp = self.stamp()
             if self.span is not None:
-                return stamp, BytesIO(self.span.read())
-            return stamp, self.path if url_of(self.path) is None else BytesIO(read(self.path))
+                return self.stamp(), BytesIO(self.span.read(self.remote))
+            if url_of(self.path) is None:
+                return self.stamp(), self.path
+            stamp, content = read(self.path, self.remote)
+            return stamp, BytesIO(content)
         except OSError as error:
             raise ImageError(error.strerror or str(error)) from error
 
 
 def find(
-    paths: Iterable[Path], without: Path | None = None, include: Sequence[str] = (), exclude: Sequence[str] = ()
+    paths: Iterable[Path],
+    without: Path | None = None,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    remote: RemoteOptions = DEFAULT,
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
@@ -81,17 +89,18 @@ def find(
             the path of a file, or of a directory that contains it, below the directory in ``paths``: ``*.jpg``,
             ``holiday``, ``2024/*.png``.
         exclude: skip files that match one of these patterns.
+        remote: limits for remote files and for files in tar files.
     """
     folders = _Walk(without, exclude)
     found: dict[str, Source] = {}
     own = []
-    for path in paths:
+    for path in map(without_file_scheme, paths):
         files = [(Source(path), path)]
         if url_of(path) is not None:
-            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path))]
+            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path, remote))]
         elif os.path.isdir(path):  # noqa: PTH112 - raises nothing
             files = list(folders.files(path))
-        for source, relative in _unpacked(files):
+        for source, relative in _unpacked(files, remote):
             if (include and not _matches(relative, include)) or _matches(relative, exclude):
                 continue
             if source.span is None and parse_result_name(source.path) and is_own(source.path):
@@ -104,18 +113,17 @@ def find(
     return list(found.values())
 
 
-def _unpacked(files: Iterable[tuple[Source, Path]]) -> Iterator[tuple[Source, Path]]:
+def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
     """The same files, with tar files replaced by their members."""
     for source, relative in files:
         if source.path.suffix.lower() != ".tar":
             is_packed = source.named and source.path.name.lower().endswith(_COMPRESSED)
-            yield replace(source, problem=_UNPACK) if is_packed else source, relative
+            yield replace(source, problem=_UNPACK if is_packed else None, remote=remote), relative
             continue
-        try:
-            for path, span in members(source.path):
-                yield Source(path, False, span), relative / path.relative_to(source.path)
-        except (tarfile.TarError, OSError) as error:  # members after the damage are lost
-            problem = f"it cannot be read to its end as an uncompressed tar file ({error})"
+        found, problem = members(source.path, remote)
+        for path, span in found.items():
+            yield Source(path, False, span, remote=remote), relative / path.relative_to(source.path)
+        if problem is not None:
             yield Source(source.path, problem=problem), relative
 
 
@@ -152,7 +160,7 @@ class _Walk:
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
         if folder != root:
-            hidden = folder.name.startswith(PRIVATE) or identity == self._without
+            hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or identity == self._without
             if hidden or _matches(folder.relative_to(root), self._exclude):
                 return False
         if identity in self._entered:

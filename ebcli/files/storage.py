@@ -1,4 +1,4 @@
-"""Local files, remote files through fsspec, and members of tar files: which exist, their state, and their bytes.
+"""Local files, remote files, and members of tar files: which exist, their state, and their bytes.
 
 A URL is kept as a path, for which pathlib writes ``s3://bucket/a.jpg`` as ``s3:/bucket/a.jpg``. So a remote file has a
 suffix, parts that patterns match, and a path below the output directory, as any other file.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import stat
@@ -16,29 +17,43 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, BinaryIO
+from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
+from ebcli.files import web
+from ebcli.files.remote import DEFAULT, RemoteOptions, too_large
+
+PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
+_WEB = ("http://", "https://")
+_METADATA = (
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+)
+_LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """The state of a file: its size in bytes and its modification time, 0 if a server does not report it."""
+    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
 
     bytes: int
     mtime_ns: int
 
     @classmethod
-    def of(cls, path: Path) -> Stamp:
+    def of(cls, path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
         """The present state of a local or remote file. Raises OSError if it does not exist."""
-        if url_of(path) is None:
+        url = url_of(path)
+        if url is None:
             status = path.stat()
             return cls(status.st_size, status.st_mtime_ns)
-        with _remote(path) as (system, name):
+        if url.startswith(_WEB):
+            return cls(*web.head(url, options))
+        with _remote(url, options) as (system, name):
             try:
                 changed = int(system.modified(name).timestamp() * 1e9)
-            except NotImplementedError:  # as over HTTP
+            except NotImplementedError:
                 changed = 0
             return cls(int(system.info(name)["size"] or 0), changed)
 
@@ -56,13 +71,23 @@ class Span:
     start: int
     size: int
 
-    def read(self) -> bytes:
-        if url_of(self.tar) is None:
-            with self.tar.open("rb") as file:
+    def read(self, options: RemoteOptions = DEFAULT) -> bytes:
+        """The bytes. Raises OSError if they cannot be read, or are more than the options allow."""
+        if self.size > options.max_bytes:
+            raise too_large(options.max_bytes)
+        url, end = url_of(self.tar), self.start + self.size
+        if url is None:
+            with open_regular(self.tar) as file:
                 file.seek(self.start)
-                return file.read(self.size)
-        with _remote(self.tar) as (system, name):
-            return bytes(system.cat_file(name, start=self.start, end=self.start + self.size))
+                content = file.read(self.size)
+        elif url.startswith(_WEB):
+            content = web.fetch(url, options, (self.start, end))[1] if self.size else b""
+        else:
+            with _remote(url, options) as (system, name):
+                content = bytes(system.cat_file(name, start=self.start, end=end))
+        if len(content) < self.size:
+            raise OSError(errno.EIO, "it is truncated")
+        return content
 
 
 def open_regular(path: Path, follow: bool = True) -> BinaryIO:
@@ -94,63 +119,126 @@ def url_of(path: Path) -> str | None:
     return f"{scheme}//{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else None
 
 
-def read(path: Path) -> bytes:
-    """A remote file's bytes. Raises OSError if it does not exist."""
-    with _remote(path) as (system, name):
-        return bytes(system.cat_file(name))
+def without_file_scheme(path: Path) -> Path:
+    """``file:///data/a.jpg`` -> ``/data/a.jpg``; other paths and URLs as they are."""
+    return Path(url2pathname("/" + "/".join(path.parts[1:]))) if path.parts[:1] == ("file:",) else path
 
 
-def walk(path: Path) -> list[Path]:
-    """The remote files below a directory, or the file itself; also the path itself if nothing is found.
+def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
+    """A remote file's state and bytes, in one request. Raises OSError if it cannot be read, or is too large."""
+    url = url_of(path)
+    assert url is not None
+    if url.startswith(_WEB):
+        headers, content = web.fetch(url, options)
+        return Stamp(*web.state(headers)), content
+    stamp = Stamp.of(path, options)
+    if stamp.bytes > options.max_bytes:
+        raise too_large(options.max_bytes)
+    with _remote(url, options) as (system, name):
+        return stamp, bytes(system.cat_file(name))
+
+
+def walk(path: Path, options: RemoteOptions = DEFAULT) -> list[Path]:
+    """The remote files below a directory; the path itself if it is a file, or if nothing is found.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
     """
+    url = url_of(path)
+    assert url is not None
     try:
-        with _remote(path) as (system, name):
-            return [Path(system.unstrip_protocol(file)) for file in system.find(name)] or [path]
+        if url.startswith(_WEB):
+            if path.suffix:  # to look for links in it would be to fetch it
+                return [path]
+            found = [Path(file) for file in web.files_below(url, options)]
+        else:
+            with _remote(url, options) as (system, name):
+                found = [Path(system.unstrip_protocol(file)) for file in system.find(name)]
     except OSError:  # reading the file will tell
-        return [path]
+        found = []
+    return [file for file in found if file.is_relative_to(path) and os.pardir not in file.parts] or [path]
 
 
-def members(path: Path) -> Iterator[tuple[Path, Span]]:
+class _Checked(tarfile.TarInfo):
+    """A member whose header cannot make the reader go back, or read more than a header's worth of metadata."""
+
+    def _block(self, count: int) -> int:
+        metadata = self.type not in tarfile.SUPPORTED_TYPES or self.type in _METADATA
+        if not 0 <= count < (_LARGEST_HEADER if metadata else 1 << 60):
+            raise tarfile.ReadError("a header is broken")
+        return int(super()._block(count))  # type: ignore[misc]
+
+
+def members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Span], str | None]:
     """The files in a tar file, local or remote, with paths as if it were a directory.
 
-    ``..`` in names is dropped. Files after a damaged part are not found.
+    As in an extracted tar file, the last of several members of one name counts, hard links are files, and a leading
+    ``/`` is dropped. Members with ``..`` in their names are skipped.
 
-    Raises:
-        tarfile.TarError, OSError: it is not a tar file, is compressed, or cannot be read to its end.
+    Returns:
+        The files, and the reason why there may be more, or None.
     """
-    with contextlib.ExitStack() as stack:
-        file: IO[bytes]
-        if url_of(path) is None:
-            file = stack.enter_context(path.open("rb"))
-        else:
-            system, name = stack.enter_context(_remote(path))
-            file = stack.enter_context(system.open(name, "rb"))
-        with tarfile.open(fileobj=file, mode="r:") as tar:
-            for member in tar:
-                if member.isreg():
-                    inside = [part for part in PurePosixPath(member.name).parts if part not in ("/", "..")]
-                    yield path.joinpath(*inside), Span(path, member.offset_data, member.size)
+    found: dict[Path, Span] = {}
+    skipped = 0
+    try:
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(_opened(path, options))
+            size = file.seek(0, os.SEEK_END)
+            file.seek(0)
+            for member in stack.enter_context(tarfile.open(fileobj=file, mode="r:", tarinfo=_Checked)):
+                name = _inside(path, member.name)
+                target = _inside(path, member.linkname) if member.islnk() else None
+                span = Span(path, member.offset_data, member.size) if member.isreg() else None
+                span = found.get(target) if target is not None else span
+                if name is None and (member.isreg() or member.islnk()):
+                    skipped += 1
+                elif name is not None and span is not None:
+                    found[name] = span
+                    if span.start + span.size > size:
+                        raise tarfile.ReadError("unexpected end of data")
+    except (tarfile.TarError, OSError, ValueError, OverflowError, MemoryError) as error:
+        return found, f"it cannot be read to its end as an uncompressed tar file ({error or type(error).__name__})"
+    return found, f"it has {skipped} files with .. in their names, which were skipped" if skipped else None
+
+
+def _inside(tar: Path, name: str) -> Path | None:
+    parts = [part for part in PurePosixPath(name).parts if part != "/"]
+    return tar.joinpath(*parts) if parts and os.pardir not in parts and "\0" not in name else None
 
 
 @contextlib.contextmanager
-def _remote(path: Path) -> Iterator[tuple[Any, str]]:
+def _opened(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
+    """A local or remote file, to read parts of it."""
+    url = url_of(path)
+    if url is None:
+        with open_regular(path) as file:
+            yield file
+    elif url.startswith(_WEB):
+        yield io.BufferedReader(web.WebFile(url, options), 1 << 20)
+    else:
+        with _remote(url, options) as (system, name), system.open(name, "rb") as file:
+            yield file
+
+
+@contextlib.contextmanager
+def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str]]:
     """The file system of a URL, and the file's name in it.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
         OSError: any error of the file system, with its reason.
     """
-    url = url_of(path)
-    assert url is not None
+    protocol = url.partition("://")[0]
+    if protocol not in PROTOCOLS or "::" in url:  # "::" chains file systems, some of which run programs
+        raise OSError(errno.EINVAL, f"only URLs of {', '.join(PROTOCOLS)} and file can be read")
+    limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
+    settings: dict[str, Any] = {"config_kwargs": limits} if protocol == "s3" else {}
     try:
         import fsspec
 
-        system, name = fsspec.url_to_fs(url)
+        system, name = fsspec.url_to_fs(url, **settings)
     except (ImportError, ValueError) as error:
-        raise ConfigurationError(f"{url.partition('://')[0]}:// cannot be read: {error}") from error
+        raise ConfigurationError(f"{protocol}:// cannot be read: {error}") from error
     try:
         yield system, name
     except FileNotFoundError as error:  # whose message is only the name

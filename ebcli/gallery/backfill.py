@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
-
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails, shrunk
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.encoding import encode_picture
+from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import Placement, decode
+from ebcli.files.naming import canonical
 from ebcli.files.sources import Source
+from ebcli.files.storage import url_of
 from ebcli.gallery.entries import Entry, Outcome
 from ebcli.run.workers import Workers
 
@@ -26,7 +26,12 @@ _AHEAD = 64  # images submitted at a time
 
 
 def make_missing(
-    directory: Path, entries: Iterable[Entry], folder: OutputFolder, style: DrawingStyle, workers: int
+    directory: Path,
+    entries: Iterable[Entry],
+    folder: OutputFolder,
+    style: DrawingStyle,
+    workers: int,
+    inputs: Sequence[Path] = (),
 ) -> set[Path]:
     """Make the missing thumbnails, as far as possible.
 
@@ -36,6 +41,7 @@ def make_missing(
         folder: the same directory, opened for writing.
         style: the colors and the scale of maps that are drawn from ``.npz`` files.
         workers: the number of processes that decode and draw; 0 for none.
+        inputs: the records may have been written by anybody, so photos are only read below these paths.
 
     Returns:
         All thumbnails that exist then, relative to the output directory.
@@ -49,9 +55,10 @@ def make_missing(
         for subdirectory, _, names in os.walk(directory / THUMBNAILS)
         for name in names
     }
+    roots = {_absolute(path) for path in inputs if url_of(path) is None}
     with Workers(workers) as pool:
 
-        def make(source: Path, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
+        def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
             try:
                 return pool.call(_make, directory, source, outcome, missing, style)
             except ConfigurationError:
@@ -60,7 +67,7 @@ def make_missing(
                 return {}
 
         for files in _in_turn(
-            pool.submit(make, Path(entry.input), outcome, missing)
+            pool.submit(make, _below(entry.input, roots), outcome, missing)
             for entry in entries
             for outcome in entry.outcomes
             if (missing := _missing(outcome, there))
@@ -68,6 +75,18 @@ def make_missing(
             folder.write(files)
             there.update(files)
     return there
+
+
+def _absolute(path: Path) -> Path:
+    return Path(os.path.abspath(canonical(path)))  # noqa: PTH100 - links below the inputs are followed, as in a run
+
+
+def _below(name: str, roots: Set[Path]) -> Path | None:
+    """The local file of a name if it is below one of the roots."""
+    if url_of(Path(name)) is not None or "\0" in name:
+        return None
+    whole = _absolute(Path(name))
+    return None if roots.isdisjoint((whole, *whole.parents)) else whole
 
 
 def _in_turn(futures: Iterator[Future[dict[Path, bytes]]]) -> Iterator[dict[Path, bytes]]:
@@ -88,24 +107,23 @@ def _missing(outcome: Outcome, there: Collection[Path]) -> set[Path]:
 
 
 def _make(
-    directory: Path, source: Path, outcome: Outcome, missing: Collection[Path], style: DrawingStyle
+    directory: Path, source: Path | None, outcome: Outcome, missing: Collection[Path], style: DrawingStyle
 ) -> dict[Path, bytes]:
     names = outcome.names
     assert names is not None  # or nothing would be missing
     files: dict[Path, bytes] = {}
     paths = {one.index: names.map(outcome.layer, one.index) for one in outcome.classes}
     paths = {index: path for index, path in paths.items() if path in missing}
-    with suppress(ImageError, OSError, ValueError):  # it does not exist, or no file can have its name
-        if names.photo in missing and Source(source).stamp() == names.stamp:
+    with suppress(ImageError, OSError):
+        if source is not None and names.photo in missing and Source(source).stamp() == names.stamp:
             files[names.photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
     if outcome.raw is not None:
-        with suppress(OSError, ValueError, KeyError), np.load(directory / outcome.raw) as arrays:
+        with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
+            of_layer = f"maps@{outcome.layer}"
+            arrays = read_arrays(directory / outcome.raw, ("image_size", "crop", "classes", "maps", of_layer))
             size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
             placement = Placement(*map(float, arrays["crop"]))
-            of_layer = f"maps@{outcome.layer}"
-            maps = dict(
-                zip(arrays["classes"].tolist(), arrays[of_layer if of_layer in arrays else "maps"], strict=True)
-            )
+            maps = dict(zip(arrays["classes"].tolist(), arrays.get(of_layer, arrays.get("maps", ())), strict=True))
             known = {path: maps[index] for index, path in paths.items() if index in maps}
             files |= map_thumbnails(known, size, placement, style)
     for one in outcome.classes:

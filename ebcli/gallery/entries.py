@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebcli.drawing.thumbnails import ThumbnailNames
+from ebcli.files.directory import first_link
 from ebcli.files.records import ParsedRecord, read_records
 from ebcli.files.storage import Stamp
 
@@ -75,7 +76,8 @@ def read_entries(directory: Path) -> list[Entry]:
 
     def is_there(relpath: str, size: int, record: ParsedRecord) -> bool:
         with suppress(OSError):
-            return writers[relpath] is record and (directory / relpath).stat().st_size == size
+            linked = first_link(directory, Path(relpath))
+            return writers[relpath] is record and not linked and (directory / relpath).stat().st_size == size
         return False
 
     entries = []

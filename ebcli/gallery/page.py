@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -27,7 +27,13 @@ _STYLE = DrawingStyle()
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
-def write_gallery(directory: Path, style: DrawingStyle = _STYLE, workers: int = 0, overwrite: bool = False) -> Path:
+def write_gallery(
+    directory: Path,
+    style: DrawingStyle = _STYLE,
+    workers: int = 0,
+    overwrite: bool = False,
+    inputs: Sequence[Path] = (),
+) -> Path:
     """Write the gallery page of an output directory, and the thumbnails that it lacks.
 
     The page of an earlier call is replaced atomically.
@@ -37,6 +43,7 @@ def write_gallery(directory: Path, style: DrawingStyle = _STYLE, workers: int = 
         style: the colors and the scale of maps that are drawn from ``.npz`` files.
         workers: the number of processes that make thumbnails; 0 for none.
         overwrite: also replace a page that this program did not write.
+        inputs: local files and directories; of the photos that the records name, only those below them are read.
 
     Returns:
         The page, ``report/index.html`` below the directory.
@@ -54,7 +61,7 @@ def write_gallery(directory: Path, style: DrawingStyle = _STYLE, workers: int = 
         ) from error
     check_gallery(directory, overwrite)
     with closing(OutputFolder(directory, overwrite=True)) as folder:
-        there = make_missing(directory, entries, folder, style, workers)
+        there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         folder.write({PAGE: _html(_data(name, entries, there)).encode()})
     return directory / PAGE

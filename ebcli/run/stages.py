@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -214,6 +215,7 @@ class ImageStages:
             status="done",
             output=tuple(str(self.output / result) for result in results),
             output_bytes=tuple(map(len, rendered.files)),
+            output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
             classes=tuple(
                 ClassRecord(
                     explanation.classes[k],

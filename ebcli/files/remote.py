@@ -1,0 +1,42 @@
+"""How remote files are fetched: limits on time and size."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+
+from ebcli.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class RemoteOptions:
+    """Limits for remote files and for files in tar files.
+
+    Attributes:
+        timeout: seconds to wait for a server to answer or to send more.
+        retries: how often a failed request is repeated, after 0.5, 1, 2, ... seconds.
+        max_bytes: the size of the largest file that is read.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    timeout: float = 30.0
+    retries: int = 3
+    max_bytes: int = 1 << 29
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout <= 86_400:
+            raise ConfigurationError(f"the timeout is {self.timeout:g}, but it must be above 0 and at most 86400 s")
+        if not 0 <= self.retries <= 100:
+            raise ConfigurationError(f"retries is {self.retries}, but it must be between 0 and 100")
+        if self.max_bytes < 1:
+            raise ConfigurationError(f"max-bytes is {self.max_bytes}, but it must be at least 1")
+
+
+DEFAULT = RemoteOptions()
+
+
+def too_large(limit: int) -> OSError:
+    """The error for a file that is larger than a limit in bytes."""
+    return OSError(errno.EFBIG, f"it is larger than {limit} bytes")

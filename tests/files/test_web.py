@@ -1,0 +1,220 @@
+"""Photos on web servers: slow, broken, endless and hostile ones; each ends as one failed image with its reason."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from runs import invoke, records, tree
+
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files import web
+from ebcli.files.remote import RemoteOptions
+from ebcli.files.sources import Source, find
+
+QUICK = RemoteOptions(timeout=0.5, retries=1, max_bytes=100_000)
+
+
+def photo(color: str = "teal") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30), color).save(buffer, "png")
+    return buffer.getvalue()
+
+
+class Server:
+    """Answers each path with bytes, or with what a function does; counts the requests."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes | Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.requests: Counter[tuple[str, str]] = Counter()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests[self.command, self.path] += 1
+                answer = outer.answers.get(self.path)
+                if callable(answer):
+                    answer(self)
+                elif answer is None:
+                    self.send_error(404)
+                else:
+                    outer.send(self, answer)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def send(self, handler: BaseHTTPRequestHandler, content: bytes) -> None:
+        first, last, wanted = 0, len(content) - 1, handler.headers.get("Range")
+        if wanted:
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+        handler.send_response(206 if wanted else 200)
+        handler.send_header("Content-Length", str(min(last, len(content) - 1) - first + 1))
+        handler.end_headers()
+        if handler.command == "GET":
+            handler.wfile.write(content[first : last + 1])
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    started = Server()
+    yield started
+    started.close()
+
+
+def reason(url: str, options: RemoteOptions = QUICK) -> str:
+    with pytest.raises(ImageError) as caught:
+        Source(Path(url), remote=options).opened()
+    return str(caught.value)
+
+
+def test_a_photo_is_fetched_once_to_load_it_and_once_to_draw_on_it(working_directory: Path, server: Server) -> None:
+    server.answers["/a%20b.png"] = photo()
+    result = invoke(f"{server.url}/a b.png", "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert server.requests == {("GET", "/a%20b.png"): 2}
+    assert "1 up to date" in invoke(f"{server.url}/a b.png", "-o", "maps", "--skip-existing").stderr
+    assert server.requests == {("GET", "/a%20b.png"): 2, ("HEAD", "/a%20b.png"): 1}
+
+
+def test_a_body_without_end_is_given_up_at_the_limit(server: Server) -> None:
+    sent = []
+
+    def endless(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while len(sent) < 10_000:
+            handler.wfile.write(bytes(1 << 16))
+            sent.append(1 << 16)
+
+    server.answers["/endless.jpg"] = endless
+    server.answers["/large.jpg"] = lambda handler: (  # says so beforehand
+        handler.send_response(200),
+        handler.send_header("Content-Length", "3000000000"),
+        handler.end_headers(),
+    )  # type: ignore[assignment, return-value]
+    for name in ("endless", "large"):
+        assert reason(f"{server.url}/{name}.jpg") == "it is larger than 100000 bytes"
+        assert server.requests["GET", f"/{name}.jpg"] == 1
+    assert sum(sent) < 100 << 20
+
+
+def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
+    stop = threading.Event()
+    server.answers["/silent.jpg"] = lambda handler: stop.wait(20) and None
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.end_headers()
+        while not stop.wait(0.05):
+            handler.wfile.write(b".")
+            handler.wfile.flush()
+
+    server.answers["/slow.jpg"] = slow
+    start = time.monotonic()
+    assert reason(f"{server.url}/silent.jpg") == "the server did not answer within 0.5 s (tried 2 times)"
+    assert time.monotonic() - start < 10
+    once = RemoteOptions(timeout=0.1, retries=0)
+    assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.1 s"
+    assert time.monotonic() - start < 20
+    stop.set()
+
+
+def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server) -> None:
+    def busy_once(handler: BaseHTTPRequestHandler) -> None:
+        if server.requests["GET", "/busy.png"] == 1:
+            handler.send_error(503)
+        else:
+            server.send(handler, photo())
+
+    def cut(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000")
+        handler.end_headers()
+        handler.wfile.write(b"half")
+
+    server.answers["/busy.png"] = busy_once
+    server.answers["/down.png"] = lambda handler: handler.send_error(503, "Try \x1b[31mlater")
+    server.answers["/secret.png"] = lambda handler: handler.send_error(403)
+    server.answers["/cut.png"] = cut
+    assert Source(Path(f"{server.url}/busy.png"), remote=QUICK).opened()
+    assert reason(f"{server.url}/down.png") == "the server answered 503 Try [31mlater (tried 2 times)"
+    assert reason(f"{server.url}/secret.png") == "the server answered 403 Forbidden"
+    assert reason(f"{server.url}/gone.png") == "it cannot be found (the server answered 404 Not Found)"
+    assert reason(f"{server.url}/cut.png") == "the connection failed: it ended early (tried 2 times)"
+    server.close()
+    assert "Connection refused (tried 2 times)" in reason(f"{server.url}/busy.png")
+
+
+def test_a_redirect_to_another_protocol_is_not_followed(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "secret.png").write_bytes(photo())
+    for target in (f"file://{tmp_path}/secret.png", "ftp://127.0.0.1/a.png"):
+
+        def redirect(handler: BaseHTTPRequestHandler, target: str = target) -> None:
+            handler.send_response(302)
+            handler.send_header("Location", target)
+            handler.end_headers()
+
+        server.answers["/a.png"] = redirect
+        assert "302" in reason(f"{server.url}/a.png")
+
+
+def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:
+    links = ["b.png", "sub/", "../", "../../../up.png", "/root.png", "%2e%2e/dots.png", "sub/../../x.png", "?C=N"]
+    links += ["http://example.org/other.png", "file:///etc/passwd", "./", "b.png#again", "sub/..%2f..%2fup.png"]
+    server.answers["/dir/"] = "".join(f'<A class=x href="{link}">x</A>' for link in links).encode()
+    server.answers["/dir/sub/"] = b"<a href='c%20d.png'>c</a><a href='../'>up</a><a href='/dir/'>again</a>"
+    for name in ("/dir/b.png", "/dir/sub/c%20d.png", "/up.png", "/root.png", "/dots.png", "/x.png"):
+        server.answers[name] = photo()
+    result = invoke(f"{server.url}/dir", "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert [record["input"] for record in records(Path("maps"))] == [
+        f"{server.url}/dir/b.png",
+        f"{server.url}/dir/sub/c%20d.png",
+    ]
+    assert all(name.startswith("http:") for name in tree(Path("maps")))
+
+
+def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "_MOST_LISTINGS", 20)
+    server.answers["/dir/"] = b"<a href='deeper/'>x</a>"
+    for depth in range(1, 40):
+        server.answers["/dir/" + "deeper/" * depth] = b"<a href='deeper/'>x</a>"
+    assert [source.name for source in find([Path(f"{server.url}/dir")])] == [f"{server.url}/dir"]
+    assert sum(server.requests.values()) <= 21
+
+
+def test_a_tar_file_on_a_server_is_read_in_parts(working_directory: Path, server: Server) -> None:
+    with tarfile.open("a.tar", "w") as tar:
+        for number in range(3):
+            member = tarfile.TarInfo(f"{number}.png")
+            member.size = len(photo())
+            tar.addfile(member, io.BytesIO(photo()))
+    server.answers["/a.tar"] = Path("a.tar").read_bytes()
+    result = invoke(f"{server.url}/a.tar", "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert len(records(Path("maps"))) == 3
+
+
+@pytest.mark.parametrize("wrong", [{"timeout": 0}, {"timeout": float("nan")}, {"retries": -1}, {"max_bytes": 0}])
+def test_limits_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="must be"):
+        RemoteOptions(**wrong)  # type: ignore[arg-type]
