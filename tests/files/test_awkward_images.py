@@ -129,7 +129,7 @@ def test_every_readable_file_has_its_map_and_every_other_one_its_reason() -> Non
     assert len(files) == 2 * len(READABLE) + 1
     total = len(READABLE) + len(expected)
     assert result.stderr.splitlines()[-1] == (
-        f"{total} images: {len(READABLE)} done, {len(expected)} failed; 2 other files are no images"
+        f"{total} images: {len(READABLE)} done, {len(expected)} failed; 2 other files skipped"
     )
 
 

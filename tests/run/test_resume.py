@@ -80,8 +80,9 @@ def test_killed_at_twenty_random_moments(cwd: Path) -> None:
 
 def test_what_a_run_left_that_was_killed_at_its_very_end_is_removed(cwd: Path) -> None:
     finish(cwd, *PLAIN, "--include", "0")
-    left = cwd / "maps/.eb-saliency-killed"
+    left = cwd / "maps/.eb-saliency-k1ll3d_0"
     left.mkdir()
+    (left / "eb-saliency-run").touch()
     (left / "7").write_bytes(b"half a pict")
     run = finish(cwd, *PLAIN, "--include", "0")
     assert run.err.read_text() == "67 images: 67 up to date\n"
