@@ -88,7 +88,7 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
     add(maps, photo(Path("a.png")), keep=())
     add(maps, photo(Path("gone.png")), keep=())
     Path("gone.png").unlink()
-    browser.open(write_gallery(maps))
+    browser.open(write_gallery(maps, inputs=[Path()]))
     known, gone = browser.all(".card .frame")
     for view, colors in (("3", [(254, 0, 0)] * 2), ("1", [(70, 130, 180), None]), ("2", [None, None])):
         browser.press(view)
