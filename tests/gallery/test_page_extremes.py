@@ -94,7 +94,7 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
         browser.press(view)
         for frame, color in zip((known, gone), colors, strict=True):
             if color is None:
-                assert frame.text.startswith("The photo is not there" if view == "1" else "No map by itself was kept")
+                assert frame.text.startswith("Photo not available" if view == "1" else "No separate map available")
             else:
                 middle = np.array(browser.pixels(frame).shape) // 2
                 assert tuple(browser.pixels(frame)[middle[0], middle[1]]) == pytest.approx(color, abs=4)
