@@ -178,3 +178,12 @@ def test_a_list_of_hostile_names_from_stdin() -> None:
     assert result.exit_code == 0, result.output
     inputs = [os.fsencode(json.loads(line)["input"]) for line in result.stdout_bytes.splitlines()]
     assert inputs == names
+
+
+def test_a_directory_named_like_a_result_does_not_end_the_run() -> None:
+    for name in ("d/i0.jpg", "d/i0.jpg.npz/b.jpg", "d/i0.jpg.3-class-d.png/c.jpg", "records.jsonl/e.jpg"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(JPEG)
+    result = invoke("--raw", "--target", "3", "d", "records.jsonl")
+    assert result.exit_code == 0, result.stderr
+    assert len(list(Path("saliency").rglob("*.npz"))) == 4

@@ -17,6 +17,7 @@ from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.encoding import encode_picture
 from ebcli.files.naming import parse_result_name
+from ebcli.files.records import Record
 
 OWN = encode_picture(Image.new("RGB", (1, 1)), "png")
 
@@ -33,7 +34,8 @@ def folder(out: Path) -> Iterator[OutputFolder]:
 
 
 def files(out: Path) -> set[str]:
-    return {str(path.relative_to(out)) for path in out.rglob("*") if path.is_file()} - {"records.jsonl"}
+    paths = (path for path in out.rglob("*") if path.name not in ("records.jsonl", "eb-saliency-run"))
+    return {str(path.relative_to(out)) for path in paths if path.is_file()}
 
 
 def test_files_are_written_where_they_belong_and_nothing_else_remains(out: Path) -> None:
@@ -156,3 +158,41 @@ def test_a_file_where_a_directory_must_be_is_found_as_well(out: Path) -> None:
     (out / "photos").touch()
     with pytest.raises(OutputError, match="photos"):
         refuse(out, "photos/a.jpg")
+
+
+def test_nothing_is_written_through_a_symbolic_link_inside_the_directory(out: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    out.mkdir(parents=True)
+    (out / "photos").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigurationError, match=r"out/photos' is a symbolic link"):
+        refuse(out, "photos/2024/a.jpg")
+    for overwrite in (False, True):
+        with closing(OutputFolder(out, overwrite)) as folder, pytest.raises(OutputError, match="is a symbolic link"):
+            folder.write({Path("photos/2024/a.png"): OWN})
+    assert not any((tmp_path / "elsewhere").iterdir())
+    link = tmp_path / "link"  # the directory itself may be one
+    link.symlink_to(out)
+    with closing(OutputFolder(link, overwrite=False)) as folder:
+        folder.write({Path("a.png"): OWN})
+    assert (out / "a.png").exists()
+
+
+def test_directories_of_the_user_are_not_removed_whatever_their_names(out: Path) -> None:
+    for name in (".eb-saliency-notes", ".eb-saliency-my_notes", ".eb-saliency-"):
+        (out / name).mkdir(parents=True)
+        (out / name / "thoughts.txt").write_text("mine")
+    before = files(out)
+    OutputFolder(out, overwrite=True).close()
+    assert files(out) == before
+
+
+def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(out: Path, tmp_path: Path) -> None:
+    with closing(OutputFolder(out, overwrite=False)) as folder:
+        folder.write({Path("a.jpg.1.png"): OWN})
+        folder.record(Record("a.jpg", "done", ("out/a.jpg.1.png",), (len(OWN),), place="a.jpg"))
+    (out / "a.jpg.1.png").write_bytes(b"mine")
+    with pytest.raises(ConfigurationError, match="did not write it"):
+        refuse(out, "a.jpg")
+    with closing(OutputFolder(out, overwrite=False)) as folder, pytest.raises(OutputError, match="did not write it"):
+        folder.write({Path("a.jpg.1.png"): OWN})
+    assert (out / "a.jpg.1.png").read_bytes() == b"mine"

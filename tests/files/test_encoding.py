@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
+import tracemalloc
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from PIL import Image
 
 from ebcli.errors import ImageError
-from ebcli.files.encoding import encode_arrays, encode_picture, is_own
+from ebcli.files.encoding import encode_arrays, encode_picture, is_own, read_arrays
 
 
 @pytest.mark.parametrize(("suffix", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])
@@ -51,3 +54,36 @@ def test_what_is_no_file_of_ours(tmp_path: Path) -> None:
     (tmp_path / "directory.png").mkdir()
     os.mkfifo(tmp_path / "pipe.png")
     assert [p.name for p in sorted(tmp_path.iterdir()) if is_own(p)] == ["own.png"]
+
+
+def test_asking_who_made_a_file_does_not_unpack_it(tmp_path: Path) -> None:
+    bomb = tmp_path / "a.jpg.npz"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("software.npy", "w") as member:
+        for _ in range(500):
+            member.write(bytes(1 << 20))
+    header = tmp_path / "header.npz"
+    with zipfile.ZipFile(header, "w") as archive:  # an array that says to be a terabyte
+        array = io.BytesIO()
+        np.lib.format.write_array_header_1_0(array, {"descr": "<U11", "fortran_order": False, "shape": (1 << 36,)})
+        archive.writestr("software.npy", array.getvalue())
+    picture = tmp_path / "large.png"
+    Image.new("1", (20_000, 8_000)).save(picture)
+    tracemalloc.start()
+    assert not any(map(is_own, (bomb, header, picture)))
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    with pytest.raises(ValueError, match="too large"):
+        read_arrays(bomb, ["software"])
+    tracemalloc.stop()
+
+
+def test_arrays_are_read_by_name_and_never_as_objects(tmp_path: Path) -> None:
+    path = tmp_path / "a.npz"
+    path.write_bytes(encode_arrays({"maps": np.eye(3), "other": np.eye(2)}))
+    found = read_arrays(path, ["maps", "missing"])
+    assert list(found) == ["maps"]
+    assert np.array_equal(found["maps"], np.eye(3))
+    np.savez(path, maps=np.array([{}], dtype=object))
+    for content in (path.read_bytes(), b"PK\x03\x04", b"", path.read_bytes()[:-30]):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"Object arrays|not an intact"):
+            read_arrays(path, ["maps"])

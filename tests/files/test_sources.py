@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from ebcli.files.encoding import encode_picture
 from ebcli.files.sources import Source, find
 
 
@@ -45,7 +48,7 @@ def test_directories_are_sorted_by_path_and_the_results_left_out() -> None:
 
 
 def test_a_directory_may_be_the_one_for_the_results_itself() -> None:
-    make("d/a.png", "d/.eb-saliency-killed/0")
+    make("d/a.png", "d/.eb-saliency-killed00/0")
     assert names(["d"], without="d") == ["d/a.png"]
 
 
@@ -103,3 +106,18 @@ def test_patterns(patterns: dict[str, list[str]], expected: list[str]) -> None:
 
 def test_patterns_hold_for_named_files_too() -> None:
     assert names(["x/a.jpg", "x/b.png", "y/c.jpg"], include=["*.jpg"], exclude=["y"]) == ["x/a.jpg"]
+
+
+def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> None:
+    make("d/a.jpg", "d/a.jpg.6.png")
+    Path("d/a.jpg.5-cat.png").write_bytes(encode_picture(Image.new("RGB", (3, 3)), "png"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert names(["d"]) == ["d/a.jpg", "d/a.jpg.6.png"]
+    with pytest.warns(UserWarning, match=r"skipped 1 file that this program wrote, such as 'd/a\.jpg\.5-cat\.png'"):
+        assert names(["d/a.jpg.5-cat.png", "d/a.jpg"]) == ["d/a.jpg"]
+
+
+def test_directories_of_the_user_are_searched_whatever_their_names() -> None:
+    make("d/.eb-saliency-notes/a.jpg", "d/.eb-saliency-0123abcd/b.jpg")
+    assert names(["d"]) == ["d/.eb-saliency-notes/a.jpg"]

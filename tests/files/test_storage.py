@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import fsspec
@@ -18,6 +18,11 @@ import pytest
 import webdataset
 from PIL import Image
 from runs import invoke, photos, records, tree, until
+
+from ebcli.errors import ImageError
+from ebcli.files.images import decode
+from ebcli.files.remote import RemoteOptions
+from ebcli.files.sources import Source, find
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +92,7 @@ def test_a_bucket_gives_what_a_directory_gives(working_directory: Path, bucket: 
     # another object in the place of one, and only that is worked on
     Image.new("RGB", (50, 40), "red").save("red.jpg")
     upload(Path("red.jpg"), f"s3://{bucket}/there/0/0003.jpg")
-    fsspec.filesystem("s3").invalidate_cache()
+    type(fsspec.filesystem("s3")).clear_instance_cache()
     again = invoke(f"s3://{bucket}/there", "-o", "b", "--skip-existing")
     assert "6 images: 1 done, 5 up to date" in again.stderr
 
@@ -112,12 +117,50 @@ def test_what_is_not_there_is_a_failure_of_that_image(working_directory: Path, b
 
 
 @pytest.mark.parametrize(
-    ("url", "why"), [("nosuch://a/b.jpg", "not known: nosuch"), ("oss://a/b.jpg", "[Ii]nstall ossfs")]
+    "url",
+    [
+        "nosuch://a/b.jpg",
+        "zip://x.jpg::a.zip",
+        "reference://a.jpg",
+        "s3://a/b.jpg::file:///etc/passwd",
+        "simplecache::s3://a/b.jpg",
+        "github://a:b@main/c.jpg",
+    ],
 )
-def test_a_url_that_nothing_here_can_read(working_directory: Path, url: str, why: str) -> None:
-    result = invoke(url, "-o", "maps")
+def test_other_urls_fail_alone(working_directory: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    photos(Path("here"), 1)
+    monkeypatch.setattr("socket.getaddrinfo", pytest.fail)
+    result = invoke(url, "here", "-o", "maps")
+    assert result.exit_code == 1
+    done, failed = sorted(records(Path("maps")), key=lambda record: record["status"])
+    assert done["input"] == "here/0/0000.jpg"
+    assert failed["error"].startswith(("only URLs of http, https, s3, gs, hf and file", "No such file", "the conn"))
+
+
+def test_a_missing_package_is_one_clear_error(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    result = invoke("gs://a/b.jpg", "-o", "maps")
     assert result.exit_code == 2
-    assert re.fullmatch(rf"Error: {url[: url.index(':')]}:// cannot be read: .*{why}.*\n", result.stderr)
+    assert re.fullmatch(r"Error: gs:// cannot be read: .*gcsfs.*\n", result.stderr)
+
+
+def test_memory_urls_serve_tests(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebcli.files.storage.PROTOCOLS", ["memory"])
+    photos(Path("here"), 1)
+    fsspec.filesystem("memory").pipe("/dir/a.jpg", Path("here/0/0000.jpg").read_bytes())
+    assert invoke("memory://dir", "-o", "maps").exit_code == 0
+    limited = Source(Path("memory://dir/a.jpg"), remote=RemoteOptions(max_bytes=100))
+    with pytest.raises(ImageError, match="larger than 100 bytes"):
+        limited.opened()
+
+
+def test_a_file_url_is_a_local_path(working_directory: Path) -> None:
+    photos(Path("a dir"), 1)
+    url = (working_directory / "a dir/0/0000.jpg").as_uri()
+    assert "%20" in url
+    result = invoke(url, "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert records(Path("maps"))[0]["input"] == str(working_directory / "a dir/0/0000.jpg")
 
 
 def test_tar_shards_give_what_their_images_give(working_directory: Path) -> None:
@@ -177,22 +220,82 @@ def test_a_compressed_shard_is_told_from_a_broken_photo(working_directory: Path)
     assert result.stderr.startswith("a.tgz: it is a compressed tar file")
 
 
-def test_names_that_climb_out_stay_in(working_directory: Path) -> None:
-    picture = io.BytesIO()
-    Image.new("RGB", (30, 30), "red").save(picture, "png")
-    with tarfile.open("evil.tar", "w") as tar:
-        for name in ("../../up.png", "/etc/root.png", "a/../side.png"):
+def picture(color: str) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (30, 30), color).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def pack(path: str, *files: tuple[str, str]) -> None:
+    """A tar file of one-colored pictures; in place of a color, ``=`` and a name make a hard link."""
+    with tarfile.open(path, "w") as tar:
+        for name, color in files:
             member = tarfile.TarInfo(name)
-            member.size = len(picture.getvalue())
-            tar.addfile(member, io.BytesIO(picture.getvalue()))
+            if color.startswith("="):
+                member.type, member.linkname = tarfile.LNKTYPE, color[1:]
+                tar.addfile(member)
+            else:
+                member.size = len(picture(color))
+                tar.addfile(member, io.BytesIO(picture(color)))
+
+
+def colors(found: Sequence[Source]) -> dict[str, tuple[int, ...] | str]:
+    """Of each file, its color, or the reason why it cannot be read."""
+    return {
+        str(source.path): source.problem or decode(source.opened()[1]).getpixel((0, 0))  # type: ignore[misc]
+        for source in found
+    }
+
+
+def test_names_that_climb_out_of_a_tar_file_are_skipped_with_a_word(working_directory: Path) -> None:
+    pack("a.tar", ("x.png", "red"), ("../../x.png", "blue"), ("/etc/root.png", "red"), ("a/../side.png", "blue"))
+    with tarfile.open("a.tar", "a") as tar:
         link = tarfile.TarInfo("link.png")
         link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
         tar.addfile(link)
-    result = invoke("evil.tar", "-o", "maps")
-    assert result.exit_code == 0
-    assert {record["place"] for record in records(Path("maps"))} == {
-        "evil.tar/up.png",
-        "evil.tar/etc/root.png",
-        "evil.tar/a/side.png",
+    assert colors(find([Path("a.tar")])) == {
+        "a.tar/x.png": (255, 0, 0),
+        "a.tar/etc/root.png": (255, 0, 0),
+        "a.tar": "it has 2 files with .. in their names, which were skipped",
     }
+    assert invoke("a.tar", "-o", "maps").exit_code == 1
     assert {path.parts[0] for path in Path().rglob("*.png") if path.is_file()} == {"maps"}
+
+
+def test_tar_files_give_what_they_would_give_extracted(working_directory: Path) -> None:
+    files = [("a.png", "red"), ("b.png", "=a.png"), ("a.png", "blue"), ("c.png", "=a.png"), ("d.png", "=gone.png")]
+    pack("a.tar", *files)
+    Path("extracted").mkdir()
+    subprocess.run(["tar", "-xf", "a.tar", "-C", "extracted"], stderr=subprocess.DEVNULL, check=False)
+    extracted = {f"a.tar/{path.name}": decode(path).getpixel((0, 0)) for path in Path("extracted").iterdir()}
+    assert colors(find([Path("a.tar")])) == extracted
+
+
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XHDTYPE, tarfile.DIRTYPE])
+@pytest.mark.parametrize("size", [2**63 - 1, 2**60, 2**40, -512, -(2**63)])
+def test_a_tar_header_with_an_impossible_size_fails_alone(working_directory: Path, kind: bytes, size: int) -> None:
+    photos(Path("here"), 1)
+    pack("a.tar", ("a.png", "red"))
+    content = bytearray(Path("a.tar").read_bytes())
+    header = bytearray(tarfile.TarInfo("b.png").tobuf())
+    header[124:136] = (size % 2**96).to_bytes(12, "big") if size < 0 else b"\x80" + size.to_bytes(11, "big")
+    header[156:157] = kind
+    header[148:156] = b"        "
+    header[148:156] = b"%06o\0 " % sum(header)
+    end = 512 + (len(picture("red")) + 511) // 512 * 512
+    Path("a.tar").write_bytes(bytes(content[:end] + header + content[:end]))
+    found = colors([source for source in find([Path("a.tar"), Path("here")]) if source.path.name != "b.png"])
+    assert found["a.tar/a.png"] == (255, 0, 0)
+    assert "here/0/0000.jpg" in found
+    assert str(found.get("a.tar", "it cannot be read to its end")).startswith("it cannot be read to its end")
+    assert "a.tar" in found or kind == tarfile.DIRTYPE
+
+
+def test_named_pipes_are_not_opened(working_directory: Path) -> None:
+    for name in ("x.tar", "x.jpg"):
+        os.mkfifo(name)
+    photos(Path("here"), 1)
+    result = invoke("x.tar", "x.jpg", "here", "-o", "maps")
+    assert result.exit_code == 1
+    assert [record["status"] for record in records(Path("maps"))].count("done") == 1
+    assert result.stderr.count("not a regular file") == 2

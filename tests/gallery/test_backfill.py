@@ -121,7 +121,7 @@ def test_missing_thumbnails_are_made_from_what_there_is(workers: int, maps: Path
     for output in nothing.output:
         Path(output).unlink()
     add(maps, photo(Path("blank.png")), [replace(CATS[0], blank=True)], keep=("raw",))
-    assert pictures(write_gallery(maps, workers=workers)) == [
+    assert pictures(write_gallery(maps, workers=workers, inputs=[Path()])) == [
         ["photo", "map", "map"],
         ["photo", "overlay", "overlay"],
         ["map", "map"],
@@ -139,7 +139,7 @@ def test_thumbnails_from_arrays_are_those_of_the_run(maps: Path) -> None:
     made = [np.asarray(Image.open(maps / path).convert("RGBA")) for path in paths]
     later = maps.with_name("later")
     add(later, Path("a.png"), keep=("raw",))
-    assert pictures(write_gallery(later)) == [["photo", "map", "map"]]
+    assert pictures(write_gallery(later, inputs=[Path()])) == [["photo", "map", "map"]]
     made_later = [np.asarray(Image.open(later / path).convert("RGBA")) for path in paths]
     for one, other in zip(made, made_later, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -166,7 +166,7 @@ def test_thumbnails_of_a_photo_as_it_was_are_not_those_of_its_record(maps: Path)
     add(maps, photo(Path("a.png"), color="red"))
     Path("a.png").unlink()
     add(maps, photo(Path("a.png"), (30, 30), "lime"), keep=())
-    page = write_gallery(maps)
+    page = write_gallery(maps, inputs=[Path("a.png")])
     url = Page(page).data["images"][0]["outcomes"][0]["photo"]
     with Image.open(page.parent / url) as shown:
         assert shown.size == (30, 30)

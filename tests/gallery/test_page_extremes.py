@@ -88,13 +88,13 @@ def test_results_stand_in_where_no_map_was_kept(maps: Path, browser: Browser) ->
     add(maps, photo(Path("a.png")), keep=())
     add(maps, photo(Path("gone.png")), keep=())
     Path("gone.png").unlink()
-    browser.open(write_gallery(maps))
+    browser.open(write_gallery(maps, inputs=[Path()]))
     known, gone = browser.all(".card .frame")
     for view, colors in (("3", [(254, 0, 0)] * 2), ("1", [(70, 130, 180), None]), ("2", [None, None])):
         browser.press(view)
         for frame, color in zip((known, gone), colors, strict=True):
             if color is None:
-                assert frame.text.startswith("The photo is not there" if view == "1" else "No map by itself was kept")
+                assert frame.text.startswith("Photo not available" if view == "1" else "No separate map available")
             else:
                 middle = np.array(browser.pixels(frame).shape) // 2
                 assert tuple(browser.pixels(frame)[middle[0], middle[1]]) == pytest.approx(color, abs=4)

@@ -1,6 +1,6 @@
 "use strict";
 
-// The images as cards, of which only those near the window are there.
+// The images as cards; only those near the viewport exist.
 
 class Grid {
   static GAP = 16;
@@ -12,7 +12,7 @@ class Grid {
     this.list = list;
     this.open = open;
     this.shown = [];
-    this.active = 0; // the one card that Tab leads to, which therefore always is there
+    this.active = 0; // the card in the tab order, which therefore always exists
     this.cards = new Map();
     new ResizeObserver(() => this.layOut()).observe(list);
     addEventListener("scroll", () => this.render(), { passive: true });
@@ -69,7 +69,7 @@ class Grid {
     const made = card(this.shown[index], index, this.shown.length, () => this.open(index));
     made.querySelector(".open").tabIndex = index === this.active ? 0 : -1;
     this.place(made, index);
-    // in the order of the list, which is that in which it is read out
+    // in the order in which a screen reader reads the list
     const next = Math.min(...[...this.cards.keys()].filter((other) => other > index));
     this.list.insertBefore(made, this.cards.get(next) ?? null);
     this.cards.set(index, made);
@@ -122,11 +122,11 @@ function card(one, index, count, open) {
   button.addEventListener("click", open);
   const facts = element("p", { class: "facts" });
   const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
-  const tell = () => {
+  const update = () => {
     facts.textContent =
       one.map === null ? "" : `${at}score ${number(one.map.score)} · mass ${number(one.map.mass)} · ${outcome.seconds.toFixed(2)} s`;
   };
-  tell();
+  update();
   made.append(button);
   if (outcome.maps.length) {
     const options = outcome.maps.map((map, value) => ({
@@ -137,7 +137,7 @@ function card(one, index, count, open) {
     const choose = (value) => {
       one.map = outcome.maps[value];
       frame.replaceChildren(picture(image, outcome, one.map));
-      tell();
+      update();
     };
     const label = `Classes of ${file}`;
     made.append(tabs(label, options, outcome.maps.indexOf(one.map), choose, { controls: frame.id }));

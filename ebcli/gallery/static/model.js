@@ -1,6 +1,6 @@
 "use strict";
 
-// What the records say, and which of it fits the filters. Knows nothing of the page.
+// The data and the filters, independent of the page.
 
 const data = JSON.parse(document.getElementById("data").textContent);
 
@@ -38,7 +38,7 @@ function within(value, [from, to]) {
   return value === null ? from === 0 && to === Infinity : from <= value && value <= to;
 }
 
-// The latest outcome of an image at the layer and with the method that were chosen, if any.
+// The latest outcome of an image with the chosen layer and method, if any.
 function outcomeOf(image, filter) {
   return image.outcomes.findLast(
     (outcome) =>
@@ -47,7 +47,7 @@ function outcomeOf(image, filter) {
   );
 }
 
-// What is shown of an image: {image, outcome, map}, where the map is the first that fits; null if it does not fit.
+// What is shown of an image: {image, outcome, map} with the first matching map; null if none matches.
 function shownOf(image, filter, words) {
   const outcome = outcomeOf(image, filter);
   if (!outcome) return null;
@@ -68,7 +68,7 @@ function shownOf(image, filter, words) {
   return map ? { image, outcome, map } : null;
 }
 
-// All that fits, sorted. Words of the query are found in any order, in the file's or in a class's name.
+// All matches, sorted. The words of the query may be in any order, in the file name or in a class name.
 function select(filter) {
   const words = filter.query.toLowerCase().split(/\s+/).filter(Boolean);
   const shown = [];
@@ -90,14 +90,14 @@ function select(filter) {
       ? (a, b) => sign * byName(a, b)
       : (a, b) => {
           const [x, y] = [key(a), key(b)];
-          if (x === null || y === null) return (x === null) - (y === null) || byName(a, b); // what has none comes last
+          if (x === null || y === null) return (x === null) - (y === null) || byName(a, b); // missing values come last
           return sign * (x - y) || byName(a, b);
         },
   );
   return shown;
 }
 
-// Names are compared once: to compare ten thousand of them takes longer than anything else here.
+// Names are compared only once: with ten thousand of them, that takes longer than anything else here.
 [...data.images]
   .sort((a, b) => collator.compare(a.name, b.name))
   .forEach((image, order) => {

@@ -1,6 +1,6 @@
 "use strict";
 
-// What stands above the images, and the keys that work everywhere.
+// The header, the filters and the global keys.
 
 const part = (id) => document.getElementById(id);
 const count = (total, one, many = `${one}s`) => `${total.toLocaleString("en")} ${total === 1 ? one : many}`;
@@ -18,7 +18,7 @@ function update() {
   viewer.grid.show(shown);
 }
 
-function summarise() {
+function summarize() {
   const outcomes = data.images.flatMap((image) => image.outcomes);
   const failed = outcomes.filter((outcome) => outcome.error !== null);
   const maps = outcomes.flatMap((outcome) => outcome.maps);
@@ -27,10 +27,10 @@ function summarise() {
   const models = data.models.map(([model, weights]) => `${model} (${weights})`);
   document.title = `${data.name} – saliency maps`;
   document.querySelector("h1").textContent = data.name || "Saliency maps";
-  const told = [count(data.images.length, "image"), count(maps.length, "saliency map")];
-  if (failed.length) told.push(`${failed.length.toLocaleString("en")} failed`);
-  for (const names of [models, data.layers, data.methods]) if (names.length === 1) told.push(names[0]);
-  part("lead").textContent = told.join(" · ");
+  const lead = [count(data.images.length, "image"), count(maps.length, "saliency map")];
+  if (failed.length) lead.push(`${failed.length.toLocaleString("en")} failed`);
+  for (const names of [models, data.layers, data.methods]) if (names.length === 1) lead.push(names[0]);
+  part("lead").textContent = lead.join(" · ");
   facts(part("facts"), [
     ["Images", count(data.images.length, "image")],
     ["Maps", `${count(maps.length, "map")}, of ${count(data.classes.length, "class", "classes")}`],
@@ -111,7 +111,7 @@ function listen() {
     viewer.grid.focus(0);
   });
   part("bar").addEventListener("reset", () => {
-    const { layer, method } = filter; // these are tabs, which a form does not reset
+    const { layer, method } = filter; // these are tabs, which a form reset does not affect
     Object.assign(filter, unfiltered, { layer, method });
     const percent = part("look").querySelector(".opacity").value;
     const { view } = document.documentElement.dataset;
@@ -140,7 +140,7 @@ function onKey(event) {
   event.preventDefault();
 }
 
-// Light or dark as the system has it, until one is chosen.
+// Follows the system until a theme is chosen.
 function themes() {
   const names = ["auto", "light", "dark"];
   const store = (value) => {
@@ -148,7 +148,7 @@ function themes() {
       if (value !== undefined) localStorage.setItem("eb-saliency-theme", value);
       return localStorage.getItem("eb-saliency-theme");
     } catch {
-      return null; // some browsers keep nothing for pages from disk
+      return null; // some browsers have no storage for local pages
     }
   };
   const set = (theme) => {
@@ -168,7 +168,7 @@ look.add(part("look"));
 look.add(part("viewer-look"));
 look.setView("overlay");
 look.setOpacity(85);
-summarise();
+summarize();
 offer();
 listen();
 update();

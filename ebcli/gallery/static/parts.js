@@ -1,6 +1,6 @@
 "use strict";
 
-// Elements that come up in several places. Text from outside only ever gets in as text.
+// Shared elements. Text from outside is only ever inserted as text.
 
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -11,7 +11,7 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-// The photo and one map over it, both of one size, so that they stay aligned however large they are shown.
+// The photo with one map over it; both have the same size, so they stay aligned at any zoom.
 function picture(image, outcome, map) {
   const box = element("div", { class: "picture" });
   const [, file] = splitName(image.name);
@@ -38,14 +38,14 @@ function picture(image, outcome, map) {
     }
   }
   box.append(
-    element("p", { class: "note no-photo" }, "The photo is not there"),
-    element("p", { class: "note no-map" }, map?.blank ? "Nothing to show: the map is blank" : "No map by itself was kept"),
-    element("p", { class: "note no-overlay" }, "Neither photo nor map was kept"),
+    element("p", { class: "note no-photo" }, "Photo not available"),
+    element("p", { class: "note no-map" }, map?.blank ? "The map is blank" : "No separate map available"),
+    element("p", { class: "note no-overlay" }, "Neither photo nor map available"),
   );
   return box;
 }
 
-// One of several options; `choose` gets its value. Arrow keys along `vertical` or its opposite go from tab to tab.
+// Tabs; `choose` gets the value of the selected one. The arrow keys move between tabs.
 function tabs(label, options, selected, choose, { vertical = false, controls = null } = {}) {
   const list = element("div", { role: "tablist", "aria-label": label, class: "tabs" });
   if (vertical) list.setAttribute("aria-orientation", "vertical");
@@ -80,7 +80,7 @@ function tabs(label, options, selected, choose, { vertical = false, controls = n
   return list;
 }
 
-// What is laid over what, and how strongly: the same in every place where it can be set.
+// The view and the opacity, synchronized between all controls.
 const look = {
   views: ["photo", "map", "overlay"],
   places: [],

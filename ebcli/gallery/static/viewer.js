@@ -1,6 +1,6 @@
 "use strict";
 
-// One image in large, with all that is known of it.
+// The enlarged view of one image, with its details.
 
 class Viewer {
   constructor(dialog, grid) {
@@ -11,10 +11,10 @@ class Viewer {
     this.part("next").addEventListener("click", () => this.go(this.index + 1));
     this.part("close").addEventListener("click", () => dialog.close());
     dialog.addEventListener("click", (event) => {
-      if (event.target === dialog) dialog.close(); // beside it
+      if (event.target === dialog) dialog.close(); // outside the content
     });
     dialog.addEventListener("close", () => {
-      grid.refresh(this.index); // the class may be another one now
+      grid.refresh(this.index); // the class may have changed
       grid.focus(this.index);
     });
     dialog.addEventListener("keydown", (event) => this.onKey(event));
@@ -51,7 +51,7 @@ class Viewer {
     const { image, outcome, map } = one;
     this.part("viewer-name").textContent = image.name;
     this.part("position").textContent = `${this.index + 1} of ${this.grid.shown.length}`;
-    // not disabled, which would take the focus, and with it the keys
+    // disabling a button would remove its focus, and the keys with it
     this.part("previous").setAttribute("aria-disabled", this.index === 0);
     this.part("next").setAttribute("aria-disabled", this.index === this.grid.shown.length - 1);
     const stage = this.dialog.querySelector(".stage");
@@ -72,7 +72,7 @@ class Viewer {
     if (map?.result) link.href = map.result;
   }
 
-  // Layers and methods, where there are several.
+  // Layers and methods, if there are several.
   outcomes(one) {
     const { image, outcome } = one;
     if (image.outcomes.length < 2) return [];

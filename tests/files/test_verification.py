@@ -1,0 +1,56 @@
+"""``--verify``: recorded results that are missing or altered are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from runs import invoke, photos
+
+from ebcli.errors import ConfigurationError
+from ebcli.files.verification import verify
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+
+
+def test_missing_and_altered_results_are_named() -> None:
+    photos(Path("photos"), 6)
+    assert invoke("photos", "--raw").exit_code == 0
+    assert invoke("photos", "--raw", "--alpha", "0.5").exit_code == 0  # the later run counts
+    intact = invoke("--verify", "saliency")
+    assert (intact.exit_code, intact.stdout, intact.stderr) == (0, "", "12 results: 12 intact, 0 not\n")
+    pictures = sorted(Path("saliency").rglob("*.png"))
+    pictures[0].unlink()
+    content = bytearray(pictures[1].read_bytes())
+    content[-20] ^= 1
+    pictures[1].write_bytes(content)  # of the same size
+    pictures[2].write_bytes(b"short")
+    pictures[3].rename("elsewhere.png")
+    pictures[3].symlink_to(Path("elsewhere.png").absolute())
+    found = invoke("--verify", "saliency")
+    assert found.exit_code == 1
+    problems = ["missing", "altered", "altered", "behind a symbolic link"]
+    expected = {f"{path}: {problem}" for path, problem in zip(pictures, problems, strict=False)}
+    assert set(found.stdout.splitlines()) == expected
+    assert found.stderr == "12 results: 8 intact, 4 not\n"
+
+
+def test_records_without_checksums_are_checked_by_size() -> None:
+    photos(Path("photos"), 1)
+    assert invoke("photos").exit_code == 0
+    path = Path("saliency/records.jsonl")
+    record = json.loads(path.read_text())
+    digest = record.pop("output_sha256")
+    assert len(digest[0]) == 64
+    path.write_text(json.dumps(record) + "\n")
+    (picture,) = Path("saliency").rglob("*.png")
+    picture.write_bytes(picture.read_bytes()[::-1])
+    assert verify(Path("saliency")).problems == {}
+    picture.write_bytes(b"short")
+    assert list(verify(Path("saliency")).problems.values()) == ["altered"]
+
+
+def test_a_directory_without_records() -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot read 'nowhere/records\.jsonl'"):
+        verify(Path("nowhere"))
