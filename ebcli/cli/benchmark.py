@@ -41,7 +41,7 @@ _baselines = click.option(
     type=click.Choice(BASELINES),
     multiple=True,
     default=BASELINES,
-    help="Replace removed pixels by the blurred image, its mean color, or noise. Can be repeated.",
+    help="Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
 )
 _steps = click.option("--steps", type=click.IntRange(min=1), default=32, help="Replace the pixels in this many steps.")
 
@@ -196,7 +196,7 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
     type=click.FloatRange(min=0),
     multiple=True,
     default=(1.0,),
-    help="Draw the box around values above this many times the map's mean. Can be repeated.",
+    help="Draw the box around values above this many times the map's mean. Repeatable.",
 )
 @benchmark_command
 def localize(session: Session, images: Path, annotations: Path, alphas: tuple[float, ...]) -> Benchmark:

@@ -28,7 +28,7 @@ _OPTIONS = (
         metavar="NAME",
         multiple=True,
         show_default="the model's default",
-        help="Measure maps at this layer; input means the pixels. Can be repeated.",
+        help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
     click.option(
         "--method",
@@ -36,7 +36,7 @@ _OPTIONS = (
         type=click.Choice(METHODS),
         multiple=True,
         default=("contrastive",),
-        help="Measure maps of this method. Can be repeated.",
+        help="Measure maps of this method. Repeatable.",
     ),
     click.option(
         "--device", metavar="NAME", default="auto", help="Run on cpu, cuda, cuda:1, ...; auto uses a GPU if available."

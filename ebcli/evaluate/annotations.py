@@ -87,7 +87,7 @@ class Voc:
             found = VOCDetection(str(root), year, split)
         except (RuntimeError, OSError, ValueError) as error:
             raise ConfigurationError(
-                f"there is no VOC {year} {split} in '{root}': it must contain VOCdevkit/VOC{year} with JPEGImages, "
+                f"VOC {year} {split} is not in '{root}', which must contain VOCdevkit/VOC{year} with JPEGImages, "
                 f"Annotations and ImageSets/Main/{split}.txt"
             ) from error
         self.name = f"VOC {year} {split}"
@@ -139,7 +139,7 @@ class Coco:
     def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
         reader = import_optional("pycocotools.coco").COCO
         if not images.is_dir():
-            raise ConfigurationError(f"there is no directory '{images}' with COCO's images")
+            raise ConfigurationError(f"the directory of COCO's images '{images}' does not exist")
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
                 self._coco = reader(str(annotations))

@@ -33,7 +33,7 @@ class LabeledImages:
     def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
         self.folder = folder
         if not folder.is_dir():
-            raise ConfigurationError(f"there is no directory '{folder}'")
+            raise ConfigurationError(f"the directory '{folder}' does not exist")
         found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
         self.keys = [path.relative_to(folder).as_posix() for path in found]
         self.labels: dict[str, int] | None = None

@@ -56,12 +56,12 @@ def localize(
         try:
             return resolve_class(class_names or model.loaded.categories, name, model.num_classes)
         except ConfigurationError as error:
-            raise ImageError(f"annotated with {name!r}, but {error}; --class-names sets the names") from error
+            raise ImageError(f"annotation: {error}; --class-names sets the names that annotations use") from error
 
     def measure(key: str) -> list[Row]:
         annotation = files.get(Path(key).stem)
         if annotation is None:
-            raise ImageError(f"there is no annotation {Path(key).stem}.xml")
+            raise ImageError(f"its annotation {Path(key).stem}.xml does not exist")
         image = decode(images.path(key))
         _, objects = read_voc(annotation)
         names = list(dict.fromkeys(item.name for item in objects))

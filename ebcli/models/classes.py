@@ -39,7 +39,7 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
         return _index_of_name(categories, text, count)
     if index < 0 or (count is not None and index >= count):
         valid = "0 or more" if count is None else f"0 to {count - 1}"
-        raise ConfigurationError(f"there is no class {index}: valid indices are {valid}")
+        raise ConfigurationError(f"class {index} does not exist: valid indices are {valid}")
     return index
 
 
@@ -76,7 +76,7 @@ def _index_of_name(categories: Sequence[str] | None, name: str, count: int | Non
                 f"class {name!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
             )
     hint = closest(name, categories) or f"give one of the {len(categories)} class names or an index"
-    raise ConfigurationError(f"there is no class {name!r}: {hint}")
+    raise ConfigurationError(f"unknown class {name!r}: {hint}")
 
 
 def read_class_names(path: Path) -> list[str]:

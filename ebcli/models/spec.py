@@ -37,4 +37,4 @@ class ModelSpec:
         if self.scores is not None and self.scores not in SCORES:
             raise ConfigurationError(f"unknown scores {self.scores!r}: choose {', '.join(SCORES)}")
         if self.class_names is not None and not self.class_names.is_file():
-            raise ConfigurationError(f"there is no file '{self.class_names}' with class names")
+            raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")

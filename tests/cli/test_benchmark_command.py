@@ -73,7 +73,7 @@ def test_wrong_options_are_reported_in_one_sentence(tmp_path: Path, arguments: t
 def test_wrong_models_and_weights(tmp_path: Path) -> None:
     color_images(tmp_path / "photos", 1)
     for arguments, message in (
-        (("--model", "vgg61"), "there is no model 'vgg61': did you mean "),
+        (("--model", "vgg61"), "unknown model 'vgg61': did you mean "),
         (("--device", "abacus"), "device 'abacus' is not available"),
         (("--model", "vgg16", "--weights", "mine.pth"), "'mine.pth' is neither a file nor weights of vgg16"),
     ):

@@ -70,6 +70,8 @@ VALUES = {
     "crop": ("64", 64),
     "mean": ("0.5", (0.5,)),
     "std": ("0.25,0.5,0.125", (0.25, 0.5, 0.125)),
+    "fit": ("squash", "squash"),
+    "scores": ("sigmoid", "sigmoid"),
     "layers": ("features.23 input", ("features.23", "input")),
     "panel": ("1", True),
     "report": ("1", True),

@@ -90,14 +90,14 @@ def test_an_annotation_for_another_image_size_is_refused(voc: Path, coco: tuple[
 
 
 def test_directories_without_a_data_set(tmp_path: Path, coco: tuple[Path, Path]) -> None:
-    with pytest.raises(ConfigurationError, match=r"no VOC 2007 test in .* it must contain VOCdevkit/VOC2007"):
+    with pytest.raises(ConfigurationError, match=r"VOC 2007 test is not in .* must contain VOCdevkit/VOC2007"):
         Voc(tmp_path / "val2014")
-    with pytest.raises(ConfigurationError, match="no VOC 1066 test"):
+    with pytest.raises(ConfigurationError, match="VOC 1066 test is not in"):
         Voc(tmp_path, "1066")
     with pytest.raises(ConfigurationError, match=r"lists no image"):
         Voc(write_voc(tmp_path / "empty", {}))
     photos, file = coco
-    with pytest.raises(ConfigurationError, match=r"no directory .* with COCO's images"):
+    with pytest.raises(ConfigurationError, match=r"the directory of COCO's images .* does not exist"):
         Coco(tmp_path / "nowhere", file)
     for content in ("no JSON", "[]", '{"images": 3}'):
         broken = tmp_path / "broken.json"

@@ -77,8 +77,8 @@ def test_labels_decide_which_images_are_recognized(photos: Path) -> None:
     [
         ("0.png", "has the line '0.png': each line must be a path, a comma, a class"),
         ("zero.png,1", "lists 'zero.png', which is not an image in"),
-        ("0.png,rad", "there is no class 'rad': did you mean 'red'"),
-        ("0.png,77", "there is no class 77: valid indices are 0 to 3"),
+        ("0.png,rad", "unknown class 'rad': did you mean 'red'"),
+        ("0.png,77", "class 77 does not exist: valid indices are 0 to 3"),
     ],
 )
 def test_labels_that_do_not_fit(photos: Path, line: str, message: str) -> None:

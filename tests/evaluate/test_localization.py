@@ -72,7 +72,7 @@ def test_class_names_from_a_file(folders: tuple[Path, Path], tmp_path: Path) -> 
         path.write_text(text)
     unnamed = run(folders)
     assert unnamed.exit_code == 2
-    assert "right.png: annotated with 'n00000001', but there is no class 'n00000001'" in unnamed.stderr
+    assert "right.png: annotation: unknown class 'n00000001'" in unnamed.stderr
     assert "nothing was measured: none of 2 images gave a result" in unnamed.stderr
     classes = tmp_path / "classes.txt"
     classes.write_text("n00000001 red, crimson\nn00000002 green\nn00000003 blue\n")
@@ -88,7 +88,7 @@ def test_images_without_annotation_are_reported(folders: tuple[Path, Path]) -> N
     (folders[1] / "below" / "wrong.xml").unlink()
     result = run(folders)
     assert result.exit_code == 1
-    assert "wrong.png: there is no annotation wrong.xml\n1 could not be measured\n" in result.stderr
+    assert "wrong.png: its annotation wrong.xml does not exist\n1 could not be measured\n" in result.stderr
     assert [(row["error"], row["questions"]) for row in rows(result)] == [(0, 2)]
     (folders[1] / "right.xml").unlink()
     nothing = run(folders)

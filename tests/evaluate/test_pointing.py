@@ -125,7 +125,7 @@ def test_a_limit_samples_the_same_images_each_time(tmp_path: Path) -> None:
         ((), "pass either --voc DIR, or --coco DIR and --annotations FILE"),
         (("--coco", "."), "pass either --voc DIR, or --coco DIR and --annotations FILE"),
         (("--voc", "nowhere"), "'nowhere' does not exist"),
-        (("--voc", "."), "there is no VOC 2007 test in '.'"),
+        (("--voc", "."), "VOC 2007 test is not in '.'"),
     ],
 )
 def test_missing_data_sets(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

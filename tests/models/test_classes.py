@@ -69,7 +69,7 @@ def test_an_ambiguous_name_lists_its_matches(name):
 
 
 def test_an_empty_name_matches_nothing():
-    with pytest.raises(ConfigurationError, match="no class ''"):
+    with pytest.raises(ConfigurationError, match="unknown class ''"):
         resolve_class(CATEGORIES, "", 1000)
 
 

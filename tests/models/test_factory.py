@@ -163,7 +163,7 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
     ("name", "said"),
     [
         ("code/nets.py:smal", "no factory 'smal': did you mean 'small'"),
-        ("code/nuts.py:small", "there is no file code/nuts.py"),
+        ("code/nuts.py:small", "the file code/nuts.py does not exist"),
         ("code/nets.py", "is a file: add the function that returns the network, as in code/nets.py:FUNCTION"),
         ("nuts.nets:small", "could not be imported.*nuts"),
         ("code/nets.py:fails", "failed .RuntimeError: two;"),

@@ -221,7 +221,7 @@ def test_a_wrong_model_name_suggests_the_closest(wrong, right):
 
 @pytest.mark.parametrize("name", ["fcn_resnet50", "fasterrcnn_resnet50_fpn", "r3d_18", "quantized_resnet18"])
 def test_networks_that_are_not_image_classifiers_are_refused(name):
-    with pytest.raises(ConfigurationError, match="no model"):
+    with pytest.raises(ConfigurationError, match="unknown model"):
         load_model(name, weights="none")
 
 

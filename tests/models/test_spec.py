@@ -18,7 +18,7 @@ from ebcli.models import ModelSpec, Preprocessing
         ({"name": ""}, "the model's name must not be empty"),
         ({"weights": ""}, "the model's weights must not be empty"),
         ({"scores": "odds"}, "unknown scores 'odds': choose softmax, sigmoid, raw"),
-        ({"class_names": Path("nowhere.txt")}, "there is no file 'nowhere.txt' with class names"),
+        ({"class_names": Path("nowhere.txt")}, "the file of class names 'nowhere.txt' does not exist"),
     ],
 )
 def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> None:

@@ -46,7 +46,7 @@ def source_of(name: str) -> tuple[str, ModelSource]:
         point = known[prefix]
     else:
         hint = closest(prefix, known) or f"choose {', '.join(f'{one}/NAME' for one in sorted(known))}"
-        raise ConfigurationError(f"there is no model {name!r}: {prefix!r} is not a model source, {hint}")
+        raise ConfigurationError(f"unknown model {name!r}: {prefix!r} is not a model source, {hint}")
     source_class = load_plugin(point)
     if source_class is None:
         raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")

@@ -33,7 +33,7 @@ class Factory(ModelSource):
         path, _, function = name.rpartition(":")
         self._path = Path(path) if path.endswith(".py") else None
         if self._path is not None and not self._path.is_file():
-            raise ConfigurationError(f"there is no file {path}")
+            raise ConfigurationError(f"the file {path} does not exist")
         with self._user_code("could not be executed" if self._path else "could not be imported"):
             module = importlib.import_module(path) if self._path is None else _executed(self._path)
         factory = getattr(module, function, None)

@@ -39,7 +39,7 @@ class Torchvision(ModelSource):
         valid = torchvision_names()
         if self.name not in valid:
             hint = closest(name, valid) or f"give a torchvision classifier such as vgg16, or {BUNDLED}"
-            raise ConfigurationError(f"there is no model {name!r}: {hint}")
+            raise ConfigurationError(f"unknown model {name!r}: {hint}")
         self._enum = torchvision.models.get_model_weights(self.name)
 
     @classmethod
