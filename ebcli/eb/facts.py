@@ -46,12 +46,14 @@ class ValueFacts:
         gate: how clearly the values are meant to be factors, from 0 to MASK.
         layer: the layer into which a following scale, shift or ReLU is folded.
         root: shared by tensors that are elementwise functions of one tensor.
+        is_softmax: they are a softmax, or its logarithm.
     """
 
     nonnegative: bool = False
     gate: int = 0
     layer: Layer | None = None
     root: object | None = None
+    is_softmax: bool = False
 
 
 _UNKNOWN = ValueFacts()

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.modules._functions import BackwardHookFunction
 
 from ebcli.eb.autograd import NodeFacts
-from ebcli.eb.facts import is_known
+from ebcli.eb.facts import Layer, is_known
 
 _NO_RULE, _ROUTES = "no excitation rule", "routes values"
 _MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # of a module's backward hooks; returns its operands
@@ -43,15 +43,19 @@ class BackwardGraph:
         self.classifiers = weighted_below([logits.grad_fn])
         self.sites = list(dict.fromkeys(site for node in self.nodes if (site := _site_without_rule(node))))
 
-    def ends(self, layer: Any) -> list[Any]:
-        """The nodes at which probability for a layer arrives: its own, and those that were folded into it."""
+    def ends(self, layer: Any) -> dict[Any, list[Callable[[Tensor], Tensor]]]:
+        """The nodes at which probability for a layer arrives, with the rearrangements that precede them.
+
+        These are the layer's own node, and those that were folded into it.
+        """
         trail = getattr(facts(layer), "trail", ())
-        key = trail[-1] if trail else None
-
-        def is_folded(node: Any) -> bool:
-            return key is not None and contributions_of(node) is not None and key in facts(node).trail  # type: ignore[union-attr]
-
-        return [node for node in self.nodes if node is layer or is_folded(node)]
+        found: dict[Any, list[Callable[[Tensor], Tensor]]] = {}
+        for node in self.nodes:
+            if node is layer:
+                found[node] = []
+            elif trail and contributions_of(node) is not None and trail[-1] in facts(node).trail:  # type: ignore[union-attr]
+                found[node] = Layer(node, facts(node).trail).moves_since(trail[-1])  # type: ignore[union-attr]
+        return found
 
     def above(self, ends: Sequence[Any]) -> set[Any]:
         """The nodes whose probability can reach `ends`."""
@@ -116,32 +120,35 @@ def is_accounted_for(node: Any) -> bool:
     return name.endswith(_LEAF) or name == _MODULE_HOOK or _ROUTES in node.metadata or _NO_RULE in node.metadata
 
 
-def mark_routing(value: Tensor, *, lossless: bool = False) -> None:
+def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool = False) -> None:
     """Note that an operation that only moves values made `value`, and the nodes between it and known ones.
 
     Args:
         value: the operation's value.
+        operands: the nodes of its operands, which may be unknown.
         lossless: every element comes from an operand that carries the signal.
     """
-    for node in list(descend(_own_nodes(value), is_accounted_for)):
-        if not is_accounted_for(node):
+    known = set(operands)
+    for node in list(descend(_own_nodes(value), lambda node: node in known or is_accounted_for(node))):
+        if node not in known and not is_accounted_for(node):
             node.metadata[_ROUTES] = lossless
 
 
-def mark_without_rule(value: Tensor, site: str, refuse: Callable[[], None]) -> None:
+def mark_without_rule(value: Tensor, site: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:
     """Note that no rule covers what made `value`; the backward pass calls `refuse` there."""
     nodes = _own_nodes(value)
     for node in nodes:
         if not is_accounted_for(node):
             node.metadata[_NO_RULE] = site
             node.register_prehook(lambda _: refuse())
-    mark_routing(value)  # what the operation consists of
+    mark_routing(value, operands)  # what the operation consists of
 
 
 def admit(value: Tensor) -> None:
     """Account for the node of a known view, which autograd replaces when the view's base is overwritten."""
     if value._is_view() and value.grad_fn is not None and is_known(value):
-        mark_routing(value)
+        base = value._base
+        mark_routing(value, [] if base is None or base.grad_fn is None else [base.grad_fn])
 
 
 def leaves(node: Any) -> list[Tensor]:

@@ -31,7 +31,7 @@ from ebcli.eb.facts import (
 )
 from ebcli.eb.primitives import overwritten
 from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for
-from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, note_routed, routed
+from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
 from ebcli.errors import UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
@@ -97,7 +97,8 @@ class ExcitationMode(TorchFunctionMode):
             if tensor.requires_grad:
                 self._admit(tensor, frame)
         if not any(map(carries_signal, tensors)):
-            with torch.no_grad():  # otherwise values computed from parameters would look like the signal
+            # otherwise values computed from parameters would look like the signal
+            with torch.no_grad() if any(tensor.requires_grad for tensor in tensors) else nullcontext():
                 return self._without_signal(func, args, kwargs, tensors)
         if not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
             return self._without_signal(func, args, kwargs, tensors)
@@ -112,7 +113,9 @@ class ExcitationMode(TorchFunctionMode):
             mark_in_place(call, value)
         return mark_bypass(value)
 
-    def _without_signal(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]) -> Any:
+    def _without_signal(
+        self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> Any:
         """The value of a call that no probability passes, with what is needed to tell gates from signals."""
         if not any(map(has_share, tensors)):
             return func(*args, **kwargs)
@@ -121,14 +124,14 @@ class ExcitationMode(TorchFunctionMode):
             own = rule_for(func)
             value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is NotImplemented:
-            value = func(*args, **kwargs)
-            if is_routing(func):
-                note_routed(call, value, tensors)
+            value = routed(call) if any(map(gate_of, tensors)) and is_routing(func) else func(*args, **kwargs)
         return mark_bypass(value)
 
     def _without_rule(self, call: Call, tensors: list[Tensor]) -> Any:
         """Use the ordinary gradient where it is right, and mark the value where it is not."""
-        call = Call(call.func, tuple(map(_constant, call.args)), {k: _constant(v) for k, v in call.kwargs.items()}, call.site)
+        call = Call(
+            call.func, tuple(map(_constant, call.args)), {k: _constant(v) for k, v in call.kwargs.items()}, call.site
+        )
         if is_routing(call.func):
             return routed(call)
         overwritten(call)
@@ -138,7 +141,7 @@ class ExcitationMode(TorchFunctionMode):
         new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
         for tensor in new:
             note(tensor)
-            graph.mark_without_rule(tensor, call.site, self._refuse_in_backward)
+            graph.mark_without_rule(tensor, call.site, self._refuse_in_backward, before)
         self._sites.update(dict.fromkeys([call.site] if new else []))
         return value
 
@@ -148,14 +151,14 @@ class ExcitationMode(TorchFunctionMode):
         node = tensor.grad_fn
         if node is None or not carries_signal(tensor):
             return
-        if is_known(tensor):
+        if is_known(tensor) and tensor._is_view():
             graph.admit(tensor)
         elif not graph.is_accounted_for(node):
             if all(isinstance(leaf, Parameter) for leaf in graph.leaves(node)):
                 mark_plain(tensor)
                 return
             site = graph.site_of(node)
-            graph.mark_without_rule(tensor, site, self._refuse_in_backward)
+            graph.mark_without_rule(tensor, site, self._refuse_in_backward, graph.parents(node))
             self._sites[site] = None
 
     def _refuse_in_backward(self) -> None:

@@ -55,11 +55,16 @@ def pass_through(
         True
     """
     if not keeps_zero:
-        _let_feed_inactive(signal)
+        let_feed_inactive(signal)
     facts = ValueFacts(nonnegative, gate_of(signal) if gate is None else gate, root=root_of(signal))
     dirty = overwritten(call)
     value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
-    _note(value, facts if value.shape == signal.shape else replace(facts, root=None), keeps_zero=keeps_zero)
+    _note(
+        value,
+        facts if value.shape == signal.shape else replace(facts, root=None),
+        keeps_zero=keeps_zero,
+        is_activation=bool(gate),
+    )
     return value
 
 
@@ -168,7 +173,13 @@ def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = 
 
 
 def folded(
-    call: Call, signal: Tensor, *, scale: Tensor | float = 1.0, channels: Tensor | None = None, rectified: bool = False, gate: int | None = None
+    call: Call,
+    signal: Tensor,
+    *,
+    scale: Tensor | float = 1.0,
+    channels: Tensor | None = None,
+    rectified: bool = False,
+    gate: int | None = None,
 ) -> Tensor | None:
     """Fold a scale and a shift, or a ReLU, into the layer that made `signal`.
 
@@ -209,6 +220,8 @@ def folded(
     contributions.follow(value, node.facts.site)
     facts = ValueFacts(rectified, gate, root=None)
     _note_layer(value, facts, (*layer.trail, object()), site=node.facts.site, can_fold=not rectified)
+    if rectified:
+        graph.facts(value.grad_fn).is_activation = True  # type: ignore[union-attr]
     return value
 
 
@@ -251,7 +264,7 @@ def clear_classifier_sign(signal: Tensor) -> None:
         node.facts.contributions.sign = None
 
 
-def _let_feed_inactive(signal: Tensor) -> None:
+def let_feed_inactive(signal: Tensor) -> None:
     """Tell the layers that made `signal` that probability also arrives at their inactive neurons."""
     for node in graph.descend([signal.grad_fn], lambda node: graph.contributions_of(node) is not None):
         contributions = graph.contributions_of(node)

@@ -27,10 +27,6 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     Raises:
         ConfigurationError: the targets do not fit the logits, or there are none.
     """
-    if logits.ndim < 2:
-        raise ConfigurationError(
-            f"the network's output must be (B, num_classes, ...), but it has shape {tuple(logits.shape)}"
-        )
     batch, classes, *pixels = logits.shape
     if not batch:
         raise ConfigurationError("the batch is empty")
@@ -81,9 +77,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
         if not all(isinstance(at, int) for at in where):
             raise ConfigurationError(f"the pixel {where} must be integers (row, column)")
         if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
-            raise ConfigurationError(
-                f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels"
-            )
+            raise ConfigurationError(f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels")
         mask = logits.new_zeros(pixels)
         mask[where] = 1
     else:

@@ -5,11 +5,12 @@ Their ordinary gradients would not do: a saturated tanh would lose its probabili
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from ebcli.eb.facts import ACTIVATED, BOUNDED, SWITCH, gate_of, is_nonnegative
+from ebcli.eb.facts import ACTIVATED, BOUNDED, SWITCH, facts_of, gate_of, is_nonnegative, note
 from ebcli.eb.primitives import folded, pass_through, unchanged
 from ebcli.eb.registry import Call, name_of, overloads, rule
 
@@ -75,10 +76,24 @@ def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, keeps_zero=True, nonnegative=True)
 
 
-@rule(*overloads("sigmoid", "hardsigmoid", "softmax", "softmin", "gumbel_softmax", "_softmax"), makes_gates=True)
+@rule(*overloads("sigmoid", "hardsigmoid"), makes_gates=True)
 def switch(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    # the sum in a softmax's denominator is a norm, so a unit keeps its own probability
     return pass_through(call, input, nonnegative=True, gate=SWITCH)
+
+
+@rule(*overloads("softmax", "softmin", "gumbel_softmax", "_softmax"), makes_gates=True)
+def softmax(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    # the sum in the denominator is a norm, so a unit keeps its own probability
+    value = pass_through(call, input, nonnegative=True, gate=SWITCH)
+    note(value, replace(facts_of(value), is_softmax=True, root=None))
+    return value
+
+
+@rule(*overloads("log_softmax", "_log_softmax"))
+def log_softmax(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    value = pass_through(call, input, gate=0)
+    note(value, replace(facts_of(value), is_softmax=True, root=None))
+    return value
 
 
 @rule(*overloads("exp", "exp2", "softplus", "reciprocal", "rsqrt"), makes_gates=True)
@@ -87,9 +102,7 @@ def shifted_nonnegative(call: Call, input: Tensor, *args: Any, **kwargs: Any) ->
     return _activated(call, input, keeps_zero=False, nonnegative=is_positive)
 
 
-@rule(
-    *overloads("log_softmax", "logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power")
-)
+@rule(*overloads("logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power"))
 def shifted(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return pass_through(call, input)
 

@@ -84,9 +84,7 @@ def _product(
         weight, values = (left, right) if is_left else (right, left)
         if not carries_signal(values) and torch.is_grad_enabled():
             return call.compute().detach()  # the layer only feeds queries and keys
-        linear = LinearMap.fixed(
-            weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight)
-        )
+        linear = LinearMap.fixed(weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight))
         value = weighted_sum(call, values, linear)
         note(value, replace(facts_of(value), gate=min(gates)))
         return value

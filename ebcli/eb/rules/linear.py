@@ -39,8 +39,16 @@ def convolution(
 
 @rule(*overloads("convolution"))
 def any_convolution(
-    call: Call, input: Tensor, weight: Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
-    output_padding: Any, groups: int,
+    call: Call,
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
 ) -> Any:
     # the operator behind all convolutions
     def convolve(a: Tensor, w: Tensor) -> Tensor:

@@ -38,14 +38,14 @@ def interpolation(
 ) -> Any:
     if mode != "bicubic":
         return weighted_sum(call, input, LinearMap(lambda a: call.func(a, size, scale_factor, mode, *args, **kwargs)))
-    # W a = R a C^T, whose rows R and columns C have negative weights too
-    sizes, scales = ([None if x is None else x if isinstance(x, (tuple, list)) else (x, x)][0] for x in (size, scale_factor))
 
+    # W a = R a C^T, whose rows R and columns C have negative weights too
     def along(axis: int) -> list[Tensor]:
-        units = torch.eye(input.shape[axis], dtype=input.dtype, device=input.device)[:, None, :, None]
-        to = None if sizes is None else (sizes[axis], 1)
-        by = None if scales is None else (scales[axis], 1.0)
-        weight = call.func(units, to, by, mode, *args, **kwargs)[:, 0, :, 0].T
+        units = torch.eye(input.shape[axis], dtype=input.dtype, device=input.device)
+        images = units[:, None, :, None].expand(-1, 1, -1, input.shape[-1])  # rows are units, columns alike
+        images = images if axis == -2 else units[:, None, None].expand(-1, 1, input.shape[-2], -1)
+        resampled = call.func(images.contiguous(), size, scale_factor, mode, *args, **kwargs)
+        weight = (resampled[:, 0, :, 0] if axis == -2 else resampled[:, 0, 0]).T
         return [weight.clamp(min=0), (-weight).clamp(min=0)]
 
     rows, columns = along(-2), along(-1)

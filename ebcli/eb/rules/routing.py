@@ -83,7 +83,14 @@ CASTS = [
 ]
 
 # Operators of torch.ops with names of their own.
-OPERATORS = ["aten._unsafe_view", "aten.alias", "aten._to_copy", "aten.lift_fresh_copy", "aten.slice", "aten.split_copy"]
+OPERATORS = [
+    "aten._unsafe_view",
+    "aten.alias",
+    "aten._to_copy",
+    "aten.lift_fresh_copy",
+    "aten.slice",
+    "aten.split_copy",
+]
 OPERATORS += ["aten.constant_pad_nd", "aten.reflection_pad2d", "aten.replication_pad2d", "aten.index"]
 
 # What the value depends on: the first operand alone, the others giving a shape or type, or no operand's values.
@@ -118,33 +125,29 @@ def is_shape_only(func: Callable[..., Any]) -> bool:
 
 
 def routed(call: Call) -> Any:
-    """The value of a call whose ordinary gradient is the rule."""
-    overwritten(call)
-    with keep_saved():
-        value = call.compute()
-    note_routed(call, value, list(tensors_in((call.args, call.kwargs))))
-    return value
-
-
-def note_routed(call: Call, value: Any, operands: list[Tensor]) -> None:
-    """Account for the nodes of a routing operation, and note the facts that its values inherit."""
-    names = spelled(call.func)
+    """The value of a call whose ordinary gradient is the rule, with the facts that it inherits."""
+    names, operands = spelled(call.func), list(tensors_in((call.args, call.kwargs)))
     signals = [a for a in operands if a.is_floating_point()]
     lossless = not _LOSSLESS.isdisjoint(names) and all(map(carries_signal, signals))
     facts = ValueFacts(
         all(map(is_nonnegative, signals)) and all(is_nonnegative(filling) for filling in _fillings(call, names)),
         min((gate_of(a) for a in operands if has_share(a)), default=0),
     )
-    layer = None if _REARRANGES.isdisjoint(names) else _inherited_layer(call, operands)
+    layer = None if _REARRANGES.isdisjoint(names) else _inherited_layer(call)
+    overwritten(call)
+    before = {a.grad_fn for a in operands if a.grad_fn is not None}
+    with keep_saved():
+        value = call.compute()
     for at, result in enumerate(value if isinstance(value, (list, tuple)) else [value]):
-        if not isinstance(result, Tensor) or any(result is a for a in operands) and not call.is_in_place:
+        if not isinstance(result, Tensor) or (any(result is a for a in operands) and not call.is_in_place):
             continue
         if carries_signal(result):
-            graph.mark_routing(result, lossless=lossless)
+            graph.mark_routing(result, before, lossless=lossless)
         position = at if isinstance(value, (list, tuple)) else None
-        note(result, facts if layer is None else replace_layer(facts, layer, call, position))
-    if value is None or call.is_in_place:
+        note(result, facts if layer is None else _rearranged(facts, layer, call, position))
+    if call.is_in_place:
         mark_in_place(call, value)
+    return value
 
 
 def mark_in_place(call: Call, value: Any) -> None:
@@ -155,7 +158,7 @@ def mark_in_place(call: Call, value: Any) -> None:
             note(tensor, facts_of(tensor))
 
 
-def replace_layer(facts: ValueFacts, layer: Layer, call: Call, position: int | None) -> ValueFacts:
+def _rearranged(facts: ValueFacts, layer: Layer, call: Call, position: int | None) -> ValueFacts:
     """The facts about a rearranged layer's output; `position` is the one in the operation's list of results."""
     move = partial(_moved, call.func, call.args[1:], call.kwargs, position)
     return ValueFacts(facts.nonnegative, facts.gate, Layer(layer.node, (*layer.trail, move)))
@@ -166,10 +169,10 @@ def _moved(func: Callable[..., Any], rest: Any, kwargs: dict[str, Any], position
     return moved if position is None else moved[position]
 
 
-def _inherited_layer(call: Call, operands: list[Tensor]) -> Layer | None:
+def _inherited_layer(call: Call) -> Layer | None:
     """The layer whose output is rearranged, if the rearrangement can be repeated."""
     rest = tensors_in((call.args[1:], call.kwargs))
-    if call.is_in_place or any(map(carries_signal, rest)) or not isinstance(call.args[0], Tensor):
+    if call.is_in_place or any(map(carries_signal, rest)) or not (call.args and isinstance(call.args[0], Tensor)):
         return None
     return facts_of(call.args[0]).layer
 

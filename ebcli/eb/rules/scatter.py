@@ -22,7 +22,9 @@ def index_put(call: Call, input: Tensor, indices: Any, values: Tensor, accumulat
 
 
 @rule(*overloads("scatter"))
-def scatter(call: Call, input: Tensor, dim: int, index: Tensor, src: Any = None, *, reduce: str | None = None, value: Any = None) -> Any:
+def scatter(
+    call: Call, input: Tensor, dim: int, index: Tensor, src: Any = None, *, reduce: str | None = None, value: Any = None
+) -> Any:
     if reduce is None:
         return routed(call)
     if reduce != "add" or not isinstance(src, Tensor):
@@ -50,7 +52,9 @@ def _added(call: Call, input: Tensor, values: Tensor, write: Any) -> Any:
         result = call.compute()
     zeros = torch.zeros_like(input)
     if has_share(values):
-        written = weighted_sum(Call(write, (zeros, values), {}, call.site), values, LinearMap(lambda v: write(zeros, v)))
+        written = weighted_sum(
+            Call(write, (zeros, values), {}, call.site), values, LinearMap(lambda v: write(zeros, v))
+        )
         values = mark_bypass(written)
         total = by_rule(call, torch.add, input, values)
     else:
