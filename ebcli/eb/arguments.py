@@ -75,8 +75,8 @@ def check_relevance(relevances: Sequence[Tensor]) -> None:
     for relevance in relevances:
         if not is_finite(relevance):
             raise EbcliError(
-                f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, use "
-                "torch.float64"
+                f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so "
+                "use torch.float64"
             )
 
 

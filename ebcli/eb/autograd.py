@@ -51,7 +51,6 @@ class NodeFacts:
         contributions: what explains its neurons; None if it passes probability on unchanged.
         site: the operation and its module, for messages.
         keeps_zero: a zero stays zero.
-        is_activation: it is an activation.
         trail: what lies between the output of the layer it was folded into and its own value, see `Layer`.
     """
 
@@ -59,7 +58,6 @@ class NodeFacts:
     contributions: Contributions | None = None
     site: str = ""
     keeps_zero: bool = False
-    is_activation: bool = False
     trail: tuple[Any, ...] = ()
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ebcli.eb.autograd import PassThrough, quiet
-from ebcli.eb.facts import ValueFacts, carries_signal, facts_of, mark_bypass, note, tensors_in
+from ebcli.eb.facts import ValueFacts, carries_signal, facts_of, mark_bypass, note, note_depth, tensors_in
 from ebcli.eb.graph import contributions_of
 from ebcli.eb.primitives import copied
 from ebcli.errors import LayerError, closest
@@ -116,7 +116,7 @@ def _start(value: Tensor) -> Tensor:
     start: Tensor = PassThrough.apply(leaf.clone, leaf)
     is_nonnegative = not (value.is_meta or bool((value < 0).any()))
     note(start, ValueFacts(is_nonnegative, facts_of(value).gate))
-    return start
+    return note_depth(start, [value])
 
 
 def _label(name: str | None) -> str:

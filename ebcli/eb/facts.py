@@ -5,7 +5,7 @@ Facts are attributes of the tensors themselves. In-place changes of a tensor, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -57,7 +57,7 @@ class ValueFacts:
 
 
 _UNKNOWN = ValueFacts()
-_FACTS, _BYPASS, _PLAIN, _READS = "_ebcli_facts", "_ebcli_bypass", "_ebcli_plain", "_ebcli_reads"
+_FACTS, _BYPASS, _PLAIN, _READS, _DEPTH = (f"_ebcli_{name}" for name in ("facts", "bypass", "plain", "reads", "depth"))
 
 
 def facts_of(value: Any) -> ValueFacts:
@@ -86,6 +86,20 @@ def count_read(value: Tensor) -> None:
 def is_read_once(value: Tensor) -> bool:
     """Whether the current operation is the first to read the tensor."""
     return getattr(value, _READS, 0) <= 1
+
+
+def depth_of(value: Tensor) -> int:
+    """How many activations the tensor has come through, on the path with the most."""
+    return getattr(value, _DEPTH, 0)
+
+
+def note_depth(value: Any, operands: Iterable[Tensor], more: bool = False) -> Any:
+    """Count the activations that a value has come through, `more` if its operation is one. Returns the value."""
+    depth = max(map(depth_of, operands), default=0) + more
+    if depth:
+        for tensor in tensors_in(value):
+            setattr(tensor, _DEPTH, depth)
+    return value
 
 
 def root_of(value: Tensor) -> object:

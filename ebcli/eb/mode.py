@@ -27,10 +27,11 @@ from ebcli.eb.facts import (
     mark_bypass,
     mark_plain,
     note,
+    note_depth,
     tensors_in,
 )
 from ebcli.eb.primitives import overwritten
-from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for
+from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
 from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
 from ebcli.errors import UnsupportedOpError
 
@@ -95,22 +96,31 @@ class ExcitationMode(TorchFunctionMode):
             tensors = list(tensors_in(args[:1]))
         for tensor in tensors:
             if tensor.requires_grad:
-                self._admit(tensor, frame)
+                self._admit(tensor)
         if not any(map(carries_signal, tensors)):
             # otherwise values computed from parameters would look like the signal
             with torch.no_grad() if any(tensor.requires_grad for tensor in tensors) else nullcontext():
-                return self._without_signal(func, args, kwargs, tensors)
-        if not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
-            return self._without_signal(func, args, kwargs, tensors)
+                value = self._without_signal(func, args, kwargs, tensors)
+        elif not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
+            value = self._without_signal(func, args, kwargs, tensors)
+        else:
+            value = self._with_signal(func, args, kwargs, tensors, frame)
+        return note_depth(value, tensors, not MAKES_GATES.isdisjoint(spelled(func)))
+
+    def _with_signal(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
+    ) -> Any:
         call = Call(func, args, kwargs, self._site(func, frame))
         own = rule_for(func)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is None:
             raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
         if value is NotImplemented:
-            value = self._without_rule(call, tensors)
-        elif call.is_in_place:
+            return mark_bypass(self._without_rule(call, tensors))
+        if call.is_in_place:
             mark_in_place(call, value)
+        for tensor in tensors_in(value):
+            graph.mark_routing(tensor)
         return mark_bypass(value)
 
     def _without_signal(
@@ -120,7 +130,7 @@ class ExcitationMode(TorchFunctionMode):
         if not any(map(has_share, tensors)):
             return func(*args, **kwargs)
         value, call = NotImplemented, Call(func, args, kwargs, name_of(func))
-        if func in MAKES_GATES or any(map(gate_of, tensors)):
+        if not MAKES_GATES.isdisjoint(spelled(func)) or any(map(gate_of, tensors)):
             own = rule_for(func)
             value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is NotImplemented:
@@ -145,7 +155,7 @@ class ExcitationMode(TorchFunctionMode):
         self._sites.update(dict.fromkeys([call.site] if new else []))
         return value
 
-    def _admit(self, tensor: Tensor, frame: FrameType) -> None:
+    def _admit(self, tensor: Tensor) -> None:
         """Account for the node of an operand, which may come from where the mode sees nothing."""
         count_read(tensor)
         node = tensor.grad_fn

@@ -23,6 +23,7 @@ from ebcli.eb.facts import (
     is_nonnegative,
     is_read_once,
     note,
+    note_depth,
     root_of,
 )
 from ebcli.eb.kept import keep_saved, preserve
@@ -58,13 +59,11 @@ def pass_through(
         let_feed_inactive(signal)
     facts = ValueFacts(nonnegative, gate_of(signal) if gate is None else gate, root=root_of(signal))
     dirty = overwritten(call)
+    graph.mark_routing(signal)  # a rule may rearrange its operands first
     value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
-    _note(
-        value,
-        facts if value.shape == signal.shape else replace(facts, root=None),
-        keeps_zero=keeps_zero,
-        is_activation=bool(gate),
-    )
+    if value.shape != signal.shape:
+        facts = replace(facts, root=None)
+    _note(value, facts, keeps_zero=keeps_zero)
     return value
 
 
@@ -77,7 +76,7 @@ def copied(signal: Tensor) -> Tensor:
         trail = (*facts.layer.trail, object())
         facts = replace(facts, layer=replace(facts.layer, trail=trail))
     _note(value, facts, trail=trail)
-    return value
+    return note_depth(value, [signal])
 
 
 def unchanged(call: Call, signal: Tensor) -> Tensor:
@@ -113,6 +112,7 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     if carries_signal(linear.weight):
         return NotImplemented  # the rule is for fixed weights
     contributions = WeightedSum(linear, signal_is_nonnegative=is_nonnegative(signal))
+    graph.mark_routing(signal)
     if linear.weight is not None:
         clear_classifier_sign(signal)
     with keep_saved():
@@ -149,12 +149,13 @@ def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Te
     """
     if len(signals) != len(scales):
         raise ValueError(f"{call.site}: got {len(signals)} signals but {len(scales)} scales")
+    for signal in signals:
+        graph.mark_routing(signal)
     roots = {id(root_of(signal)) for signal in signals}
     nonnegative = all(scale > 0 for scale in scales) and all(map(is_nonnegative, signals))
     facts = ValueFacts(nonnegative, min(map(gate_of, signals)), root=root_of(signals[0]) if len(roots) == 1 else None)
-    # copies of views, so that later writes to their base (y[:, 1:] = y[:, 1:] + z) do not change them
     dirty = overwritten(call)
-    saved = tuple(a.detach().clone() if a is dirty or a._is_view() else a for a in signals)
+    saved = tuple(a.detach().clone() if a is dirty else a for a in signals)
     skipped = _skipped(dirty, signals[0])
     with keep_saved():
         value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
@@ -220,8 +221,6 @@ def folded(
     contributions.follow(value, node.facts.site)
     facts = ValueFacts(rectified, gate, root=None)
     _note_layer(value, facts, (*layer.trail, object()), site=node.facts.site, can_fold=not rectified)
-    if rectified:
-        graph.facts(value.grad_fn).is_activation = True  # type: ignore[union-attr]
     return value
 
 

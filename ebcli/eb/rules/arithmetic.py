@@ -7,12 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb import graph
 from ebcli.eb.facts import (
     MIXED,
     SWITCH,
     bypasses,
     carries_signal,
+    depth_of,
     gate_of,
     has_share,
     is_nonnegative,
@@ -81,20 +81,10 @@ def _signal_of(a: Tensor, b: Tensor) -> Tensor | None:
     strengths = [0 if gate == MIXED else gate for gate in gates]
     if strengths[0] != strengths[1]:
         return a if strengths[0] < strengths[1] else b
-    return _by_path(a, b) if not any(strengths) else None
-
-
-def _by_path(a: Tensor, b: Tensor) -> Tensor | None:
-    """The factor that does not come through an activation, if the other one does since their paths parted."""
-    if not (carries_signal(a) and carries_signal(b)):
+    depths = depth_of(a), depth_of(b)
+    if any(strengths) or depths[0] == depths[1]:
         return None
-    below = [set(graph.descend([x.grad_fn])) for x in (a, b)]
-    activated = [
-        any(getattr(graph.facts(node), "is_activation", False) for node in below[k] - below[1 - k]) for k in (0, 1)
-    ]
-    if activated[0] == activated[1]:
-        return None
-    return b if activated[0] else a
+    return a if depths[0] < depths[1] else b
 
 
 def _distinct(value: Tensor) -> int:
