@@ -18,8 +18,6 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from ebcli.errors import EbcliError
-
 _thread = threading.local()
 
 
@@ -52,19 +50,15 @@ class NodeFacts:
         skipped: how many of its operands come before the signals.
         contributions: what explains its neurons; None if it passes probability on unchanged.
         site: the operation and its module, for messages.
-        nonnegative: its value is never negative.
         keeps_zero: a zero stays zero.
-        gate: how clearly its value is meant to be a factor, see `pass_through`.
-        lineage: the layer it was folded into, and each operation folded in since.
+        trail: what lies between the output of the layer it was folded into and its own value, see `Layer`.
     """
 
     skipped: int
     contributions: Contributions | None = None
     site: str = ""
-    nonnegative: bool = False
     keeps_zero: bool = False
-    gate: int = 0
-    lineage: tuple[object, ...] = ()
+    trail: tuple[Any, ...] = ()
 
 
 class PassThrough(Function):
@@ -163,7 +157,7 @@ class Excitation(Function):
         rest = [None] * (4 + ctx.facts.skipped)
         if P is None:
             return *rest, *[None] * (len(ctx.needs_input_grad) - len(rest))
-        contributions, signals = ctx.facts.contributions, _saved(ctx)
+        contributions, signals = ctx.facts.contributions, ctx.saved_tensors
         with quiet():
             shares = contributions.shares(*signals, P)
             if contributions.dual is not None:
@@ -181,13 +175,3 @@ def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:
         return value
     # an operand returned unchanged (dropout in evaluation mode) would become a view that must not be overwritten
     return value.detach()
-
-
-def _saved(ctx: Any) -> tuple[Tensor, ...]:
-    try:
-        return ctx.saved_tensors
-    except RuntimeError as error:  # autograd's version check, which cannot name the layer
-        raise EbcliError(
-            f"an input of {ctx.facts.site or 'a layer'} was modified in place after the layer read it: make that "
-            "operation out of place"
-        ) from error

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
 
+from ebcli.eb.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from ebcli.eb.capture import Capture, LayerChoice, single_tensor
+from ebcli.eb.evaluation import as_found
 from ebcli.eb.graph import BackwardGraph
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.passes import BackwardPasses, LayerPath
+from ebcli.eb.primitives import let_feed_inactive
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError
@@ -85,7 +87,8 @@ def excitation_backprop(
     Raises:
         LayerError: the layer does not exist, is not called exactly once, does not return a single tensor, or the
             output does not depend on it.
-        ConfigurationError: the targets do not fit the logits.
+        ConfigurationError: the targets do not fit the logits, or inputs or logits are not finite.
+        EbcliError: the map is not finite, because activations are too close to zero for their precision.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
     Examples:
@@ -104,17 +107,24 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
-    if not isinstance(inputs, Tensor):
-        raise ConfigurationError(f"the inputs must be a tensor (B, ...), not a {type(inputs).__name__}")
+    check_arguments(net, inputs)
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-        with _evaluation(net), ExcitationMode(net, unsupported=unsupported) as mode, Capture(net, layers) as capture:
+        with (
+            as_found(net),
+            ExcitationMode(net, unsupported=unsupported) as mode,
+            Capture(net, layers) as capture,
+            torch.enable_grad(),
+            batch_checked(net, inputs),
+        ):
             output = net(capture.enter(inputs))
         logits = single_tensor(output, "the network's output")
+        check_logits(net, inputs, logits)
+        let_feed_inactive(logits)
         graph = BackwardGraph(logits)
         paths = [LayerPath.down_to(cut, graph) for cut in capture.cuts()]
         if graph.sites:
@@ -125,6 +135,7 @@ def excitation_backprop(
         passes = BackwardPasses(logits, graph, paths, prior)
         lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
         shares = passes.relevance(contrastive)
+        check_relevance([relevance for relevance, _ in shares])
     results = tuple(
         ExcitationResult(
             relevance=relevance[0] if single else relevance.transpose(0, 1),
@@ -150,23 +161,10 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> lis
         layers: names of modules, each called once and returning a single tensor.
     """
     with torch.inference_mode(False), torch.no_grad():
-        with _evaluation(net), ExcitationMode(net, unsupported="gradient") as mode:
+        with as_found(net), ExcitationMode(net, unsupported="gradient") as mode, torch.enable_grad():
             mode.settled = True  # no backward pass follows, so nothing is reported
             with Capture(net, [None, *layers]) as capture:
                 output = net(capture.enter(inputs))
         _, *cuts = capture.cuts()
         graph = BackwardGraph(single_tensor(output, "the network's output"))
     return [layer for layer, cut in zip(layers, cuts, strict=True) if graph.ends(cut.edge.node)]
-
-
-@contextmanager
-def _evaluation(net: nn.Module) -> Iterator[None]:
-    """Put every module in evaluation mode, and restore each one's mode afterwards."""
-    training = [module for module in net.modules() if module.training]
-    try:
-        for module in training:
-            module.training = False
-        yield
-    finally:
-        for module in training:
-            module.training = True

@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from ebcli.eb.autograd import PassThrough, quiet
+from ebcli.eb.facts import ValueFacts, carries_signal, facts_of, mark_bypass, note, note_depth, tensors_in
 from ebcli.eb.graph import contributions_of
-from ebcli.eb.primitives import carries_signal, mark_bypass, tensors_in
+from ebcli.eb.primitives import copied
 from ebcli.errors import LayerError, closest
 
 LayerChoice = str | nn.Module | None
@@ -86,9 +87,7 @@ class Capture(ExitStack):
             if not carries_signal(value):
                 value = _start(value)
             elif is_operand or value._is_view() or contributions_of(value.grad_fn) is None:
-                # A node that only this layer's readers pass probability to. The output of a layer with weights has
-                # one already, and batch norm and ReLU cannot be folded into a copy.
-                value = value.clone()
+                value = copied(value)  # a node that only this layer's readers pass probability to
             self._cuts[i] = Cut(self._names[i], get_gradient_edge(value), value.detach())
         return value
 
@@ -114,9 +113,10 @@ def _start(value: Tensor) -> Tensor:
     leaf = value.detach().requires_grad_()
     torch.set_grad_enabled(True)  # until the caller's no_grad() ends
     # a copy, because leaves must not be modified in place
-    copied: Tensor = PassThrough.apply(leaf.clone, leaf)
-    copied.grad_fn.facts.nonnegative = not (value.is_meta or bool((value < 0).any()))  # type: ignore[union-attr]
-    return copied
+    start: Tensor = PassThrough.apply(leaf.clone, leaf)
+    is_nonnegative = not (value.is_meta or bool((value < 0).any()))
+    note(start, ValueFacts(is_nonnegative, facts_of(value).gate))
+    return note_depth(start, [value])
 
 
 def _label(name: str | None) -> str:

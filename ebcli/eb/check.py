@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from ebcli.eb import graph
 from ebcli.eb.contributions import WeightedSum
 from ebcli.eb.definition import Arguments, Definition, Operation, floating
+from ebcli.eb.facts import carries_signal, is_nonnegative
 from ebcli.eb.mode import ExcitationMode
-from ebcli.eb.primitives import carries_signal
 from ebcli.errors import RuleError
 
 _LARGEST = 1000  # elements of the signal
@@ -242,7 +242,7 @@ def _check_values(
             and any(value.nan_to_num().any() for value in at_zero)
         ):
             raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
-    if any(graph.is_nonnegative(output) and (output < 0).any() for output in outputs):
+    if any(is_nonnegative(output) and (output < 0).any() for output in outputs):
         raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
 

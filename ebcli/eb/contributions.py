@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb.autograd import Contributions, ratio
-from ebcli.errors import EbcliError
+from ebcli.eb.kept import Kept
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
@@ -23,7 +25,9 @@ class LinearMap:
 
     Attributes:
         apply: (signal, weight) -> sum, linear in both; (signal) -> sum if `weight` is None.
-        weight: W; None if the weights are fixed and non-negative, as in average pooling.
+        weight: W, as learned; None if the weights are fixed and non-negative, as in average pooling.
+        negative: for fixed weights of both signs, as in bicubic interpolation: `apply` is the map with the weights
+            max(W, 0), `negative` the one with max(-W, 0).
         per_output: (C,) -> a tensor that scales W per output channel when multiplied with it; None if the outputs
             have no channel axis.
         orientation: -1, 0 or +1 for each weight, broadcastable: the sign of the scale in a folded batch norm.
@@ -41,11 +45,35 @@ class LinearMap:
     weight: Tensor | None = None
     per_output: Callable[[Tensor], Tensor] | None = None
     orientation: Tensor | None = None
+    negative: Callable[[Tensor], Tensor] | None = None
+
+    @classmethod
+    def fixed(cls, weight: Tensor, apply: Callable[[Tensor, Tensor], Tensor], *, nonnegative: bool) -> LinearMap:
+        """The map with weights that are fixed for this input, such as attention weights."""
+        if nonnegative:
+            return cls(lambda a: apply(a, weight))
+        positive, negative = weight.clamp(min=0), (-weight).clamp(min=0)
+        return cls(lambda a: apply(a, positive), negative=lambda a: apply(a, negative))
+
+    @property
+    def is_nonnegative(self) -> bool:
+        """Whether all weights are fixed and non-negative."""
+        return self.weight is None and self.negative is None
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> LinearMap:
+        """This map with its outputs rearranged."""
+
+        def after(apply: Callable[..., Tensor]) -> Callable[..., Tensor]:
+            return lambda *operands: move(apply(*operands))
+
+        negative = None if self.negative is None else after(self.negative)
+        return replace(self, apply=after(self.apply), negative=negative, per_output=None)
 
     def scaled(self, gamma: Tensor) -> LinearMap:
         """This map with its output channels scaled by gamma (C,), of which only the sign matters."""
         assert self.per_output is not None
-        return replace(self, orientation=self.per_output(gamma.detach().sign()))
+        sign = self.per_output(gamma.detach().sign())
+        return replace(self, orientation=sign if self.orientation is None else self.orientation * sign)
 
     def oriented(self, *block: slice) -> Tensor:
         """W times its orientation, or a block of its rows and columns."""
@@ -71,17 +99,21 @@ class WeightedSum(Contributions):
         feeds_inactive: a later operation passes probability to inactive neurons too (batch norm's shift).
         sign: s of all neurons, whatever their response: +1 for the unit of a class, -1 for its dual (Eq. 6).
             None, for every layer below the classifier: s is the sign of the neuron's response.
+        turn: the sign of a factor folded in behind the layer, which multiplies s; broadcasts to the response.
+        shape: the response's.
     """
+
+    shape: torch.Size
 
     def __init__(self, linear: LinearMap, *, signal_is_nonnegative: bool, rectified: bool = False) -> None:
         self.linear = linear
         self.signal_is_nonnegative = signal_is_nonnegative
         self.rectified = rectified
         self.sign: int | None = None if linear.weight is None else 1
-        self.is_turned = False  # the response is a batch norm's with its sign flipped back
-        self._response: Tensor | None = None
-        self._version = 0
+        self.turn: Tensor | None = None
+        self._response: Kept | None = None
         self._site = ""
+        self._autocast = _autocast()
 
     @property
     def weight(self) -> Tensor | None:
@@ -90,17 +122,14 @@ class WeightedSum(Contributions):
     def of_dual(self) -> WeightedSum:
         """The same layer with the sign of the dual units."""
         dual = WeightedSum(self.linear, signal_is_nonnegative=self.signal_is_nonnegative)
-        dual.sign = -1
+        dual.sign, dual.turn, dual.shape, dual._autocast = -1, self.turn, self.shape, self._autocast
         return dual
 
-    def follow(self, response: Tensor, site: str) -> None:
-        """Set the response y. `site` names the layer in errors."""
-        self._response, self._version, self._site = response.detach(), response._version, site
-
-    def freeze(self) -> None:
-        """Keep the current signs of y, which is about to be overwritten."""
-        if self._response is not None and self._response.is_floating_point():
-            self.follow(self._response.sign().to(torch.int8), self._site)
+    def follow(self, response: Tensor | None, site: str = "") -> None:
+        """Set the response y, or None if it is not needed anymore. `site` names the layer in errors."""
+        self._response, self._site = None if response is None else Kept(response, signs_only=True), site
+        if response is not None:
+            self.shape = response.shape
 
     def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
         parts = [part.detach().requires_grad_() for part in self._parts(*signals)]
@@ -121,23 +150,30 @@ class WeightedSum(Contributions):
 
     def _total(self, parts: list[Tensor]) -> Tensor:
         """Z, from the parts of the signal."""
-        signs = self._signs()
-        if self.linear.weight is None:  # all weights are non-negative
+        with self._autocast():
+            signs = self._signs()
+            if self.linear.is_nonnegative:
 
-            def of(sign: int) -> Tensor:
-                return self.linear.apply(parts[0 if sign > 0 else 1])
+                def of(sign: int) -> Tensor:
+                    return self.linear.apply(parts[0 if sign > 0 else 1])
 
-        else:
-            halves = self.linear.halves(both=_takes_both(signs, parts))
+            else:
+                halves = self._halves(both=_takes_both(signs, parts))
 
-            def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
-                return _added([self.linear.apply(a, half) for a, half in zip(parts, halves[::sign], strict=False)])
+                def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
+                    return _added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
 
-        if isinstance(signs, int):
-            return of(signs)
-        total = torch.where(signs > 0, of(1), of(-1))
-        total.detach().masked_fill_(signs == 0, 0)
-        return total
+            if isinstance(signs, int):
+                return of(signs)
+            total = torch.where(signs > 0, of(1), of(-1))
+            total.detach().masked_fill_(signs == 0, 0)
+            return total
+
+    def _halves(self, *, both: bool) -> list[Callable[[Tensor], Tensor]]:
+        """The maps a -> W+ a and, if `both`, a -> W- a."""
+        if self.linear.negative is not None:
+            return [self.linear.apply, self.linear.negative]
+        return [partial(_applied, self.linear.apply, half) for half in self.linear.halves(both=both)]
 
     def _parts(self, signal: Tensor) -> list[Tensor]:
         """a+, and a- unless the signal is non-negative."""
@@ -146,15 +182,19 @@ class WeightedSum(Contributions):
     def _signs(self) -> int | Tensor:
         """s of all neurons, or a tensor whose signs are s."""
         if self.sign is not None:
-            return self.sign
-        if (self.rectified and not self.feeds_inactive) or self._is_nonnegative():
-            return 1
-        response = self._signed_response()
-        return torch.where(response > 0, 1, -1) if self.rectified else response
+            signs: int | Tensor = self.sign
+        elif (self.rectified and not self.feeds_inactive) or self._is_nonnegative():
+            signs = 1
+        else:
+            response = self._signed_response()
+            signs = torch.where(response > 0, 1, -1) if self.rectified else response
+        if self.turn is None:
+            return signs
+        return (self.turn * (signs if isinstance(signs, int) else signs.sign())).expand(self.shape)
 
     def _is_nonnegative(self) -> bool:
         """Whether all responses are non-negative."""
-        return self.linear.weight is None and self.signal_is_nonnegative
+        return self.linear.is_nonnegative and self.signal_is_nonnegative
 
     def unexplained(self, z: Tensor) -> Tensor:
         nothing = z == 0
@@ -186,7 +226,7 @@ class WeightedSum(Contributions):
         weight = self.linear.weight
         if self.linear.apply is not F.linear or weight is None or weight.is_cuda or weight.dtype == torch.float16:
             return False
-        return weight.numel() >= _LARGE
+        return self._autocast is nullcontext and weight.numel() >= _LARGE
 
     def _share_by_rows(self, signal: Tensor, P: Tensor | None = None) -> Tensor:
         """The signal's share of P (..., out), reading W once. Also computes and keeps Z."""
@@ -235,12 +275,19 @@ class WeightedSum(Contributions):
 
     def _signed_response(self) -> Tensor:
         assert self._response is not None
-        if self._response._version != self._version:
-            raise EbcliError(
-                f"the output of {self._site} was modified in place after another layer read it: make that operation "
-                "out of place"
-            )
-        return self._response
+        return self._response.get(self._site)
+
+
+def _applied(apply: Callable[..., Tensor], weight: Tensor, signal: Tensor) -> Tensor:
+    return apply(signal, weight)
+
+
+def _autocast() -> Callable[[], AbstractContextManager[Any]]:
+    """The autocast that is active now, to be entered again in the backward pass."""
+    for kind in ("cpu", "cuda"):
+        if torch.is_autocast_enabled(kind):
+            return partial(torch.autocast, kind, dtype=torch.get_autocast_dtype(kind))
+    return nullcontext
 
 
 def _takes_both(signs: int | Tensor, parts: list[Tensor]) -> bool:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.primitives import carries_signal, tensors_in
+from ebcli.eb.facts import carries_signal, tensors_in
 
 STEP = 1e-6  # of the finite differences
 FURTHER = (1.3, -2.7, 11.0, -13.0)  # larger steps, to find out whether and how an output depends on an input

@@ -1,26 +1,25 @@
-"""The autograd graph: what made a tensor, and what lies between the output and a layer."""
+"""The autograd graph: what made a tensor, and what lies between the output and a layer.
+
+Nodes of rules have `NodeFacts`. On all others the mode notes what made them: an operation that moves values, whose
+ordinary gradient is right, or one without a rule. A node without a note was made where the mode sees nothing, as in
+compiled code, and has no rule either.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 from torch.nn.modules._functions import BackwardHookFunction
 
 from ebcli.eb.autograd import NodeFacts
+from ebcli.eb.facts import Layer, is_known
 
-# Operations that move values without changing them, by the stem of their node's name. Only these nodes are looked
-# through to find out whether a tensor can hold negative values.
-_ROUTING_NODES = frozenset(
-    """Alias AsStrided Cat Chunk Clone Contiguous Copy Diagonal Expand Flip Gather Index IndexSelect Movedim
-    Narrow Permute PixelShuffle PixelUnshuffle Repeat Reshape ReshapeAlias Roll Select Slice Split
-    SplitWithSizes Squeeze Stack SwapDims T ToCopy Transpose Unbind Unfold Unsqueeze UnsafeSplit UnsafeView View
-    MaxPool2DWithIndices MaxPool3DWithIndices AdaptiveMaxPool2D AdaptiveMaxPool3D Max Amax""".split()
-)
-_NO_RULE = "no excitation rule"
-_MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # returns its operands unchanged
+_NO_RULE, _ROUTES = "no excitation rule", "routes values"
+_MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # of a module's backward hooks; returns its operands
+_LEAF = "AccumulateGrad"
 
 
 class BackwardGraph:
@@ -34,6 +33,7 @@ class BackwardGraph:
     """
 
     def __init__(self, logits: Tensor) -> None:
+        admit(logits)
         self.nodes = list(descend([logits.grad_fn]))
         self._readers: dict[Any, list[Any]] = {}
         for node in self.nodes:
@@ -43,14 +43,19 @@ class BackwardGraph:
         self.classifiers = weighted_below([logits.grad_fn])
         self.sites = list(dict.fromkeys(site for node in self.nodes if (site := _site_without_rule(node))))
 
-    def ends(self, layer: Any) -> list[Any]:
-        """The nodes at which probability for a layer arrives: its own, and whatever was folded into the layer."""
-        lineage = getattr(facts(layer), "lineage", ())
+    def ends(self, layer: Any) -> dict[Any, list[Callable[[Tensor], Tensor]]]:
+        """The nodes at which probability for a layer arrives, with the rearrangements that precede them.
 
-        def is_folded(node: Any) -> bool:
-            return bool(lineage) and getattr(facts(node), "lineage", ())[: len(lineage)] == lineage
-
-        return [node for node in self.nodes if node is layer or is_folded(node)]
+        These are the layer's own node, and those that were folded into it.
+        """
+        trail = getattr(facts(layer), "trail", ())
+        found: dict[Any, list[Callable[[Tensor], Tensor]]] = {}
+        for node in self.nodes:
+            if node is layer:
+                found[node] = []
+            elif trail and contributions_of(node) is not None and trail[-1] in facts(node).trail:  # type: ignore[union-attr]
+                found[node] = Layer(node, facts(node).trail).moves_since(trail[-1])  # type: ignore[union-attr]
+        return found
 
     def above(self, ends: Sequence[Any]) -> set[Any]:
         """The nodes whose probability can reach `ends`."""
@@ -98,32 +103,6 @@ def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) ->
             waiting.extend(parents(node))
 
 
-def origin(tensor: Tensor) -> Any:
-    """The node that computed the values of `tensor`, looking through views and the like; None for a leaf."""
-    node = tensor.grad_fn
-    while node is not None and _stem(node) in _ROUTING_NODES and len(parents(node)) == 1:
-        node = parents(node)[0]
-    return node
-
-
-def is_nonnegative(tensor: Tensor) -> bool:
-    """Whether the way `tensor` was made guarantees that it holds no negative values."""
-
-    def certain(node: Any) -> bool:
-        return getattr(facts(node), "nonnegative", False)
-
-    def is_opaque(node: Any) -> bool:
-        return certain(node) or _stem(node) not in _ROUTING_NODES or not _is_whole(node)
-
-    nodes = list(descend([tensor.grad_fn], is_opaque))
-    return bool(nodes) and all(certain(node) for node in nodes if is_opaque(node))
-
-
-def gate(tensor: Tensor) -> int:
-    """How clearly `tensor` is meant to be a factor, see `pass_through`."""
-    return getattr(facts(origin(tensor)), "gate", 0)
-
-
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
 
@@ -133,24 +112,71 @@ def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     return [node for node in descend(nodes, has_weights) if has_weights(node)]
 
 
-def mark_without_rule(values: Iterable[Tensor], site: str, refuse: Callable[[], None]) -> None:
-    """Note on the nodes of `values` that no rule covers them; the backward pass calls `refuse` there."""
-    for value in values:
-        # in-place changes through a view are recorded on the view's base
-        node: Any = value.grad_fn if value._base is None else value._base.grad_fn or value.grad_fn
-        if node is not None and _NO_RULE not in node.metadata:
+def is_accounted_for(node: Any) -> bool:
+    """Whether it is known what made the node."""
+    if facts(node) is not None:
+        return True
+    name = node.name()
+    return name.endswith(_LEAF) or name == _MODULE_HOOK or _ROUTES in node.metadata or _NO_RULE in node.metadata
+
+
+def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool = False) -> None:
+    """Note that an operation that only moves values made `value`, and the nodes between it and known ones.
+
+    Args:
+        value: the operation's value.
+        operands: the nodes of its operands, which may be unknown.
+        lossless: every element comes from an operand that carries the signal.
+    """
+    known = set(operands)
+    for node in list(descend(_own_nodes(value), lambda node: node in known or is_accounted_for(node))):
+        if node not in known and not is_accounted_for(node):
+            node.metadata[_ROUTES] = lossless
+
+
+def mark_without_rule(value: Tensor, site: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:
+    """Note that no rule covers what made `value`; the backward pass calls `refuse` there."""
+    nodes = _own_nodes(value)
+    for node in nodes:
+        if not is_accounted_for(node):
             node.metadata[_NO_RULE] = site
             node.register_prehook(lambda _: refuse())
+    mark_routing(value, operands)  # what the operation consists of
+
+
+def admit(value: Tensor) -> None:
+    """Account for the node of a known view, which autograd replaces when the view's base is overwritten."""
+    if value._is_view() and value.grad_fn is not None and is_known(value):
+        base = value._base
+        mark_routing(value, [] if base is None or base.grad_fn is None else [base.grad_fn])
+
+
+def leaves(node: Any) -> list[Tensor]:
+    """The leaf tensors below a node."""
+    return [leaf.variable for leaf in descend([node]) if leaf.name().endswith(_LEAF)]
+
+
+def site_of(node: Any) -> str:
+    """What to call a node of which nothing is known."""
+    name = node.name().rsplit("::", 1)[-1]
+    if facts(node) is None and hasattr(node, "_forward_cls"):
+        return f"{name.removesuffix('Backward')}.apply"  # an autograd.Function, whose forward no function mode sees
+    if "DifferentiableGraph" in name:
+        return "torch.jit code"
+    stem = re.sub(r"Backward\d*$", "", name)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called where no function mode sees it)"
+
+
+def _own_nodes(value: Tensor) -> list[Any]:
+    # in-place changes through a view are recorded on the view's base
+    bases = [value] if value._base is None else [value, value._base]
+    return [base.grad_fn for base in bases if base.grad_fn is not None]
 
 
 def _site_without_rule(node: Any) -> str | None:
-    if _NO_RULE in node.metadata:
+    if facts(node) is None and _NO_RULE in node.metadata:
         return node.metadata[_NO_RULE]
-    name = node.name()
-    if isinstance(node, BackwardCFunction) and facts(node) is None and name != _MODULE_HOOK:
-        # an autograd.Function of the user's, whose forward no function mode sees
-        return f"{name.removesuffix('Backward')}.apply"
-    return None
+    return None if is_accounted_for(node) else site_of(node)
 
 
 def _loses_nothing(node: Any) -> bool:
@@ -158,9 +184,9 @@ def _loses_nothing(node: Any) -> bool:
     if contributions is not None:
         z = contributions.z
         return z is not None and _is_whole(node) and not bool(contributions.unexplained(z.detach()))
-    if facts(node) is not None or node.name().endswith("AccumulateGrad"):  # the latter is the layer
+    if facts(node) is not None or node.name().endswith(_LEAF):  # the latter is the layer
         return True
-    return _stem(node) in _ROUTING_NODES and _is_whole(node)
+    return bool(node.metadata.get(_ROUTES)) and _is_whole(node)
 
 
 def _edges(node: Any) -> Any:
@@ -170,7 +196,3 @@ def _edges(node: Any) -> Any:
 def _is_whole(node: Any) -> bool:
     """Whether every operand of `node` carries the signal."""
     return len(parents(node)) == len(_edges(node))
-
-
-def _stem(node: Any) -> str:
-    return node.name().rpartition("Backward")[0]

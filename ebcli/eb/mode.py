@@ -6,21 +6,33 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 import ebcli.eb.rules  # noqa: F401  importing the rules registers them
 from ebcli.eb import graph
 from ebcli.eb.autograd import is_quiet, quiet
-from ebcli.eb.primitives import bypasses, carries_signal, mark_bypass, overwritten, tensors_in
-from ebcli.eb.registry import RULES, Call, name_of
-from ebcli.eb.rules.routing import IGNORED
+from ebcli.eb.facts import (
+    carries_signal,
+    count_read,
+    gate_of,
+    has_share,
+    is_known,
+    mark_bypass,
+    mark_plain,
+    note,
+    note_depth,
+    tensors_in,
+)
+from ebcli.eb.primitives import overwritten
+from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
+from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
 from ebcli.errors import UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
@@ -76,33 +88,88 @@ class ExcitationMode(TorchFunctionMode):
             return self._answer(func, args, kwargs, sys._getframe(1))
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
-        operands = (*args, *kwargs.values())
-        if not any(map(carries_signal, operands)):
-            if not any(True for _ in tensors_in(operands)):  # a factory function, or no_grad itself
+        tensors = list(tensors_in((args, kwargs)))
+        if not tensors or is_shape_only(func):  # a factory function, or no_grad itself
+            with torch.no_grad() if tensors else nullcontext():
                 return func(*args, **kwargs)
-            with torch.no_grad():  # otherwise values computed from parameters would look like the signal
-                value = func(*args, **kwargs)
-            return mark_bypass(value) if any(map(bypasses, operands)) else value
-        if not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
-            return mark_bypass(func(*args, **kwargs))
+        if is_first_only(func):
+            tensors = list(tensors_in(args[:1]))
+        for tensor in tensors:
+            if tensor.requires_grad:
+                self._admit(tensor)
+        if not any(map(carries_signal, tensors)):
+            # otherwise values computed from parameters would look like the signal
+            with torch.no_grad() if any(tensor.requires_grad for tensor in tensors) else nullcontext():
+                value = self._without_signal(func, args, kwargs, tensors)
+        elif not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
+            value = self._without_signal(func, args, kwargs, tensors)
+        else:
+            value = self._with_signal(func, args, kwargs, tensors, frame)
+        return note_depth(value, tensors, not MAKES_GATES.isdisjoint(spelled(func)))
+
+    def _with_signal(
+        self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
+    ) -> Any:
         call = Call(func, args, kwargs, self._site(func, frame))
-        own = RULES.get(func)
+        own = rule_for(func)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is None:
             raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
-        return mark_bypass(self._without_rule(call) if value is NotImplemented else value)
+        if value is NotImplemented:
+            return mark_bypass(self._without_rule(call, tensors))
+        if call.is_in_place:
+            mark_in_place(call, value)
+        for tensor in tensors_in(value):
+            graph.mark_routing(tensor)
+        return mark_bypass(value)
 
-    def _without_rule(self, call: Call) -> Any:
+    def _without_signal(
+        self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
+    ) -> Any:
+        """The value of a call that no probability passes, with what is needed to tell gates from signals."""
+        if not any(map(has_share, tensors)):
+            return func(*args, **kwargs)
+        value, call = NotImplemented, Call(func, args, kwargs, name_of(func))
+        if not MAKES_GATES.isdisjoint(spelled(func)) or any(map(gate_of, tensors)):
+            own = rule_for(func)
+            value = NotImplemented if own is None else own(call, *args, **kwargs)
+        if value is NotImplemented:
+            value = routed(call) if any(map(gate_of, tensors)) and is_routing(func) else func(*args, **kwargs)
+        return mark_bypass(value)
+
+    def _without_rule(self, call: Call, tensors: list[Tensor]) -> Any:
         """Use the ordinary gradient where it is right, and mark the value where it is not."""
+        call = Call(
+            call.func, tuple(map(_constant, call.args)), {k: _constant(v) for k, v in call.kwargs.items()}, call.site
+        )
+        if is_routing(call.func):
+            return routed(call)
         overwritten(call)
-        before = {a.grad_fn for a in tensors_in((call.args, call.kwargs)) if a.grad_fn is not None}
-        value = call.func(*map(_constant, call.args), **{k: _constant(v) for k, v in call.kwargs.items()})
-        if call.func not in IGNORED:
-            # a value with an earlier operation's node is an operand, returned unchanged
-            new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
-            graph.mark_without_rule(new, call.site, self._refuse_in_backward)
-            self._sites.update(dict.fromkeys([call.site] if new else []))
+        before = {tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None}
+        value = call.compute()
+        # a value with an earlier operation's node is an operand, returned unchanged
+        new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
+        for tensor in new:
+            note(tensor)
+            graph.mark_without_rule(tensor, call.site, self._refuse_in_backward, before)
+        self._sites.update(dict.fromkeys([call.site] if new else []))
         return value
+
+    def _admit(self, tensor: Tensor) -> None:
+        """Account for the node of an operand, which may come from where the mode sees nothing."""
+        count_read(tensor)
+        node = tensor.grad_fn
+        if node is None or not carries_signal(tensor):
+            return
+        if is_known(tensor) and tensor._is_view():
+            graph.admit(tensor)
+        elif not graph.is_accounted_for(node):
+            if all(isinstance(leaf, Parameter) for leaf in graph.leaves(node)):
+                mark_plain(tensor)
+                return
+            site = graph.site_of(node)
+            graph.mark_without_rule(tensor, site, self._refuse_in_backward, graph.parents(node))
+            self._sites[site] = None
 
     def _refuse_in_backward(self) -> None:
         if not self.settled:

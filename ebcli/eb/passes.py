@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -23,12 +24,13 @@ class LayerPath:
 
     Attributes:
         cut: the layer.
-        ends: the nodes at which the layer's probability arrives.
+        ends: the nodes at which the layer's probability arrives, with the rearrangements between the layer's output
+            and the node's value.
         above: the nodes whose probability can reach the layer.
     """
 
     cut: Cut
-    ends: list[Any]
+    ends: dict[Any, list[Callable[[Tensor], Tensor]]]
     above: set[Any]
 
     @classmethod
@@ -40,7 +42,22 @@ class LayerPath:
                 f"the network's output does not depend on {cut.label}, or detach() or torch.no_grad() in the network "
                 "cuts the path between them: choose a layer closer to the output"
             )
-        return cls(cut, ends, graph.above(ends))
+        return cls(cut, ends, graph.above(list(ends)))
+
+    def arriving(self, shares: Sequence[Tensor | None]) -> Tensor:
+        """The probability at the layer's output, from what arrives at each end."""
+        total: Any = 0
+        for P, moves in zip(shares, self.ends.values(), strict=True):
+            total = total + (self._moved_back(P, moves) if moves else P) if P is not None else total
+        return total if isinstance(total, Tensor) else torch.zeros_like(self.cut.value)
+
+    def _moved_back(self, P: Tensor, moves: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
+        def move(value: Tensor) -> Tensor:
+            return functools.reduce(lambda moved, step: step(moved), moves, value)
+
+        with quiet():
+            back = torch.func.vjp(move, torch.zeros_like(self.cut.value, dtype=P.dtype))[1]
+            return back(P)[0]
 
     @property
     def takes_all(self) -> bool:
@@ -68,10 +85,11 @@ class BackwardPasses:
         nodes = self._graph.weighted
         if not nodes:
             return found
+        targets, batch = self._priors.shape[:2]
         arrived = torch.autograd.grad(
             self._logits,
             [GradientEdge(node, 0) for node in nodes],
-            self._priors,
+            torch.cat([self._priors, _numbered(self._priors.abs().sum(0))]),
             retain_graph=True,
             allow_unused=True,
             is_grads_batched=True,
@@ -80,7 +98,8 @@ class BackwardPasses:
         for node, P in zip(nodes, arrived, strict=True):
             if P is not None:  # no probability arrives at layers with something folded into them
                 _, z = contributions_of(node).normalizer(*node.saved_tensors)
-                lost = P.where(z == 0, 0).flatten(2).sum(2)
+                swallowed = P[:targets].where(z == 0, 0).flatten(1)
+                lost = swallowed.new_zeros(targets, batch).index_add_(1, _image_of(P[targets:].flatten(1)), swallowed)
                 site = facts(node).site  # type: ignore[union-attr]
                 for path, by_site in zip(self._paths, found, strict=True):
                     if node in path.above and lost.any():
@@ -125,15 +144,27 @@ class BackwardPasses:
 
         def down(prior: Tensor) -> tuple[Tensor, ...]:
             arrived = iter(torch.autograd.grad(self._logits, edges, prior, retain_graph=True, allow_unused=True))
-            shares = [[P for P in islice(arrived, len(path.ends)) if P is not None] for path in self._paths]
-            return tuple(
-                sum(parts[1:], parts[0]) if parts else torch.zeros_like(path.cut.value)
-                for path, parts in zip(self._paths, shares, strict=True)
-            )
+            return tuple(path.arriving(list(islice(arrived, len(path.ends)))) for path in self._paths)
 
         if len(self._priors) > 1:
             return torch.vmap(down)(self._priors)
         return tuple(P[None] for P in down(self._priors[0]))
+
+
+def _numbered(prior: Tensor) -> Tensor:
+    """A prior (B, ...), and once for each binary digit of an image's number, doubled where that digit is 1."""
+    images = torch.arange(len(prior), device=prior.device)
+    digits = [1 + (images >> digit) % 2 for digit in range((len(prior) - 1).bit_length())]
+    return torch.stack([prior, *(prior * d.reshape(-1, *(1 for _ in prior.shape[1:])).to(prior) for d in digits)])
+
+
+def _image_of(P: Tensor) -> Tensor:
+    """Which image each neuron (N,) belongs to, from what arrives there of a numbered prior (1 + digits, N).
+
+    Tokens may be part of the batch or come before it, so the shape does not tell.
+    """
+    digits = P[1:] > 1.5 * P[:1]
+    return sum((digit.long() << at for at, digit in enumerate(digits)), torch.zeros_like(P[0], dtype=torch.long))
 
 
 def _mass(relevance: Tensor) -> Tensor:

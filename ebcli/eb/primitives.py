@@ -2,61 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.nn import Parameter
 
 from ebcli.eb import graph
-from ebcli.eb.autograd import Excitation, PassThrough
+from ebcli.eb.autograd import Excitation, NodeFacts, PassThrough
 from ebcli.eb.contributions import LinearMap, SharedSum, WeightedSum
+from ebcli.eb.facts import (
+    MIXED,
+    SWITCH,
+    Layer,
+    ValueFacts,
+    carries_signal,
+    facts_of,
+    gate_of,
+    is_nonnegative,
+    is_read_once,
+    note,
+    note_depth,
+    root_of,
+)
+from ebcli.eb.kept import keep_saved, preserve
 from ebcli.eb.registry import RULES, Call
 
 
-def carries_signal(value: Any) -> bool:
-    """Whether a tensor, or any tensor in a list or tuple, carries the signal.
-
-    The signal is every tensor that requires grad and is not a parameter or computed from parameters only.
-    """
-    if isinstance(value, Tensor):
-        # a view of a parameter requires grad even if it was made under no_grad
-        return value.requires_grad and not isinstance(value, Parameter) and not isinstance(value._base, Parameter)
-    return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """All tensors in a tensor, or in nested tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(item)
-
-
-def bypasses(value: Any) -> bool:
-    """Whether a tensor, or any in a list or tuple, depends on the network's input but not on the layer.
-
-    Such a tensor carries no signal, but it takes its share of probability, which bypasses the layer.
-    """
-    if isinstance(value, Tensor):
-        return hasattr(value, _BYPASS)
-    return isinstance(value, (list, tuple)) and any(map(bypasses, value))
-
-
-def mark_bypass(value: Any) -> Any:
-    """Mark every tensor in a value that carries no signal as dependent on the input. Returns the value."""
-    for tensor in tensors_in(value):
-        if not carries_signal(tensor):
-            setattr(tensor, _BYPASS, True)
-    return value
-
-
-_BYPASS = "_from_the_input_of_an_excited_network"
-
-
 def pass_through(
-    call: Call, signal: Tensor, *, nonnegative: bool = False, keeps_zero: bool = False, gate: int = 0
+    call: Call, signal: Tensor, *, nonnegative: bool = False, keeps_zero: bool = False, gate: int | None = None
 ) -> Tensor:
     """One input, one output: the signal gets all of each neuron's probability.
 
@@ -65,8 +40,8 @@ def pass_through(
         signal: the operand that carries the signal. Its shape must broadcast to the value's.
         nonnegative: the value is never negative.
         keeps_zero: zero maps to zero, so inactive neurons stay inactive.
-        gate: how clearly the value is meant to be a factor: in a product, the factor with the lower number is the
-            signal.
+        gate: how clearly the value is meant to be a factor, 0 to 5: in a product, the factor with the lower number is
+            the signal. None: as clearly as `signal`.
 
     Examples:
         >>> import ebcli, torch
@@ -81,10 +56,35 @@ def pass_through(
         True
     """
     if not keeps_zero:
-        _let_feed_inactive(signal)
+        let_feed_inactive(signal)
+    facts = ValueFacts(nonnegative, gate_of(signal) if gate is None else gate, root=root_of(signal))
+    dirty = overwritten(call)
+    graph.mark_routing(signal)  # a rule may rearrange its operands first
+    value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
+    if value.shape != signal.shape:
+        facts = replace(facts, root=None)
+    _note(value, facts, keeps_zero=keeps_zero)
+    return value
+
+
+def copied(signal: Tensor) -> Tensor:
+    """A copy with all facts about the signal and a node of its own, which only the copy's readers reach."""
+    facts = facts_of(signal)
+    value = PassThrough.apply(signal.clone, signal)
+    trail: tuple[Any, ...] = ()
+    if facts.layer is not None:
+        trail = (*facts.layer.trail, object())
+        facts = replace(facts, layer=replace(facts.layer, trail=trail))
+    _note(value, facts, trail=trail)
+    return note_depth(value, [signal])
+
+
+def unchanged(call: Call, signal: Tensor) -> Tensor:
+    """The signal itself, or its values in other memory: every fact about it stays."""
+    facts = facts_of(signal)
     dirty = overwritten(call)
     value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
-    _note(value, nonnegative=nonnegative, gate=gate, keeps_zero=keeps_zero)
+    _note(value, facts, keeps_zero=True)
     return value
 
 
@@ -111,12 +111,16 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     """
     if carries_signal(linear.weight):
         return NotImplemented  # the rule is for fixed weights
-    contributions = WeightedSum(linear, signal_is_nonnegative=graph.is_nonnegative(signal))
+    contributions = WeightedSum(linear, signal_is_nonnegative=is_nonnegative(signal))
+    graph.mark_routing(signal)
     if linear.weight is not None:
         clear_classifier_sign(signal)
-    value = Excitation.apply(call.compute, contributions, None, 0, signal)
+    with keep_saved():
+        value = Excitation.apply(call.compute, contributions, None, 0, signal)
     contributions.follow(value, call.site)
-    _note(value, nonnegative=linear.weight is None and contributions.signal_is_nonnegative, site=call.site)
+    gate = MIXED if gate_of(signal) in (MIXED, SWITCH) else 0
+    facts = ValueFacts(linear.is_nonnegative and contributions.signal_is_nonnegative, gate)
+    _note_layer(value, facts, (object(),), site=call.site, can_fold=linear.weight is not None)
     return value
 
 
@@ -145,13 +149,17 @@ def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Te
     """
     if len(signals) != len(scales):
         raise ValueError(f"{call.site}: got {len(signals)} signals but {len(scales)} scales")
+    for signal in signals:
+        graph.mark_routing(signal)
+    roots = {id(root_of(signal)) for signal in signals}
+    nonnegative = all(scale > 0 for scale in scales) and all(map(is_nonnegative, signals))
+    facts = ValueFacts(nonnegative, min(map(gate_of, signals)), root=root_of(signals[0]) if len(roots) == 1 else None)
     dirty = overwritten(call)
-    # copies of views, so that later writes to their base (y[:, 1:] = y[:, 1:] + z) do not change them
-    saved = tuple(a.detach().clone() if a is dirty or a._is_view() else a for a in signals)
-    nonnegative = all(scale > 0 for scale in scales) and all(graph.is_nonnegative(s) for s in signals)
+    saved = tuple(a.detach().clone() if a is dirty else a for a in signals)
     skipped = _skipped(dirty, signals[0])
-    value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
-    _note(value, nonnegative=nonnegative, site=call.site)
+    with keep_saved():
+        value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
+    _note(value, facts, site=call.site)
     return value
 
 
@@ -160,50 +168,72 @@ def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return RULES[func](Call(func, args, kwargs, call.site), *args, **kwargs)
 
 
-def folded(
-    call: Call, signal: Tensor, *, gamma: Tensor | None = None, rectified: bool = False, gate: int = 0
-) -> Tensor | None:
-    """Fold batch norm's scale gamma (C,), or a ReLU, into the layer whose output `signal` is.
+def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = True) -> Tensor:
+    """`signal`, computed in several steps, with the network's own value, which is equal up to rounding."""
+    return pass_through(replace(call, func=lambda: value, args=(), kwargs={}), signal, keeps_zero=keeps_zero)
 
-    Returns None if `signal` is not the output of a layer with weights.
+
+def folded(
+    call: Call,
+    signal: Tensor,
+    *,
+    scale: Tensor | float = 1.0,
+    channels: Tensor | None = None,
+    rectified: bool = False,
+    gate: int | None = None,
+) -> Tensor | None:
+    """Fold a scale and a shift, or a ReLU, into the layer that made `signal`.
+
+    Args:
+        call: the call to answer.
+        signal: the layer's output, possibly rearranged.
+        scale: the factor of `signal`, a number or a tensor that broadcasts to it; only its sign matters.
+        channels: the factors (C,) along axis 1, instead of `scale`.
+        rectified: the operation is a ReLU.
+        gate: see `pass_through`.
+
+    Returns:
+        The value; None if no layer with weights made `signal`.
     """
-    node: Any = signal.grad_fn
-    before = graph.contributions_of(node)
-    if not isinstance(before, WeightedSum) or signal._is_view():
+    layer = facts_of(signal).layer
+    if layer is None:
         return None
-    linear = before.linear
-    if before.rectified or before.is_turned or linear.weight is None:
-        return None
-    turned = gamma is not None and linear.per_output is None
-    if gamma is not None and not turned:
-        if linear.orientation is not None:
-            return None
-        linear = linear.scaled(gamma)
+    node, before = layer.node, layer.node.facts.contributions
+    moves = layer.moves_since(node.facts.trail[-1])
+    linear, turn = before.linear, before.turn
+    for move in moves:
+        linear, turn = linear.moved(move), None if turn is None else move(turn.expand(before.shape))
+    if channels is not None and linear.per_output is not None:
+        linear = linear.scaled(channels)
+    elif channels is not None:
+        turn = _turned(turn, channels.detach().sign().reshape(1, -1, *(1 for _ in signal.shape[2:])))
+    elif isinstance(scale, Tensor) or scale < 0:
+        turn = _turned(turn, torch.as_tensor(scale, dtype=signal.dtype, device=signal.device).detach().sign())
     contributions = WeightedSum(linear, signal_is_nonnegative=before.signal_is_nonnegative, rectified=rectified)
-    contributions.sign = before.sign
-    # no probability passes through the layer's own node anymore, so its response may be overwritten
-    skipped = [signal] if call.is_in_place else []
-    value = Excitation.apply(call.compute, contributions, None, len(skipped), *skipped, *node.saved_tensors)
-    contributions.is_turned, site = turned, node.facts.site
-    if turned and gamma is not None:  # gamma scales another axis than the layer's outputs, so it flips responses
-        sign = gamma.detach().sign().reshape(1, -1, *(1 for _ in value.shape[2:]))
-        contributions.follow(value.detach() * sign, site)
-    else:
-        contributions.follow(value, site)
-    node.facts.lineage = node.facts.lineage or (object(),)
-    # objects, because references to nodes would keep their responses in memory
-    _note(value, nonnegative=rectified, gate=gate, site=site, lineage=(*node.facts.lineage, object()))
+    contributions.sign, contributions.turn = before.sign, turn
+    gate = gate_of(signal) if gate is None else gate
+    if call.is_in_place and layer.trail == node.facts.trail and is_read_once(signal):
+        before.follow(None)  # no probability passes through the layer's own node, so its response may be overwritten
+    dirty = overwritten(call)
+    skipped = [] if dirty is None else [dirty]
+    with keep_saved():
+        value = Excitation.apply(call.compute, contributions, None, len(skipped), *skipped, *node.saved_tensors)
+    contributions.follow(value, node.facts.site)
+    facts = ValueFacts(rectified, gate, root=None)
+    _note_layer(value, facts, (*layer.trail, object()), site=node.facts.site, can_fold=not rectified)
     return value
 
 
+def _turned(turn: Tensor | None, sign: Tensor) -> Tensor:
+    return sign if turn is None else turn * sign
+
+
 def overwritten(call: Call) -> Tensor | None:
-    """The operand that the call may overwrite, or None. The layer that made it saves the signs of its response."""
+    """The operand that the call may overwrite, or None. Preserves what the backward pass needs of it."""
     if not call.is_in_place:
         return None
     operand = call.args[0] if call.args else call.kwargs["input"]
-    contributions = graph.contributions_of(graph.origin(operand))
-    if isinstance(contributions, WeightedSum):
-        contributions.freeze()
+    preserve(operand)
     return operand
 
 
@@ -212,12 +242,19 @@ def _skipped(dirty: Tensor | None, signal: Tensor) -> list[Tensor]:
     return [] if dirty is None or dirty is signal else [dirty]
 
 
-def _note(value: Tensor, **facts: Any) -> None:
-    """Store facts about a value on the node that made it."""
+def _note(value: Tensor, facts: ValueFacts, **node_facts: Any) -> NodeFacts | None:
+    """Store facts about a value and about the node that made it, which is returned."""
+    note(value, facts)
     known = graph.facts(value.grad_fn)
-    if known is not None:  # None after an in-place change of a view
-        for name, fact in facts.items():
+    if known is not None:  # None without a signal, and after an in-place change of a view
+        for name, fact in node_facts.items():
             setattr(known, name, fact)
+    return known
+
+
+def _note_layer(value: Tensor, facts: ValueFacts, trail: tuple[Any, ...], *, site: str, can_fold: bool) -> None:
+    if _note(value, facts, site=site, trail=trail) is not None and can_fold:
+        note(value, replace(facts, layer=Layer(value.grad_fn, trail)))
 
 
 def clear_classifier_sign(signal: Tensor) -> None:
@@ -226,7 +263,7 @@ def clear_classifier_sign(signal: Tensor) -> None:
         node.facts.contributions.sign = None
 
 
-def _let_feed_inactive(signal: Tensor) -> None:
+def let_feed_inactive(signal: Tensor) -> None:
     """Tell the layers that made `signal` that probability also arrives at their inactive neurons."""
     for node in graph.descend([signal.grad_fn], lambda node: graph.contributions_of(node) is not None):
         contributions = graph.contributions_of(node)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-RULES: dict[Callable[..., Any], Callable[..., Any]] = {}
+RULES: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
+MAKES_GATES: set[Callable[..., Any]] = set()  # functions whose values are meant to be factors
 
 _RuleT = TypeVar("_RuleT", bound=Callable[..., Any])
 
@@ -48,10 +49,28 @@ class Call:
         return name.endswith("_") or bool(self.kwargs.get("inplace")) or any(arg is True for arg in self.args[1:])
 
 
-def name_of(func: Callable[..., Any]) -> str:
+def name_of(func: Callable[..., Any] | str) -> str:
     """A function's name in messages: ``shape`` rather than ``__get__`` for a property."""
+    if isinstance(func, str):
+        return func.rpartition(".")[2]
+    if isinstance(func, torch._ops.OpOverload):
+        func = func.overloadpacket
     name = getattr(func, "__name__", repr(func))
     return getattr(func.__self__, "__name__", name) if name == "__get__" and hasattr(func, "__self__") else name
+
+
+def spelled(func: Callable[..., Any]) -> list[Callable[..., Any] | str]:
+    """A function and, for an operator of ``torch.ops``, its name and the functions of PyTorch with its name."""
+    if not isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
+        return [func]
+    namespace, name = str(func).split(".")[:2]  # aten.add.Tensor
+    found = [getattr(space, name) for space in _NAMESPACES if namespace == "aten" and hasattr(space, name)]
+    return [func, f"{namespace}.{name}", *found]
+
+
+def rule_for(func: Callable[..., Any]) -> Callable[..., Any] | None:
+    """The rule that answers calls of a function, whatever its spelling."""
+    return next((RULES[name] for name in spelled(func) if name in RULES), None)
 
 
 def overloads(*names: str) -> list[Callable[..., Any]]:
@@ -60,25 +79,27 @@ def overloads(*names: str) -> list[Callable[..., Any]]:
     Raises:
         LookupError: PyTorch has no function with that name.
     """
-    spelled: dict[Callable[..., Any], None] = {}
+    found: dict[Callable[..., Any], None] = {}
     for name in names:
         variants = (name,) if name.startswith("__") else (name, f"{name}_", f"__{name}__", f"__i{name}__")
         everywhere = [getattr(space, variant, None) for space in _NAMESPACES for variant in variants]
         here = [function for function in everywhere if function is not None and is_visible(function)]
         if not here:
             raise LookupError(f"PyTorch has no function called {name!r}")
-        spelled.update(dict.fromkeys(here))
-    return list(spelled)
+        found.update(dict.fromkeys(here))
+    return list(found)
 
 
-def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
+def rule(*functions: Callable[..., Any] | str, makes_gates: bool = False) -> Callable[[_RuleT], _RuleT]:
     """Register an excitation rule for functions.
 
     When an argument carries the signal, the rule is called as ``rule(call, *args, **kwargs)`` with the function's own
     arguments. It returns the function's value, made with `pass_through`, `weighted_sum` or `shared`.
 
     Args:
-        functions: functions of PyTorch, or functions wrapped with ``torch.overrides.wrap_torch_function``.
+        functions: functions of PyTorch, functions wrapped with ``torch.overrides.wrap_torch_function``, or names of
+            operators in ``torch.ops``, such as ``"torchvision.roi_align"``.
+        makes_gates: the rule's values may be gates.
 
     Raises:
         ValueError: a function already has a rule.
@@ -99,7 +120,9 @@ def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
     for function in functions:
         if function in RULES:
             raise ValueError(f"{name_of(function)} already has the rule {RULES[function].__name__}")
-        _refuse_if_hidden(function)
+        if not isinstance(function, str):
+            _refuse_if_hidden(function)
+            MAKES_GATES.update([function] if makes_gates else [])
 
     def register(own: _RuleT) -> _RuleT:
         RULES.update(dict.fromkeys(functions, own))
@@ -108,7 +131,7 @@ def rule(*functions: Callable[..., Any]) -> Callable[[_RuleT], _RuleT]:
     return register
 
 
-def unregister(*functions: Callable[..., Any]) -> None:
+def unregister(*functions: Callable[..., Any] | str) -> None:
     """Remove the rules of functions, which may be PyTorch's own.
 
     Raises:

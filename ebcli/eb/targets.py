@@ -27,10 +27,6 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     Raises:
         ConfigurationError: the targets do not fit the logits, or there are none.
     """
-    if logits.ndim < 2:
-        raise ConfigurationError(
-            f"the network's output must be (B, num_classes, ...), but it has shape {tuple(logits.shape)}"
-        )
     batch, classes, *pixels = logits.shape
     if not batch:
         raise ConfigurationError("the batch is empty")

@@ -5,24 +5,22 @@ Their ordinary gradients would not do: a saturated tanh would lose its probabili
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
 
-from ebcli.eb import graph
-from ebcli.eb.primitives import folded, pass_through
-from ebcli.eb.registry import Call, overloads, rule
-
-BOUNDED = 1  # non-negative: the gate if the other factor is not
-SWITCH = 2  # between 0 and 1: a gate by design
+from ebcli.eb.facts import ACTIVATED, BOUNDED, SWITCH, facts_of, gate_of, is_nonnegative, note
+from ebcli.eb.primitives import folded, pass_through, unchanged
+from ebcli.eb.registry import Call, name_of, overloads, rule
 
 
-@rule(*overloads("relu", "relu6"))
+@rule(*overloads("relu", "relu6"), makes_gates=True)
 def rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _rectified(call, input)
 
 
-@rule(*overloads("hardtanh"))
+@rule(*overloads("hardtanh"), makes_gates=True)
 def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwargs: Any) -> Tensor:
     return _cut_off(call, input, min_val)
 
@@ -34,22 +32,35 @@ def clamped(call: Call, input: Tensor, min: Any = None, *args: Any, **kwargs: An
 
 def _cut_off(call: Call, input: Tensor, low: Any) -> Tensor:
     if not isinstance(low, (int, float)) or low < 0:
-        return pass_through(call, input)
-    return _rectified(call, input) if low == 0 else pass_through(call, input, nonnegative=True)
+        return _activated(call, input, keeps_zero=False)
+    return _rectified(call, input) if low == 0 else _activated(call, input, keeps_zero=False, nonnegative=True)
 
 
 def _rectified(call: Call, input: Tensor) -> Tensor:
-    value = folded(call, input, rectified=True, gate=BOUNDED)
-    return pass_through(call, input, nonnegative=True, keeps_zero=True, gate=BOUNDED) if value is None else value
+    gate = max(BOUNDED, gate_of(input))
+    value = folded(call, input, rectified=True, gate=gate)
+    return pass_through(call, input, nonnegative=True, keeps_zero=True, gate=gate) if value is None else value
+
+
+def _activated(call: Call, input: Tensor, *, keeps_zero: bool, nonnegative: bool = False) -> Tensor:
+    gate = max(BOUNDED if nonnegative else ACTIVATED, gate_of(input))
+    return pass_through(call, input, nonnegative=nonnegative, keeps_zero=keeps_zero, gate=gate)
 
 
 @rule(
     *overloads("leaky_relu", "elu", "celu", "selu", "prelu", "rrelu", "hardswish", "silu", "gelu", "mish"),
     *overloads("tanh", "softsign", "hardshrink", "softshrink", "tanhshrink", "erf", "asinh", "atan", "sinh", "sin"),
-    *overloads("expm1", "log1p", "sign", "nan_to_num", "round", "trunc"),
+    *overloads("expm1", "log1p"),
+    makes_gates=True,
 )
 def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, keeps_zero=True)
+    return _activated(call, input, keeps_zero=True)
+
+
+@rule(*overloads("sign", "nan_to_num", "round", "trunc", "neg", "negative"))
+def odd(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    value = folded(call, input, scale=-1.0) if "neg" in name_of(call.func) else None
+    return pass_through(call, input, keeps_zero=True) if value is None else value
 
 
 @rule(
@@ -57,8 +68,7 @@ def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     *overloads("alpha_dropout", "feature_alpha_dropout"),
 )
 def dropout(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    gate = graph.gate(input)
-    return pass_through(call, input, keeps_zero=True, nonnegative=graph.is_nonnegative(input), gate=gate)
+    return unchanged(call, input)
 
 
 @rule(*overloads("abs", "absolute", "square", "sqrt"))
@@ -66,20 +76,33 @@ def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, keeps_zero=True, nonnegative=True)
 
 
-@rule(*overloads("sigmoid", "hardsigmoid", "softmax", "softmin", "gumbel_softmax"))
+@rule(*overloads("sigmoid", "hardsigmoid"), makes_gates=True)
 def switch(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    # the sum in a softmax's denominator is a norm, so a unit keeps its own probability
     return pass_through(call, input, nonnegative=True, gate=SWITCH)
 
 
-@rule(*overloads("exp", "exp2", "softplus", "reciprocal", "rsqrt"))
+@rule(*overloads("softmax", "softmin", "gumbel_softmax", "_softmax"), makes_gates=True)
+def softmax(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    # the sum in the denominator is a norm, so a unit keeps its own probability
+    value = pass_through(call, input, nonnegative=True, gate=SWITCH)
+    note(value, replace(facts_of(value), is_softmax=True, root=None))
+    return value
+
+
+@rule(*overloads("log_softmax", "_log_softmax"))
+def log_softmax(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    value = pass_through(call, input, gate=0)
+    note(value, replace(facts_of(value), is_softmax=True, root=None))
+    return value
+
+
+@rule(*overloads("exp", "exp2", "softplus", "reciprocal", "rsqrt"), makes_gates=True)
 def shifted_nonnegative(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input)
+    is_positive = name_of(call.func).rstrip("_") in ("exp", "exp2", "softplus") or is_nonnegative(input)
+    return _activated(call, input, keeps_zero=False, nonnegative=is_positive)
 
 
-@rule(
-    *overloads("log_softmax", "logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power")
-)
+@rule(*overloads("logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power"))
 def shifted(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return pass_through(call, input)
 

@@ -2,91 +2,125 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebcli.eb import graph
-from ebcli.eb.primitives import by_rule, bypasses, carries_signal, folded, mark_bypass, pass_through, shared
+from ebcli.eb.facts import (
+    MIXED,
+    SWITCH,
+    bypasses,
+    carries_signal,
+    depth_of,
+    gate_of,
+    has_share,
+    is_nonnegative,
+    mark_bypass,
+    root_of,
+)
+from ebcli.eb.primitives import by_rule, folded, pass_through, shared, unchanged, with_value
 from ebcli.eb.registry import Call, overloads, rule
 
 
 @rule(*overloads("add"))
 def add(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _sum(call, input, other, alpha)
+    return _sum(call, (input, other), (1, alpha))
 
 
 @rule(*overloads("sub", "subtract"))
 def sub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _sum(call, input, other, -alpha)
+    return _sum(call, (input, other), (1, -alpha))
 
 
-@rule(torch.rsub, Tensor.__rsub__)
-def rsub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    if _has_share(input) and _has_share(other):
-        return shared(call, (other, input), (1, -alpha))
-    return pass_through(call, input if carries_signal(input) else other)
+@rule(*overloads("rsub"))
+def rsub(call: Call, input: Any, other: Any, alpha: float = 1) -> Any:
+    return _sum(call, (other, input), (1, -alpha))
 
 
-def _sum(call: Call, input: Any, other: Any, scale: float) -> Any:
-    if _has_share(input) and _has_share(other):
-        return shared(call, (input, other), (1, scale))
+def _sum(call: Call, operands: tuple[Any, Any], scales: tuple[float, float]) -> Any:
+    shares = [has_share(operand) for operand in operands]
+    if all(shares):
+        return shared(call, operands, scales)
     # an operand that does not depend on the input is a bias, of the layer before it if there is one
-    signal = input if carries_signal(input) else other
-    value = folded(call, signal) if signal is input or scale == 1 else None
-    return pass_through(call, signal) if value is None else value
-
-
-def _has_share(operand: Any) -> bool:
-    return carries_signal(operand) or bypasses(operand)
+    at = shares.index(True)
+    signal, bias = operands[at], operands[1 - at]
+    value = folded(call, signal, scale=scales[at]) if isinstance(signal, Tensor) else None
+    if value is not None:
+        return value
+    nonnegative = scales[at] > 0 and is_nonnegative(signal) and isinstance(bias, (int, float)) and bias >= 0
+    return pass_through(call, signal, nonnegative=nonnegative)
 
 
 @rule(*overloads("mul", "multiply"))
 def mul(call: Call, input: Any, other: Any) -> Any:
-    if not (_has_share(input) and _has_share(other)):
-        signal, factor = (input, other) if carries_signal(input) else (other, input)
-        return _scaled(call, signal, isinstance(factor, (int, float)) and factor > 0)
-    strength = [graph.gate(x) for x in (input, other)]
-    size = [x.numel() for x in (input, other)]
-    if strength[0] != strength[1]:
-        signal = input if strength[0] < strength[1] else other
-    elif size[0] != size[1]:
-        signal = input if size[0] > size[1] else other
-    elif carries_signal(input) and carries_signal(other):
+    if not (has_share(input) and has_share(other)):
+        signal, factor = (input, other) if has_share(input) else (other, input)
+        return _scaled(call, signal, factor)
+    signal = _signal_of(input, other)
+    if signal is None:
         return NotImplemented  # neither factor is the other's gate
-    else:
-        signal = input if carries_signal(input) else other
-    if not carries_signal(signal):
+    gate = min(gate_of(input), gate_of(other))
+    if not carries_signal(signal) and torch.is_grad_enabled():
         return call.compute().detach()  # the layer only feeds the gate, which gets nothing
-    return pass_through(call, signal, keeps_zero=True, nonnegative=all(map(graph.is_nonnegative, (input, other))))
+    nonnegative = input is other or all(map(is_nonnegative, (input, other)))
+    return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate)
+
+
+def _signal_of(a: Tensor, b: Tensor) -> Tensor | None:
+    """The factor that is the signal, the other one being its gate; None if neither is."""
+    gates = gate_of(a), gate_of(b)
+    if gates[0] != gates[1] and max(gates) >= SWITCH:
+        return a if gates[0] < gates[1] else b
+    if root_of(a) is root_of(b):
+        return a  # an elementwise function of one tensor, such as x * tanh(x)
+    full = torch.broadcast_shapes(a.shape, b.shape).numel()
+    sizes = _distinct(a), _distinct(b)
+    if sizes[0] != sizes[1] and full in sizes:
+        return a if sizes[0] == full else b
+    strengths = [0 if gate == MIXED else gate for gate in gates]
+    if strengths[0] != strengths[1]:
+        return a if strengths[0] < strengths[1] else b
+    depths = depth_of(a), depth_of(b)
+    if any(strengths) or depths[0] == depths[1]:
+        return None
+    return a if depths[0] < depths[1] else b
+
+
+def _distinct(value: Tensor) -> int:
+    """The number of elements, without the copies that broadcasting made."""
+    number = 1
+    for size, stride in zip(value.shape, value.stride(), strict=True):
+        number *= size if stride or size < 2 else 1
+    return number
 
 
 @rule(torch.addcmul, Tensor.addcmul)
 def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
     # input + value * tensor1 * tensor2: a product, then a sum
-    if not (_has_share(tensor1) or _has_share(tensor2)):
+    if not (has_share(tensor1) or has_share(tensor2)):
         return pass_through(call, input)
     with torch.no_grad():
         result = call.compute()
     product = by_rule(call, torch.mul, tensor1, tensor2)
     if product is NotImplemented:
         return NotImplemented
-    is_residual = _has_share(input)
+    is_residual = has_share(input)
     total = by_rule(call, torch.add, input, mark_bypass(product), alpha=value) if is_residual else product
-    if not carries_signal(total):
-        return result
-    # equal up to rounding, so the network's own value replaces it
-    return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), total, keeps_zero=is_residual)
+    return with_value(call, result, total, keeps_zero=is_residual) if carries_signal(total) else result
 
 
 @rule(*overloads("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
 def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     # the denominator is a norm, which rescales and does not excite
-    if carries_signal(input):
-        return _scaled(call, input, isinstance(other, (int, float)) and other > 0)
-    return call.compute().detach() if bypasses(input) else pass_through(call, other)
+    if not has_share(input):
+        return pass_through(call, other, gate=0)
+    if not carries_signal(input) and torch.is_grad_enabled():
+        return call.compute().detach()
+    if has_share(other):
+        nonnegative = is_nonnegative(input) and is_nonnegative(other)
+        return pass_through(call, input, keeps_zero=True, nonnegative=nonnegative)
+    return _scaled(call, input, other)
 
 
 @rule(Tensor.__rdiv__)
@@ -94,12 +128,17 @@ def rdiv(call: Call, input: Any, other: Any) -> Any:
     return div(call, other, input)
 
 
-@rule(*overloads("neg", "negative"))
-def neg(call: Call, input: Tensor) -> Tensor:
-    return pass_through(call, input, keeps_zero=True)
+def _scaled(call: Call, signal: Tensor, factor: Any) -> Tensor:
+    """The signal times or divided by a constant."""
+    if isinstance(factor, (int, float)) and factor > 0:
+        return unchanged(call, signal)
+    if isinstance(factor, Tensor) and factor.dtype == torch.bool:
+        return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal))
+    value = folded(call, signal, scale=factor) if _scales_outputs(factor, signal) else None
+    return pass_through(call, signal, keeps_zero=True) if value is None else value
 
 
-def _scaled(call: Call, signal: Tensor, positive: bool) -> Tensor:
-    nonnegative = positive and graph.is_nonnegative(signal)
-    gate = graph.gate(signal) if positive else 0
-    return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate)
+def _scales_outputs(factor: Any, signal: Tensor) -> bool:
+    """Whether the value of `signal` times the factor has the shape of `signal`."""
+    shape = torch.broadcast_shapes(getattr(factor, "shape", ()), signal.shape)
+    return shape == signal.shape and not bypasses(factor)

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb import graph
 from ebcli.eb.contributions import LinearMap
-from ebcli.eb.primitives import by_rule, bypasses, carries_signal, pass_through, weighted_sum
+from ebcli.eb.facts import BOUNDED, carries_signal, facts_of, gate_of, has_share, is_nonnegative, note
+from ebcli.eb.primitives import by_rule, weighted_sum, with_value
 from ebcli.eb.registry import Call, overloads, rule
-from ebcli.eb.rules.activation import SWITCH
 
 
 @rule(*overloads("scaled_dot_product_attention"))
@@ -36,7 +35,9 @@ def scaled_dot_product_attention(
 @rule(*overloads("matmul", "mm", "bmm", "mv"), Tensor.__rmatmul__)
 def matmul(call: Call, input: Tensor, other: Tensor) -> Any:
     left, right = (other, input) if call.func is Tensor.__rmatmul__ else (input, other)
-    return _product(call, left, right, torch.matmul)
+    # (B, in) @ (in, out): the weight's columns are the outputs
+    per_output = (lambda scale: scale[None]) if right.ndim == left.ndim == 2 and not has_share(right) else None
+    return _product(call, left, right, torch.matmul, per_output)
 
 
 @rule(*overloads("einsum"))
@@ -63,21 +64,33 @@ def biased_product(
     return _product(call, left, right, lambda a, b: call.func(zero, a, b, **kwargs))
 
 
-def _product(call: Call, left: Tensor, right: Tensor, product: Callable[[Tensor, Tensor], Tensor]) -> Any:
+def _product(
+    call: Call,
+    left: Tensor,
+    right: Tensor,
+    product: Callable[[Tensor, Tensor], Tensor],
+    per_output: Callable[[Tensor], Tensor] | None = None,
+) -> Any:
     """The product of left and right: one is the signal, the other its weight."""
-    if all(carries_signal(x) or bypasses(x) for x in (left, right)):
-        is_attention = [graph.gate(x) == SWITCH for x in (left, right)]
-        if is_attention[0] == is_attention[1]:
+
+    def turned(a: Tensor, w: Tensor) -> Tensor:
+        return product(w, a)
+
+    if all(map(has_share, (left, right))):
+        gates = gate_of(left), gate_of(right)
+        if max(gates) < BOUNDED:
             return NotImplemented  # queries times keys, which only matter through the attention weights
-        if not carries_signal(right if is_attention[0] else left):
+        is_left = gates[0] >= gates[1]
+        weight, values = (left, right) if is_left else (right, left)
+        if not carries_signal(values) and torch.is_grad_enabled():
             return call.compute().detach()  # the layer only feeds queries and keys
-        fixed = (left if is_attention[0] else right).detach()
-        if is_attention[0]:
-            return weighted_sum(call, right, LinearMap(lambda v: product(fixed, v)))
-        return weighted_sum(call, left, LinearMap(lambda v: product(v, fixed)))
-    if carries_signal(left):
-        return weighted_sum(call, left, LinearMap(product, right))
-    return weighted_sum(call, right, LinearMap(lambda a, w: product(w, a), left))
+        linear = LinearMap.fixed(weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight))
+        value = weighted_sum(call, values, linear)
+        note(value, replace(facts_of(value), gate=min(gates)))
+        return value
+    if has_share(left):
+        return weighted_sum(call, left, LinearMap(product, right, per_output))
+    return weighted_sum(call, right, LinearMap(turned, left))
 
 
 @rule(*overloads("multi_head_attention_forward"))
@@ -105,8 +118,7 @@ def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     if value.ndim == 2:
         joined = joined[:, 0]
     out = by_rule(call, F.linear, joined, given["out_proj_weight"], given["out_proj_bias"])
-    # equal up to rounding, so the network's own value replaces it
-    return pass_through(replace(call, func=lambda: result, args=(), kwargs={}), out, keeps_zero=True), weights
+    return with_value(call, result, out), weights
 
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)

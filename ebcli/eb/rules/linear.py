@@ -37,6 +37,26 @@ def convolution(
     return weighted_sum(call, input, LinearMap(convolve, weight, _rows(weight) if is_batched else None))
 
 
+@rule(*overloads("convolution"))
+def any_convolution(
+    call: Call,
+    input: Tensor,
+    weight: Tensor,
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+) -> Any:
+    # the operator behind all convolutions
+    def convolve(a: Tensor, w: Tensor) -> Tensor:
+        return call.func(a, w, None, stride, padding, dilation, transposed, output_padding, groups)
+
+    return weighted_sum(call, input, LinearMap(convolve, weight, None if transposed else _rows(weight)))
+
+
 @rule(*overloads("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"))
 def transposed_convolution(
     call: Call,

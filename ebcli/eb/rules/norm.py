@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ebcli.eb.facts import is_nonnegative
 from ebcli.eb.primitives import folded, pass_through
-from ebcli.eb.registry import Call, overloads, rule
+from ebcli.eb.registry import Call, overloads, rule, spelled
 
 
 @rule(*overloads("batch_norm"))
@@ -22,17 +24,20 @@ def batch_norm(
 ) -> Tensor:
     # torch.batch_norm has (weight, bias) where F.batch_norm has (running_mean, running_var)
     gamma = running_mean if _is_native(call) else weight
-    value = folded(call, input, gamma=gamma) if gamma is not None else folded(call, input)
-    return pass_through(call, input) if value is None else value
+    value = folded(call, input, channels=gamma)
+    return pass_through(call, input, gate=0) if value is None else value
 
 
 def _is_native(call: Call) -> bool:
-    import torch
-
-    return call.func is torch.batch_norm
+    return torch.batch_norm in spelled(call.func)
 
 
 # the paper's rule for local response normalization, which applies to every norm that rescales units by a common factor
-@rule(*overloads("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm", "normalize"))
+@rule(*overloads("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"))
 def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input)
+    return pass_through(call, input, gate=0)
+
+
+@rule(*overloads("normalize"))
+def normalized(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from ebcli.eb.contributions import LinearMap
@@ -14,6 +15,8 @@ from ebcli.eb.registry import Call, overloads, rule
 @rule(
     *overloads("avg_pool1d", "avg_pool2d", "avg_pool3d"),
     *overloads("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
+    *overloads("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
+    *overloads("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
     *overloads("mean", "sum", "cumsum", "fold"),
 )
 def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -33,6 +36,26 @@ def interpolation(
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    if mode == "bicubic":
-        return NotImplemented  # some weights are negative
-    return weighted_sum(call, input, LinearMap(lambda a: call.func(a, size, scale_factor, mode, *args, **kwargs)))
+    if mode != "bicubic":
+        return weighted_sum(call, input, LinearMap(lambda a: call.func(a, size, scale_factor, mode, *args, **kwargs)))
+
+    # W a = R a C^T, whose rows R and columns C have negative weights too
+    def along(axis: int) -> list[Tensor]:
+        units = torch.eye(input.shape[axis], dtype=input.dtype, device=input.device)
+        images = units[:, None, :, None].expand(-1, 1, -1, input.shape[-1])  # rows are units, columns alike
+        images = images if axis == -2 else units[:, None, None].expand(-1, 1, input.shape[-2], -1)
+        resampled = call.func(images.contiguous(), size, scale_factor, mode, *args, **kwargs)
+        weight = (resampled[:, 0, :, 0] if axis == -2 else resampled[:, 0, 0]).T
+        return [weight.clamp(min=0), (-weight).clamp(min=0)]
+
+    rows, columns = along(-2), along(-1)
+
+    def resample(a: Tensor, negative: int) -> Tensor:
+        return rows[0] @ a @ columns[negative].T + rows[1] @ a @ columns[1 - negative].T
+
+    return weighted_sum(call, input, LinearMap(lambda a: resample(a, 0), negative=lambda a: resample(a, 1)))
+
+
+@rule("torchvision.roi_align", "torchvision.ps_roi_align")
+def aligned_regions(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))

@@ -1,0 +1,85 @@
+"""Checks of what excitation_backprop() is given, and of the numbers it computes."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebcli.eb.facts import facts_of
+from ebcli.errors import ConfigurationError, EbcliError
+
+
+def check_arguments(net: Any, inputs: Any) -> None:
+    """Raises ConfigurationError if `net` is not a network or `inputs` not a tensor of finite numbers."""
+    if not isinstance(net, nn.Module):
+        hint = ": pass its network, model.net" if isinstance(getattr(net, "net", None), nn.Module) else ""
+        raise ConfigurationError(f"the network must be a torch.nn.Module, not a {type(net).__name__}{hint}")
+    if not isinstance(inputs, Tensor):
+        raise ConfigurationError(
+            f"the inputs must be a tensor (B, ...), not a {type(inputs).__name__}: preprocess images first, as in "
+            "model.transforms(image)[None]"
+        )
+    if inputs.is_floating_point() and not is_finite(inputs):
+        raise ConfigurationError("the inputs contain NaN or infinite values")
+
+
+@contextmanager
+def batch_checked(net: nn.Module, inputs: Tensor) -> Iterator[None]:
+    """A context for the forward pass. Raises ConfigurationError if it fails because inputs are not a batch."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError) as error:
+        if not is_unbatched(net, inputs):
+            raise
+        raise ConfigurationError(_unbatched(inputs)) from error
+
+
+def is_unbatched(net: nn.Module, inputs: Tensor) -> bool:
+    """Whether inputs have the shape of a single input of the first convolution."""
+    convolution = next((module for module in net.modules() if isinstance(module, nn.modules.conv._ConvNd)), None)
+    if convolution is None:
+        return False
+    return inputs.ndim == convolution.weight.ndim - 1 and len(inputs) == convolution.in_channels
+
+
+def _unbatched(inputs: Tensor) -> str:
+    return f"inputs of shape {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]"
+
+
+def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
+    """Raises ConfigurationError if logits are not (B, num_classes, ...) or not finite; warns of a softmax."""
+    if is_unbatched(net, inputs) and (logits.ndim < 2 or len(logits) != len(inputs)):
+        raise ConfigurationError(_unbatched(inputs))
+    if logits.ndim < 2:
+        raise ConfigurationError(f"the network's output must be (B, num_classes, ...), not {tuple(logits.shape)}")
+    if not is_finite(logits):
+        images = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
+        raise ConfigurationError(
+            f"the network's output contains NaN or infinite values for images {images}, in {logits.dtype}: check its "
+            "weights, or use a dtype with a larger range"
+        )
+    if facts_of(logits).is_softmax:
+        warnings.warn(
+            "the network ends in a softmax: the map explains the score before it, as without the softmax",
+            stacklevel=3,
+        )
+
+
+def check_relevance(relevances: Sequence[Tensor]) -> None:
+    """Raises EbcliError if relevance is not finite."""
+    for relevance in relevances:
+        if not is_finite(relevance):
+            raise EbcliError(
+                f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so "
+                "use torch.float64"
+            )
+
+
+def is_finite(value: Tensor) -> bool:
+    """Whether all elements are finite. Tensors on the meta device are."""
+    return value.is_meta or bool(torch.isfinite(value).all())

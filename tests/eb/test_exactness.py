@@ -1,0 +1,140 @@
+"""Exact zeros, tiny numbers, flipped signs and overwritten memory, each against a statement of its own."""
+
+import pytest
+import torch
+from nets import assert_same, unsettle
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval
+
+import ebcli
+from ebcli.eb.autograd import ratio
+
+
+class Function(nn.Module):
+    """A linear layer, a function of its output (B, 4), and a classifier."""
+
+    def __init__(self, function):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.other, self.fc = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 5)
+        self.function = function
+        self.double()
+
+    def forward(self, x):
+        return self.fc(self.function(self, self.first(x), x))
+
+
+X = torch.rand(2, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def relevance(function, **options):
+    return ebcli.excitation_backprop(Function(function), X, [1, 3], **options).relevance
+
+
+def test_a_ratio_has_no_epsilon():
+    z = torch.tensor([1e-300, 0.0, 2.0], dtype=torch.float64)
+    assert ratio(torch.full((3,), 1e-300, dtype=torch.float64), z).tolist() == [1, 0, 5e-301]
+
+
+def test_a_sum_of_zero_loses_its_probability():
+    net = Function(lambda net, y, x: torch.exp(y - y))
+    marginal, contrastive = (ebcli.excitation_backprop(net, X, 1, contrastive=c) for c in (False, True))
+    assert marginal.mass.tolist() == contrastive.mass.tolist() == [0, 0]
+
+
+def test_a_response_of_zero_explains_nothing():
+    net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Softplus(), nn.Linear(1, 2, bias=False))
+    nn.init.ones_(net[2].weight)
+    net[0].weight.data = torch.tensor([[1.0, -1.0]])
+    result = ebcli.excitation_backprop(net, torch.ones(1, 2), 0, track_lost_mass=True)
+    assert result.relevance.tolist() == [[0, 0]]
+    assert {site: lost.tolist() for site, lost in result.lost_mass.items()} == {"linear in 0": [1]}
+
+
+def test_small_activations_in_half_precision():
+    net = Function(lambda net, y, x: y.relu())
+    net.first.bias.data.zero_()
+    with torch.no_grad():
+        net.first.weight.mul_(0.01)
+    x = X / 300  # a sum below 1.5e-5, whose reciprocal overflows
+    expected = ebcli.excitation_backprop(net, x, [1, 3]).relevance
+    found = ebcli.excitation_backprop(net.half(), x.half(), [1, 3]).relevance.double()
+    assert (found - expected).abs().max() < 0.05
+
+
+def test_what_an_operation_overwrites_is_its_result_though_the_result_is_not_used():
+    def discarded(net, y, x):
+        y.add_(net.other(x))
+        return y
+
+    assert_same(relevance(discarded), relevance(lambda net, y, x: y + net.other(x)))
+
+
+def test_a_summand_that_is_a_view_overwritten_later():
+    def written(net, y, x):
+        y = y.clone()
+        y[:, 1:] = y[:, 1:] + net.other(x)[:, 1:]
+        return y
+
+    twin = relevance(lambda net, y, x: torch.cat([y[:, :1], y[:, 1:] + net.other(x)[:, 1:]], 1))
+    assert_same(relevance(written), twin)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_memory_overwritten_where_the_mode_sees_nothing():
+    @torch.jit.script
+    def negate(x: torch.Tensor):
+        x.neg_()
+
+    def hidden(net, y, x):
+        z = torch.tanh(y)
+        negate(y.detach())
+        return z
+
+    with pytest.raises(ebcli.EbcliError, match="modified in place"):
+        relevance(hidden)
+
+
+@pytest.mark.parametrize("contrastive", [False, True])
+def test_two_batch_norms_in_a_row_are_one_layer_with_the_convolution(contrastive):
+    torch.manual_seed(0)
+    rest = [nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)]
+    net = unsettle(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.BatchNorm2d(4), *rest))
+    net[2].weight.data = net[2].weight.data.abs() * torch.tensor([-1.0, -1, 1, 1]).double()
+    twin = nn.Sequential(fuse_conv_bn_eval(fuse_conv_bn_eval(net[0], net[1]), net[2]), *rest)
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    found, expected = (ebcli.excitation_backprop(n, x, 1, contrastive=contrastive).relevance for n in (net, twin))
+    assert_same(found, expected)
+
+
+def test_a_gate_is_seen_through_cat():
+    def gated(net, y, x):
+        gate = net.other(x).sigmoid()
+        return y * torch.cat([gate[:, :2], gate[:, 2:]], 1)
+
+    assert_same(relevance(gated), relevance(lambda net, y, x: y * net.other(x).sigmoid()))
+
+
+class Focal(nn.Module):
+    """Focal modulation: a query times a context that comes through an activation and a linear layer."""
+
+    def __init__(self, product):
+        super().__init__()
+        torch.manual_seed(0)
+        self.query, self.context, self.mix, self.fc = (nn.Linear(4, 4) for _ in range(4))
+        self.product = product
+        self.double()
+
+    def forward(self, x):
+        return self.fc(self.product(self.query(x), self.mix(F.gelu(self.context(x)))))
+
+
+def test_a_factor_that_passed_an_activation_is_the_gate():
+    """All probability at the product goes to the query, so that layer's map sums to what reaches the product."""
+    net, x = Focal(lambda q, c: q * c), torch.randn(2, 4, dtype=torch.float64)
+    at_query = ebcli.excitation_backprop(net, x, 1, "query").relevance
+    z = net.fc.weight[1] * net.product(net.query(x), net.mix(F.gelu(net.context(x))))
+    assert_same(at_query, (z.clamp(min=0) / z.clamp(min=0).sum(1, keepdim=True)).detach())
+    with pytest.raises(ebcli.LayerError, match="does not depend on layer 'mix'"):
+        ebcli.excitation_backprop(net, x, 1, [None, "mix"])
