@@ -136,8 +136,16 @@ def test_gradients_switched_on_below_the_layer():
 @pytest.mark.parametrize("use_reentrant", [False, True])
 @pytest.mark.parametrize("layer", [None, "conv"])
 def test_checkpointing_is_right_or_refused(use_reentrant, layer):
+    class Basic(Middle):
+        def __init__(self):
+            super().__init__()
+            self.bn = nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            return torch.nn.functional.relu(self.bn(self.conv(x)), inplace=True) + x
+
     def make(between):
-        return seeded(lambda: Block(between, mid=Middle()))
+        return seeded(lambda: Block(between, mid=Basic()))
 
     net = make(lambda net, y: checkpoint(net.mid, y, use_reentrant=use_reentrant))
     try:
@@ -150,6 +158,14 @@ def test_checkpointing_is_right_or_refused(use_reentrant, layer):
 
 @pytest.mark.parametrize("layer", [None, "conv"])
 def test_autocast_in_the_network_is_right_or_refused(layer):
+    class Pointwise(Middle):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.tanh(self.linear(self.conv(x).transpose(1, 3)))
+
     def autocast(net, y):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return net.mid(y).float()
@@ -157,7 +173,7 @@ def test_autocast_in_the_network_is_right_or_refused(layer):
     def cast(net, y):
         return net.mid.bfloat16()(y.bfloat16()).float()
 
-    net, twin = (seeded(lambda between=between: Block(between, mid=Middle())).float() for between in (autocast, cast))
+    net, twin = (seeded(lambda f=f: Block(f, mid=Pointwise())).float() for f in (autocast, cast))
     x = images().float()
     try:
         found = ebcli.excitation_backprop(net, x, 1, layer)
