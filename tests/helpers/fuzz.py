@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from fuzz_blocks import Blocks
+from fuzz_nets import RandomNet
 from torch import Tensor, nn
 
 CLASSES = 4
@@ -72,7 +72,7 @@ class Network(nn.Module):
         return values[-1]
 
 
-class Description(Blocks):
+class Description(RandomNet):
     """A random network; the last node is the output (B, CLASSES), node 0 the input.
 
     Args:
