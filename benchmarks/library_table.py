@@ -48,6 +48,7 @@ tresnet_m twins_svt_small vgg11 visformer_tiny test_vit vit_tiny_r_s16_p8_224 te
 vitamin_small_224 volo_d1_224 ese_vovnet19b_slim_dw legacy_xception xception41p xcit_nano_12_p8_224
 """.split()
 
+OPTIONS = dict.fromkeys(["deepseek_vit_412m", "gemma4_vit_167m_enc", "qwen3_vit_88m"], {"depth": 3})
 SIDES = (64, 96, 128, 160, 192, 224, 256, 384)
 BEGIN, END = "<!-- families of timm: begin -->", "<!-- families of timm: end -->"
 SECONDS = 60
@@ -85,7 +86,7 @@ def measure(family: str, name: str) -> dict[str, Any]:
         if (marginal.relevance < 0).any() or not contrastive.relevance.isfinite().all():
             row["failed"] = "the relevance is negative or not finite"
     except (EbcliError, TimeoutError) as error:
-        row["refused"] = str(error).partition(":")[0]
+        row["refused"] = str(error)
     except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
         row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
     finally:
@@ -104,7 +105,7 @@ def _specimen(name: str) -> zoo.Specimen:
             try:
                 with torch.random.fork_rng(devices=[]):
                     torch.manual_seed(0)
-                    net = timm.create_model(name, num_classes=10, **options).eval()
+                    net = timm.create_model(name, num_classes=10, **options, **OPTIONS.get(name, {})).eval()
                 with torch.no_grad():
                     net(torch.randn(1, 3, side, side))
             except (RuntimeError, TypeError, ValueError, AssertionError, IndexError, KeyError, AttributeError):
@@ -118,13 +119,22 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [BEGIN, "", INTRODUCTION.format(timm=timm.__version__), "| family | network | input | mass or reason |"]
     lines.append("|---|---|--:|---|")
     for row in sorted(rows, key=lambda row: row["family"]):
-        said = row.get("refused") or row.get("failed") or f"{row['mass']:.4f}"
+        said = _reason(row["refused"]) if "refused" in row else row.get("failed") or f"{row['mass']:.4f}"
         if not row.get("same logits", True):
             said += ", other logits"
         lines.append(
             f"| {row['family']} | `{row['network']}` | {'×'.join(map(str, row.get('input', ['?'])))} | {said} |"
         )
     return "\n".join([*lines, "", END])
+
+
+def _reason(message: str) -> str:
+    """A refusal without the places: ``no excitation rule for lstm``."""
+    if not message.startswith("no excitation rule for "):
+        return message.partition(":")[0]
+    sites = message.partition(":")[0].removeprefix("no excitation rule for ").split(", ")
+    functions = dict.fromkeys(f"`{site.split(' in ')[0]}`" for site in sites)
+    return f"no rule for {', '.join(functions)}"
 
 
 def main() -> None:
