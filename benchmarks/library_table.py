@@ -48,7 +48,9 @@ tresnet_m twins_svt_small vgg11 visformer_tiny test_vit vit_tiny_r_s16_p8_224 te
 vitamin_small_224 volo_d1_224 ese_vovnet19b_slim_dw legacy_xception xception41p xcit_nano_12_p8_224
 """.split()
 
-OPTIONS = dict.fromkeys(["deepseek_vit_412m", "gemma4_vit_167m_enc", "qwen3_vit_88m"], {"depth": 3})
+OPTIONS: dict[str, dict[str, int]] = {
+    name: {"depth": 3} for name in NETWORKS if name.startswith(("deepseek", "gemma4", "qwen3"))
+}
 SIDES = (64, 96, 128, 160, 192, 224, 256, 384)
 BEGIN, END = "<!-- families of timm: begin -->", "<!-- families of timm: end -->"
 SECONDS = 60
