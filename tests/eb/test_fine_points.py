@@ -36,6 +36,17 @@ def test_low_precision_shares_alike(dtype, exponent, contrastive):
     torch.testing.assert_close(found.relevance.float(), expected, rtol=0, atol=1e-2)
 
 
+def test_a_negative_constant_among_active_neurons_is_an_input():
+    """y = 1 * 1 + (-3) * (-2) = 7: the neuron gets a seventh, the constant the rest."""
+
+    class Joined(nn.Module):
+        def forward(self, x):
+            return torch.cat([x.relu(), torch.full_like(x, -2.0)], 1) @ torch.tensor([[1.0], [-3.0]])
+
+    result = ebcli.excitation_backprop(Joined(), torch.ones(1, 1), 0)
+    torch.testing.assert_close(result.relevance, torch.tensor([[1 / 7]]))
+
+
 class Silenced(nn.Module):
     """A sum whose operands are both zero in some places, where a shift behind it feeds them all the same."""
 
