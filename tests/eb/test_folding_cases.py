@@ -1,0 +1,210 @@
+"""Batch norm becomes a part of the layer before it, whatever routes values in between; in place or not."""
+
+import itertools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+from twins import Block, assert_twins, images, seeded
+
+import ebcli
+
+IN_PLACE = {
+    "dropout": (lambda net, y: F.relu(F.dropout(y, training=False), inplace=True), lambda net, y: F.relu(y)),
+    "dropout_module": (lambda net, y: nn.ReLU(inplace=True)(net.drop(y)), lambda net, y: F.relu(y)),
+    "dropout2d": (lambda net, y: nn.ReLU(inplace=True)(F.dropout2d(y, training=False)), lambda net, y: F.relu(y)),
+    "dropout_then_relu_": (lambda net, y: net.drop(y).relu_(), lambda net, y: y.relu()),
+    "dropout_then_tanh_": (lambda net, y: net.drop(y).tanh_(), lambda net, y: y.tanh()),
+    "batch_norm_dropout": (lambda net, y: F.relu(net.drop(net.bn(y)), inplace=True), lambda net, y: F.relu(net.bn(y))),
+    "dropout_batch_norm": (lambda net, y: F.relu(net.bn(net.drop(y)), inplace=True), lambda net, y: F.relu(net.bn(y))),
+    "sum_then_dropout": (
+        lambda net, y: net.drop(y + net.other(y)).relu_(),
+        lambda net, y: (y + net.other(y)).relu(),
+    ),
+    "dropout_of_a_summand": (
+        lambda net, y: net.drop(net.other(y)).add_(y).relu_(),
+        lambda net, y: (net.other(y) + y).relu(),
+    ),
+    "flip": (lambda net, y: y.flip(-1).relu_(), lambda net, y: y.flip(-1).relu()),
+    "flip_then_dropout": (lambda net, y: net.drop(y.flip(-1)).relu_(), lambda net, y: y.flip(-1).relu()),
+    "roll": (lambda net, y: y.roll(1, -1).relu_(), lambda net, y: y.roll(1, -1).relu()),
+    "contiguous": (lambda net, y: y.contiguous().relu_(), lambda net, y: y.relu()),
+    "reshaped": (lambda net, y: y.flatten(2).relu_().unflatten(2, (4, 4)), lambda net, y: y.relu()),
+    "added_to_itself": (lambda net, y: net.drop(y).add_(net.other(y)), lambda net, y: y + net.other(y)),
+    "identity": (lambda net, y: nn.Identity()(y).relu_(), lambda net, y: y.relu()),
+    "to": (lambda net, y: y.to(torch.float64).relu_(), lambda net, y: y.relu()),
+}
+
+
+@pytest.mark.parametrize("layer", [None, "conv"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_overwriting_what_another_operation_handed_on(name, layer):
+    def make(between):
+        return seeded(
+            lambda: Block(between, drop=nn.Dropout(), bn=nn.BatchNorm2d(4), other=nn.Conv2d(4, 4, 3, padding=1))
+        )
+
+    in_place, plain = IN_PLACE[name]
+    assert_twins(make(in_place), make(plain), layer=layer)
+
+
+FOLDABLE = {
+    "directly": (nn.BatchNorm2d, lambda net, y: net.bn(y)),
+    "flattened": (nn.BatchNorm1d, lambda net, y: net.bn(y.flatten(2))),
+    "viewed": (nn.BatchNorm1d, lambda net, y: net.bn(y.view(len(y), 4, -1)).view_as(y)),
+    "unsqueezed": (nn.BatchNorm3d, lambda net, y: net.bn(y.unsqueeze(2))),
+    "dropped": (nn.BatchNorm2d, lambda net, y: net.bn(F.dropout(y, training=False))),
+    "dropped_by_channel": (nn.BatchNorm2d, lambda net, y: net.bn(F.dropout2d(y, 0.5, False))),
+    "contiguous": (nn.BatchNorm2d, lambda net, y: net.bn(y.contiguous())),
+    "identity": (nn.BatchNorm2d, lambda net, y: net.bn(nn.Identity()(y))),
+    "transposed_back": (nn.BatchNorm2d, lambda net, y: net.bn(y.transpose(2, 3)).transpose(2, 3)),
+    "moved_back": (nn.BatchNorm2d, lambda net, y: net.bn(y.permute(0, 2, 3, 1).permute(0, 3, 1, 2))),
+    "flipped": (nn.BatchNorm2d, lambda net, y: net.bn(y.flip(2)).flip(2)),
+    "rolled": (nn.BatchNorm2d, lambda net, y: net.bn(y.roll(1, 3)).roll(-1, 3)),
+    "cloned": (nn.BatchNorm2d, lambda net, y: net.bn(y.clone())),
+    "shifted": (nn.BatchNorm2d, lambda net, y: net.bn(y + 0)),
+}
+
+
+@pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])
+@pytest.mark.parametrize("name", FOLDABLE)
+def test_batch_norm_behind_what_only_moves_values(name, activation):
+    norm, between = FOLDABLE[name]
+    act = activation()
+    net = seeded(lambda: Block(lambda net, y: act(between(net, y)), bn=norm(4)))
+    twin = seeded(lambda: Block(lambda net, y: act(y)))
+    fused = nn.BatchNorm2d(4).double().eval()
+    fused.load_state_dict(net.bn.state_dict())
+    twin.conv, twin.fc = fuse_conv_bn_eval(net.conv, fused), net.fc
+    assert_twins(net, twin)
+    assert_twins(net, twin, layer="conv")
+
+
+@pytest.mark.parametrize("activation", [nn.Identity, nn.Hardswish])
+def test_batch_norm_over_tokens_laid_out_in_the_batch(activation):
+    """LeViT's linear layer: (B, N, C), flattened to (B N, C) for its batch norm."""
+
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.bn, self.act = nn.Linear(5, 6), nn.BatchNorm1d(6), activation()
+            self.fc = nn.Linear(24, 3)
+
+        def forward(self, x):
+            y = self.linear(x)
+            y = self.bn(y.flatten(0, 1)).reshape_as(y)
+            return self.fc(self.act(y).flatten(1))
+
+    net = seeded(Tokens)
+    twin = nn.Sequential(fuse_linear_bn_eval(net.linear, net.bn), net.act, nn.Flatten(), net.fc)
+    assert_twins(net, twin, images((2, 4, 5)))
+
+
+@pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU])
+def test_batch_norm_over_tokens_turned_to_channels(activation):
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear, self.bn, self.act = nn.Linear(5, 6), nn.BatchNorm1d(6), activation()
+            self.fc = nn.Linear(24, 3)
+
+        def forward(self, x):
+            y = self.bn(self.linear(x).transpose(1, 2)).transpose(1, 2)
+            return self.fc(self.act(y).flatten(1))
+
+    net = seeded(Turned)
+    twin = nn.Sequential(fuse_linear_bn_eval(net.linear, net.bn), net.act, nn.Flatten(), net.fc)
+    assert_twins(net, twin, images((2, 4, 5)))
+
+
+SPELLINGS = {
+    "matmul_operator": lambda x, w: x @ w.T,
+    "transposed_weight": lambda x, w: x @ w.T.contiguous(),
+    "matmul": lambda x, w: torch.matmul(x, w.T),
+    "mm": lambda x, w: torch.mm(x, w.t()),
+    "einsum": lambda x, w: torch.einsum("bi,oi->bo", x, w),
+    "weight_first": lambda x, w: (w @ x.T).T,
+    "addmm": lambda x, w: torch.addmm(x.new_zeros(len(w)), x, w.T),
+    "linear": F.linear,
+}
+
+
+@pytest.mark.parametrize("is_head", [True, False])
+@pytest.mark.parametrize("name", SPELLINGS)
+def test_batch_norm_behind_a_product_of_matrices(name, is_head):
+    class Product(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bn = nn.Parameter(torch.randn(4, 6)), nn.BatchNorm1d(4)
+            self.rest = nn.Identity() if is_head else nn.Sequential(nn.Tanh(), nn.Linear(4, 3))
+
+        def forward(self, x):
+            return self.rest(self.bn(SPELLINGS[name](x, self.weight)))
+
+    net = seeded(Product)
+    linear = nn.Linear(6, 4, bias=False).double().eval()
+    linear.weight.data = net.weight.data.clone()
+    assert_twins(net, nn.Sequential(fuse_linear_bn_eval(linear, net.bn), net.rest), images((3, 6)))
+
+
+def test_a_negative_gamma_at_the_head_by_hand():
+    # the class's unit has the weights -2 and +6: only the second input excites it
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bn = nn.Parameter(torch.tensor([[1.0, -3.0]])), nn.BatchNorm1d(1)
+
+        def forward(self, x):
+            return self.bn(x @ self.weight.T)
+
+    net = Head().eval()
+    net.bn.weight.data.fill_(-2)
+    assert ebcli.excitation_backprop(net, torch.ones(1, 2), 0).relevance.tolist() == [[0.0, 1.0]]
+
+
+CHAINS = {
+    "bare": lambda: [nn.Conv2d(3, 4, 3), nn.Identity(), nn.BatchNorm2d(4)],
+    "signed": lambda: [nn.Conv2d(3, 4, 3), nn.Identity(), nn.BatchNorm2d(4), nn.Tanh()],
+    "identity": lambda: [nn.Conv2d(3, 4, 3), nn.Identity(), nn.BatchNorm2d(4), nn.ReLU()],
+    "dropout": lambda: [nn.Conv2d(3, 4, 3), nn.Dropout(), nn.BatchNorm2d(4), nn.ReLU(True)],
+    "flatten": lambda: [nn.Conv2d(3, 4, 3), nn.Flatten(2), nn.BatchNorm1d(4), nn.ReLU()],
+    "norm": lambda: [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Identity(), nn.ReLU(True), nn.Dropout()],
+    "tanh": lambda: [nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Tanh(), nn.MaxPool2d(2, 1), nn.Conv2d(4, 4, 2)],
+}
+
+
+@pytest.mark.parametrize("contrastive", [False, True])
+@pytest.mark.parametrize("name", CHAINS)
+def test_asking_for_one_layer_more_never_changes_another_map(name, contrastive):
+    net = seeded(lambda: nn.Sequential(*CHAINS[name](), nn.Flatten(), nn.LazyLinear(3)))
+    net(images())
+    net = seeded(lambda: net)
+    layers = [None, *(str(i) for i in range(len(net) - 2))]
+    alone = {layer: ebcli.excitation_backprop(net, images(), 1, layer, contrastive) for layer in layers}
+    assert alone[None].relevance.abs().max() > 1e-6
+    for chosen in [*itertools.combinations(layers, 2), layers]:
+        for result in ebcli.excitation_backprop(net, images(), 1, list(chosen), contrastive):
+            expected = alone[result.layer]
+            torch.testing.assert_close(result.relevance, expected.relevance, rtol=0, atol=1e-10, msg=str(chosen))
+            torch.testing.assert_close(result.mass, expected.mass, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", ["identity", "signed", "norm"])
+def test_layers_that_are_one_neuron_each_have_one_map(name):
+    """What lies between a convolution and its batch norm hands probability straight on."""
+    net = seeded(lambda: nn.Sequential(*CHAINS[name](), nn.Flatten(), nn.Linear(64, 3)))
+    maps = [ebcli.excitation_backprop(net, images(), 1, str(i)).relevance for i in range(4)]
+    for found in maps[1:]:
+        torch.testing.assert_close(found, maps[0], rtol=0, atol=1e-10)
+
+
+def test_a_scale_and_a_shift_are_a_batch_norm():
+    """Frozen batch norms are spelled ``x * scale + shift``."""
+    net = seeded(lambda: Block(lambda net, y: F.relu(net.bn(y)), bn=nn.BatchNorm2d(4)))
+    bn = net.bn
+    scale = (bn.weight / (bn.running_var + bn.eps).sqrt()).detach()[:, None, None]
+    shift = bn.bias.detach()[:, None, None] - bn.running_mean[:, None, None] * scale
+    frozen = seeded(lambda: Block(lambda net, y: F.relu(y * scale + shift), bn=nn.BatchNorm2d(4)))
+    assert_twins(frozen, net)

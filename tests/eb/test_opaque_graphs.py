@@ -1,0 +1,288 @@
+"""Networks of which the engine sees only a part: right, or refused, and never an ordinary gradient unasked."""
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+from twins import Block, assert_twins, images, seeded
+
+import ebcli
+from ebcli.errors import EbcliError, UnsupportedOpError
+
+
+def net_of(middle=nn.Identity):
+    return seeded(lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), middle(), nn.Flatten(), nn.Linear(64, 5)))
+
+
+class Middle(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, padding=1)
+
+    def forward(self, x):
+        return torch.tanh(self.conv(x))
+
+
+def scripted(module):
+    return torch.jit.script(module)
+
+
+def traced(module):
+    return torch.jit.trace(module, torch.randn(2, 3, 6, 6).double())
+
+
+def with_a_scripted_part(net):
+    net[2] = torch.jit.script(net[2])
+    return net
+
+
+def with_a_traced_part(net):
+    net[2] = torch.jit.trace(net[2], torch.randn(2, 4, 4, 4).double())
+    return net
+
+
+def with_a_scripted_function(net):
+    @torch.jit.script
+    def squash(x: torch.Tensor):
+        return torch.tanh(x) * 2 + x
+
+    return seeded(lambda: Block(lambda _, y: squash(y)))
+
+
+COMPILED = [scripted, traced, with_a_scripted_part, with_a_traced_part, with_a_scripted_function]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize("contrastive", [False, True])
+@pytest.mark.parametrize("runs_before", [0, 3])  # the first runs profile, later ones are fused
+@pytest.mark.parametrize("compiled", COMPILED)
+def test_compiled_by_torch_jit(compiled, runs_before, contrastive):
+    net = compiled(net_of(Middle))
+    for _ in range(runs_before):
+        net(images())
+    with pytest.raises(UnsupportedOpError):
+        ebcli.excitation_backprop(net, images(), 1, contrastive=contrastive)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_compiled_by_torch_jit_in_the_bare_mode():
+    net, x = with_a_scripted_part(net_of(Middle)), images().requires_grad_()
+    with ebcli.excitation_mode(net):
+        logits = net(x)
+    with pytest.raises(UnsupportedOpError):
+        torch.autograd.grad(logits, x, torch.ones_like(logits))
+
+
+class OwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.tanh()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def test_an_autograd_function_is_named():
+    net = seeded(lambda: Block(lambda _, y: OwnGradient.apply(y)))
+    with pytest.raises(UnsupportedOpError, match="OwnGradient"):
+        ebcli.excitation_backprop(net, images(), 1)
+
+
+class Switched(nn.Module):
+    """A network that switches gradients on for a part of its forward pass."""
+
+    def __init__(self, part):
+        super().__init__()
+        self.stem, self.mid, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Linear(64, 5)
+        self.part = part
+
+    def forward(self, x):
+        x = self.stem(x).tanh()
+        if self.part == "mid":
+            with torch.enable_grad():
+                x = self.mid(x)
+        elif self.part == "all":
+            with torch.enable_grad():
+                return self.fc(self.mid(x).tanh().flatten(1))
+        elif self.part == "set":
+            torch.set_grad_enabled(True)
+            x = self.mid(x)
+        else:
+            x = self.mid(x)
+        return self.fc(x.tanh().flatten(1))
+
+
+@pytest.mark.parametrize("layer", [None, "stem", "mid"])
+@pytest.mark.parametrize("part", ["mid", "all", "set"])
+def test_gradients_switched_on_in_the_network(part, layer):
+    was_enabled = torch.is_grad_enabled()
+    try:
+        assert_twins(seeded(lambda: Switched(part)), seeded(lambda: Switched("")), layer=layer)
+    finally:
+        torch.set_grad_enabled(was_enabled)
+
+
+def test_gradients_switched_on_below_the_layer():
+    class Below(Switched):
+        def forward(self, x):
+            with torch.enable_grad():
+                x = self.stem(x)
+            return self.fc(self.mid(x.tanh()).tanh().flatten(1))
+
+    assert_twins(seeded(lambda: Below("")), seeded(lambda: Switched("")), layer="mid")
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+@pytest.mark.parametrize("layer", [None, "conv"])
+def test_checkpointing_is_right_or_refused(use_reentrant, layer):
+    class Basic(Middle):
+        def __init__(self):
+            super().__init__()
+            self.bn = nn.BatchNorm2d(4)
+
+        def forward(self, x):
+            return torch.nn.functional.relu(self.bn(self.conv(x)), inplace=True) + x
+
+    def make(between):
+        return seeded(lambda: Block(between, mid=Basic()))
+
+    net = make(lambda net, y: checkpoint(net.mid, y, use_reentrant=use_reentrant))
+    try:
+        ebcli.excitation_backprop(net, images(), 1, layer)
+    except EbcliError as error:
+        assert "checkpoint" in str(error).lower()
+        return
+    assert_twins(net, make(lambda net, y: net.mid(y)), layer=layer)
+
+
+@pytest.mark.parametrize("layer", [None, "conv"])
+def test_autocast_in_the_network_is_right_or_refused(layer):
+    class Pointwise(Middle):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return torch.tanh(self.linear(self.conv(x).transpose(1, 3)))
+
+    def autocast(net, y):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return net.mid(y).float()
+
+    def cast(net, y):
+        return net.mid.bfloat16()(y.bfloat16()).float()
+
+    net, twin = (seeded(lambda f=f: Block(f, mid=Pointwise())).float() for f in (autocast, cast))
+    x = images().float()
+    try:
+        found = ebcli.excitation_backprop(net, x, 1, layer)
+    except EbcliError as error:
+        assert "autocast" in str(error)
+        return
+    expected = ebcli.excitation_backprop(twin, x, 1, layer)
+    torch.testing.assert_close(found.relevance, expected.relevance, rtol=0, atol=5e-3)
+    torch.testing.assert_close(found.mass, expected.mass, rtol=0, atol=5e-2)
+
+
+def test_autocast_around_the_call():
+    net = net_of(Middle).float()
+    try:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = ebcli.excitation_backprop(net, images().float(), 1)
+    except EbcliError as error:
+        assert "autocast" in str(error)
+        return
+    expected = ebcli.excitation_backprop(net, images().float(), 1)
+    torch.testing.assert_close(found.mass, expected.mass, rtol=0, atol=5e-2)
+
+
+class Accumulating(nn.Module):
+    """A sum spelled as writing, with accumulation, into one of its operands."""
+
+    def __init__(self, accumulate):
+        super().__init__()
+        self.first, self.second, self.fc = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(4, 3)
+        self.accumulate = accumulate
+
+    def forward(self, x):
+        return self.fc(self.accumulate(self.first(x), self.second(x)))
+
+
+ROWS = torch.arange(3)
+PLACES = torch.arange(4).expand(3, 4)
+ACCUMULATIONS = {
+    "index_put": lambda a, b: a.index_put((ROWS,), b, accumulate=True),
+    "index_put_": lambda a, b: a.clone().index_put_((ROWS,), b, accumulate=True),
+    "scatter": lambda a, b: a.scatter(1, PLACES, b, reduce="add"),
+    "scatter_add": lambda a, b: a.scatter_add(1, PLACES, b),
+    "scatter_reduce": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="sum"),
+    "index_add": lambda a, b: a.index_add(0, ROWS, b),
+    "index_reduce": lambda a, b: a.index_reduce(0, ROWS, b, "mean"),
+    "scatter_multiply": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="prod"),
+    "scatter_amax": lambda a, b: a.scatter_reduce(1, PLACES, b, reduce="amax"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:index_reduce")
+@pytest.mark.filterwarnings("ignore:The reduce argument of torch.scatter")
+@pytest.mark.parametrize("name", ACCUMULATIONS)
+def test_writing_that_accumulates_is_a_sum_or_refused(name):
+    net, inputs = seeded(lambda: Accumulating(ACCUMULATIONS[name])), images((3, 6))
+    try:
+        result = ebcli.excitation_backprop(net, inputs, 1)
+    except UnsupportedOpError as error:
+        assert any(word in str(error) for word in ("scatter", "index_"))
+        return
+    assert (result.mass < 1 + 1e-9).all()
+    assert name not in ("index_reduce", "scatter_multiply"), "neither a sum nor a routing"
+    twin = seeded(lambda: Accumulating(torch.maximum if name == "scatter_amax" else torch.add))
+    assert_twins(net, twin, inputs)
+
+
+class Exported(nn.Module):
+    """A convolution, a batch norm, a residual sum, a pooling, a gate, a norm and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.second = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 3, padding=1)
+        self.excite, self.norm, self.fc = nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 5)
+
+    def forward(self, x):
+        x = torch.relu(self.bn(self.conv(x)))
+        x = torch.nn.functional.max_pool2d(x + self.second(x), 2, 1)
+        x = x * torch.sigmoid(self.excite(x.mean((2, 3))))[:, :, None, None]
+        x = self.norm(torch.nn.functional.gelu(x).flatten(2).transpose(1, 2))
+        return self.fc(torch.cat([x[:, :4], x[:, 4:]], 1).mean(1))
+
+
+def test_an_exported_program():
+    net = seeded(Exported)
+    program = torch.export.export(net, (images(),))
+    assert_twins(program.module(), net)
+
+
+def test_aten_spellings():
+    aten = torch.ops.aten
+
+    class Spelled(Block):
+        def forward(self, x):
+            y = aten.convolution.default(x, self.conv.weight, self.conv.bias, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+            y = aten.add.Tensor(aten.relu.default(y), aten.mul.Tensor(y, 0.5))
+            return aten.addmm.default(self.fc.bias, aten.view.default(y, [-1, 64]), aten.t.default(self.fc.weight))
+
+    assert_twins(seeded(lambda: Spelled(None)), seeded(lambda: Block(lambda _, y: y.relu() + y * 0.5)))
+
+
+@pytest.mark.parametrize("recurrent", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_networks_are_refused_by_name(recurrent):
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cells, self.fc = recurrent(5, 4, batch_first=True), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.fc(self.cells(x)[0].mean(1))
+
+    with pytest.raises(UnsupportedOpError, match=recurrent.__name__.lower()):
+        ebcli.excitation_backprop(seeded(Recurrent), images((2, 4, 5)), 1)

@@ -1,0 +1,71 @@
+"""Two spellings of one network must have the same maps."""
+
+from __future__ import annotations
+
+import torch
+from nets import NUM_CLASSES
+from torch import nn
+
+import ebcli
+
+
+class Block(nn.Module):
+    """A convolution named ``conv``, a function of the block and its output, and a head.
+
+    Args:
+        between: called as ``between(block, y)``, y being the convolution's output (B, 4, 4, 4).
+        modules: more modules, as attributes.
+    """
+
+    def __init__(self, between, bias=True, **modules):
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, bias=bias)
+        for name, module in modules.items():
+            setattr(self, name, module)
+        self.between = between
+        self.fc = nn.Linear(64, NUM_CLASSES)
+
+    def forward(self, x):
+        return self.fc(self.between(self, self.conv(x)).flatten(1))
+
+
+IMAGES = (2, 3, 6, 6)
+
+
+def images(shape=IMAGES):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+
+
+def seeded(make, seed=0):
+    """The network that `make` returns, with random weights in float64 that do not depend on what came before."""
+    torch.manual_seed(seed)
+    net = make().double().eval()
+    for module in net.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            nn.init.uniform_(module.weight, 0.3, 2)
+            module.weight.data[::2] *= -1
+            nn.init.normal_(module.bias, std=0.5)
+            nn.init.normal_(module.running_mean, std=0.5)
+            nn.init.uniform_(module.running_var, 0.3, 2)
+    return net
+
+
+def assert_twins(net, twin, inputs=None, layer=None, twin_layer=None, tolerance=1e-9):
+    """Both have the same logits, relevance, mass and lost mass; `twin_layer` is the layer's name in the twin."""
+    inputs = images() if inputs is None else inputs
+    for contrastive in (False, True):
+        found, expected = (
+            ebcli.excitation_backprop(n, inputs, 1, at, contrastive)
+            for n, at in ((net, layer), (twin, twin_layer or layer))
+        )
+        torch.testing.assert_close(found.logits, expected.logits, rtol=1e-6, atol=1e-9)
+        assert expected.relevance.abs().max() > 1e-6, "the twin's map is empty, so nothing is compared"
+        torch.testing.assert_close(found.relevance, expected.relevance, rtol=0, atol=tolerance)
+        torch.testing.assert_close(found.mass, expected.mass, rtol=0, atol=max(tolerance, 1e-9))
+
+
+def shares(W, a, sign):
+    """Eq. 4 for neurons of responses with these signs: P(i | n), (N, I), of weights (N, I) and activations (I,)."""
+    z = (sign[:, None] * W * a).clamp(min=0)
+    total = z.sum(1, keepdim=True)
+    return torch.where(total == 0, 0.0, z / total)
