@@ -16,7 +16,7 @@ from packaging.requirements import Requirement
 
 from ebcli.errors import EbcliError
 from ebcli.imports import DISTRIBUTION
-from ebcli.models.names import INPUT
+from ebcli.models.keywords import INPUT
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
 HEAD = "features.17"  # the bundled network's last layer before the pooling and the classifier

@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.models.names import FITS, SCORES
+from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
 

@@ -167,7 +167,7 @@ def _list_models(quiet: bool) -> None:
 
 def _list_layers(options: Mapping[str, Any], quiet: bool) -> None:
     from ebcli.models import layers, load_model
-    from ebcli.models.names import UNTRAINED
+    from ebcli.models.keywords import UNTRAINED
 
     # layers do not depend on the weights, so none are downloaded
     weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]

@@ -23,7 +23,7 @@ from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, reso
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
 from ebcli.models.fingerprint import network_settings
-from ebcli.models.names import INPUT
+from ebcli.models.keywords import INPUT
 from ebcli.models.probe import probe
 
 NO_LAYER = "-"

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
-from ebcli.files.storage import open_regular
+from ebcli.files.regular import open_regular
 
 SOFTWARE = "eb-saliency"
 

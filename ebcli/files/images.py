@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ImageError
-from ebcli.files.storage import open_regular
+from ebcli.files.regular import open_regular
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple
 
 from ebcli.errors import OutputError
 from ebcli.files.naming import RECORDS, output_relpath
+from ebcli.files.regular import open_regular
 from ebcli.files.sources import Source
-from ebcli.files.storage import open_regular
 
 try:
     import fcntl

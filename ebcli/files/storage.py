@@ -11,16 +11,16 @@ import errno
 import io
 import os
 import re
-import stat
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, BinaryIO
+from typing import IO, Any
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
 from ebcli.files import web
+from ebcli.files.regular import open_regular
 from ebcli.files.remote import DEFAULT, RemoteOptions, too_large
 
 PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
@@ -88,29 +88,6 @@ class Span:
         if len(content) < self.size:
             raise OSError(errno.EIO, "it is truncated")
         return content
-
-
-def open_regular(path: Path, follow: bool = True) -> BinaryIO:
-    """Open a local file to read. A named pipe would block for ever, so nothing but regular files is opened.
-
-    Args:
-        path: the file.
-        follow: whether it may be a symbolic link.
-
-    Raises:
-        OSError: it does not exist, or is not a regular file.
-    """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    try:
-        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
-    except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
-            raise OSError(errno.ELOOP, "it is a symbolic link") from error
-        raise
-    if stat.S_ISREG(os.fstat(number).st_mode):
-        return os.fdopen(number, "rb")
-    os.close(number)
-    raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def url_of(path: Path) -> str | None:

@@ -10,7 +10,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
 from ebcli.files.naming import RECORDS
 from ebcli.files.records import read_records
-from ebcli.files.storage import open_regular
+from ebcli.files.regular import open_regular
 
 
 @dataclass(frozen=True)

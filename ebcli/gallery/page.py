@@ -17,7 +17,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import PAGE, RECORDS
-from ebcli.files.storage import open_regular
+from ebcli.files.regular import open_regular
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 

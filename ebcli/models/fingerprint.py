@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.imports import installed_version
-from ebcli.models.names import SOFTMAX
+from ebcli.models.keywords import SOFTMAX
 
 if TYPE_CHECKING:
     from ebcli.models.loading import LoadedModel

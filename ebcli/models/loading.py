@@ -15,7 +15,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import contained
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
-from ebcli.models.names import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMAX, UNTRAINED
+from ebcli.models.keywords import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import count_classes
 from ebcli.models.sources import source_of

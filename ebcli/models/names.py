@@ -1,4 +1,4 @@
-"""Names of models, weights and layers. Imports neither torch nor torchvision."""
+"""The names of the models there are. Imports neither torch nor torchvision."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from ebcli.models.keywords import BUNDLED
 from ebcli.models.sources import plugin_names
-
-BUNDLED = "efficientnet_lite0"
-DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
-ALL, INPUT = "all", "input"  # accepted in place of a layer name
-FITS = CROP, SQUASH, PAD = "crop", "squash", "pad"  # how images are fitted into the network's square input
-SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
 
 
 def model_names() -> list[str]:

@@ -9,7 +9,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.names import CROP, FITS
+from ebcli.models.keywords import CROP, FITS
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification

@@ -10,7 +10,7 @@ from torch import Tensor
 from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.models.names import CROP, PAD
+from ebcli.models.keywords import CROP, PAD
 
 
 class FittedPreset(ImageClassification):  # type: ignore[misc]  # torchvision has no types

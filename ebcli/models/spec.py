@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.names import BUNDLED, DEFAULT, SCORES
+from ebcli.models.keywords import BUNDLED, DEFAULT, SCORES
 from ebcli.models.preprocessing import Preprocessing
 
 

@@ -26,7 +26,7 @@ from ebcli.models import (
     resolve_layer,
 )
 from ebcli.models.device import default_batch_size, resolve_device
-from ebcli.models.names import ALL, INPUT
+from ebcli.models.keywords import ALL, INPUT
 from ebcli.models.probe import probe
 from ebcli.run.plan import RunPlan
 

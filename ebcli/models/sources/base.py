@@ -14,7 +14,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
-from ebcli.models.names import DEFAULT, SCORES
+from ebcli.models.keywords import DEFAULT, SCORES
 from ebcli.models.preprocessing import Preprocessing
 
 

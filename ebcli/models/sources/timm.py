@@ -11,7 +11,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
-from ebcli.models.names import CROP, DEFAULT, PAD, SQUASH
+from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
 from ebcli.models.presets import with_fit
 from ebcli.models.sources.base import ModelSource, fetching, square
 from ebcli.models.sources.torchvision import IMAGENET

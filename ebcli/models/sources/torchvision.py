@@ -22,7 +22,8 @@ from torchvision.transforms._presets import ImageClassification
 import ebcli.models.efficientnet_lite  # noqa: F401, registers the bundled network with torchvision
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint
-from ebcli.models.names import BUNDLED, torchvision_names
+from ebcli.models.keywords import BUNDLED
+from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import ModelSource
 
 IMAGENET: Sequence[str] = ResNet50_Weights.IMAGENET1K_V1.meta["categories"]

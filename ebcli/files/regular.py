@@ -1,0 +1,32 @@
+"""Opening local files safely."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+
+def open_regular(path: Path, follow: bool = True) -> BinaryIO:
+    """Open a local file to read. A named pipe would block for ever, so nothing but regular files is opened.
+
+    Args:
+        path: the file.
+        follow: whether it may be a symbolic link.
+
+    Raises:
+        OSError: it does not exist, or is not a regular file.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    try:
+        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link") from error
+        raise
+    if stat.S_ISREG(os.fstat(number).st_mode):
+        return os.fdopen(number, "rb")
+    os.close(number)
+    raise OSError(errno.EINVAL, "it is not a regular file")
