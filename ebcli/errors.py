@@ -1,4 +1,4 @@
-"""The errors a user can meet. Each message is one sentence that names the thing and says what to do."""
+"""The exceptions of this package. Each message names what is wrong and says what to do."""
 
 from __future__ import annotations
 
@@ -7,39 +7,43 @@ from collections.abc import Iterable
 
 
 class EbcliError(Exception):
-    """Base of everything this package raises on purpose."""
+    """The base class of this package's exceptions."""
 
 
 class ConfigurationError(EbcliError):
-    """The request cannot be carried out as it stands: a wrong model, layer, class, weights or option."""
+    """The model, weights, layer, class or an option does not exist or does not fit."""
 
 
 class LayerError(ConfigurationError):
-    """The layer does not exist, is called more or less than once, or has no map to give."""
+    """The layer does not exist, is not called exactly once, or has no map."""
 
 
 class UnsupportedOpError(EbcliError):
-    """Operations on the signal's path have no excitation rule; the message names every one of them."""
+    """Operations between the layer and the output have no excitation rule; the message names all of them."""
 
 
 class RuleError(EbcliError):
-    """An excitation rule disagrees with the definition; the message tells where and by how much."""
+    """An excitation rule violates the definition; the message says where and by how much."""
+
+
+class NonFiniteError(ConfigurationError):
+    """Logits or maps contain NaN or infinite values."""
 
 
 class ImageError(EbcliError):
-    """One image cannot be read; the run goes on without it."""
+    """An image cannot be read or explained; the run continues without it."""
 
 
 class WorkerError(EbcliError):
-    """The process that worked on an image died, twice; the run goes on without that image."""
+    """The worker process died twice on the same image, or timed out; the run continues without that image."""
 
 
 class OutputError(EbcliError):
-    """A result cannot be written, so nothing further can be either."""
+    """A result cannot be written, which ends the run."""
 
 
 def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """A hint such as ``did you mean 'vgg16', 'vgg19' or 'vgg11'?``, or ``""`` where nothing comes near."""
+    """A hint such as ``did you mean 'vgg16', 'vgg19' or 'vgg11'?``, or ``""`` if no name is close."""
     by_folded = {candidate.casefold(): candidate for candidate in valid}
     near = [by_folded[m] for m in difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=0.4)]
     if not near:

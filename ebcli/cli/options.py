@@ -1,4 +1,4 @@
-"""The options of the commands, in sections, and what the shell completes. Imports neither torch nor torchvision."""
+"""The options of the commands. Imports neither torch nor torchvision."""
 
 from __future__ import annotations
 
@@ -8,93 +8,23 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
+from ebcli.cli.parameters import (
+    Channels,
+    ClassName,
+    SectionOption,
+    Shard,
+    complete_colormap,
+    complete_model,
+    complete_weights,
+)
 from ebcli.drawing.style import STYLES, DrawingStyle
+from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class SectionOption(click.Option):
-    """An option that ``--help`` lists in a section."""
-
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section = section
-
-
-class SectionedCommand(click.Command):
-    """A command whose ``--help`` lists options in sections; options without one are listed last."""
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        last: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None:
-                section = getattr(parameter, "section", None)
-                (last if section is None else sections.setdefault(section, [])).append(record)
-        sections.setdefault("Information", []).extend(last)
-        for section, records in sections.items():
-            with formatter.section(section):
-                formatter.write_dl(records)
-
-
-class ClassName(click.ParamType):
-    """A class index or name; names contain spaces, so the list in an environment variable is split at semicolons."""
-
-    name = "class"
-    envvar_list_splitter = ";"
-
-
-class Shard(click.ParamType):
-    """``2/4`` -> (2, 4)."""
-
-    name = "shard"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        i, slash, n = str(value).partition("/")
-        if not (slash and i.isdecimal() and n.isdecimal()):
-            self.fail(f"{value!r} is not a shard: 2/4, for example, is the second of four", param, ctx)
-        return int(i), int(n)
-
-
-class Channels(click.ParamType):
-    """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
-
-    name = "numbers"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return tuple(map(float, str(value).split(",")))
-        except ValueError:
-            self.fail(f"{value!r} is neither a number nor three numbers separated by commas", param, ctx)
-
-
-def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)]
-
-
-def _complete_model(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    from ebcli.models import model_names
-
-    return _starting(incomplete, model_names())
-
-
-def _complete_colormap(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
-    """The names of matplotlib's colormaps; reversed ones only after an underscore."""
-    from matplotlib import colormaps
-
-    return _starting(incomplete, (name for name in colormaps if "_" in incomplete or not name.endswith("_r")))
-
-
-def _complete_weights(
-    _context: click.Context, _option: click.Parameter, incomplete: str
-) -> list[str] | list[CompletionItem]:
-    return _starting(incomplete, ("DEFAULT", "none")) or [CompletionItem(incomplete, type="file")]
 
 
 def _section(name: str) -> Callable[..., Callable[[F], F]]:
@@ -118,7 +48,7 @@ _MODEL = (
         "--model",
         metavar="NAME",
         default=ModelSpec.name,
-        shell_complete=_complete_model,
+        shell_complete=complete_model,
         help="Load a torchvision classifier, timm/NAME, hf/NAME (Hugging Face or a directory), or run your own code: "
         "FILE.py:FACTORY or MODULE:FACTORY.",
     ),
@@ -126,7 +56,7 @@ _MODEL = (
         "--weights",
         metavar="NAME|FILE|none",
         default=ModelSpec.weights,
-        shell_complete=_complete_weights,
+        shell_complete=complete_weights,
         help="Load these weights: DEFAULT, a name, a checkpoint (with weights_only=True), or none.",
     ),
     _model(
@@ -201,6 +131,22 @@ _SALIENCY = (
         show_default="from RANK and WORLD_SIZE, or all",
         help="Only process the I-th of N shards of the images, counted from 1.",
     ),
+    _input(
+        "--timeout",
+        metavar="SECONDS",
+        type=float,
+        default=RemoteOptions.timeout,
+        help="Wait this long for a server to answer or to send more.",
+    ),
+    _input(
+        "--retries", type=int, default=RemoteOptions.retries, help="Repeat a failed request, waiting longer each time."
+    ),
+    _input(
+        "--max-bytes",
+        type=int,
+        default=RemoteOptions.max_bytes,
+        help="Fail files behind URLs or in tar files that are larger.",
+    ),
     *_MODEL,
     _map(
         "--layer",
@@ -262,7 +208,7 @@ _SALIENCY = (
     _appearance(
         "--cmap",
         metavar="NAME",
-        shell_complete=_complete_colormap,
+        shell_complete=complete_colormap,
         show_default="inferno; jet for --style paper; RdBu_r for --signed",
         help="Matplotlib colormap.",
     ),

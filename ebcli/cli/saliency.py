@@ -12,8 +12,10 @@ from typing import IO, Any, TypeVar
 import click
 
 from ebcli.cli.console import plain_errors, plain_warnings, print_findings, print_results, say, shown
-from ebcli.cli.options import SectionedCommand, saliency_options
+from ebcli.cli.options import saliency_options
+from ebcli.cli.parameters import SectionedCommand
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
@@ -142,7 +144,7 @@ def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:
     options = {**options, **others}
     preprocessing = _part(Preprocessing, options)
     return RunPlan(
-        _part(InputOptions, options),
+        _part(InputOptions, options, remote=_part(RemoteOptions, options)),
         _part(ModelSpec, options, name=options["model"], preprocessing=preprocessing),
         _part(MapOptions, options),
         _part(DrawingStyle, options, name=options["style"]),
@@ -172,7 +174,8 @@ def _list_layers(options: Mapping[str, Any], quiet: bool) -> None:
     # layers do not depend on the weights, so none are downloaded
     weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE")]
-    for layer in layers(load_model(options["model"], weights, "cpu"), options["crop"]):
+    loaded = load_model(options["model"], weights, "cpu", preprocessing=_part(Preprocessing, options))
+    for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride))
     heading, *lines = _aligned(rows)

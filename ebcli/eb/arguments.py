@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb.facts import facts_of
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.errors import ConfigurationError, NonFiniteError
 
 
 def check_arguments(net: Any, inputs: Any) -> None:
@@ -52,14 +52,14 @@ def _unbatched(inputs: Tensor) -> str:
 
 
 def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
-    """Raises ConfigurationError if logits are not (B, num_classes, ...) or not finite; warns of a softmax."""
+    """Check that logits are (B, num_classes, ...) and finite; warns of a softmax."""
     if is_unbatched(net, inputs) and (logits.ndim < 2 or len(logits) != len(inputs)):
         raise ConfigurationError(_unbatched(inputs))
     if logits.ndim < 2:
         raise ConfigurationError(f"the network's output must be (B, num_classes, ...), not {tuple(logits.shape)}")
     if not is_finite(logits):
         images = (~logits.isfinite()).flatten(1).any(1).nonzero().flatten().tolist()
-        raise ConfigurationError(
+        raise NonFiniteError(
             f"the network's output contains NaN or infinite values for images {images}, in {logits.dtype}: check its "
             "weights, or use a dtype with a larger range"
         )
@@ -71,10 +71,10 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
 
 
 def check_relevance(relevances: Sequence[Tensor]) -> None:
-    """Raises EbcliError if relevance is not finite."""
+    """Raises NonFiniteError if relevance is not finite."""
     for relevance in relevances:
         if not is_finite(relevance):
-            raise EbcliError(
+            raise NonFiniteError(
                 f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so "
                 "use torch.float64"
             )

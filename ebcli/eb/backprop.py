@@ -87,8 +87,8 @@ def excitation_backprop(
     Raises:
         LayerError: the layer does not exist, is not called exactly once, does not return a single tensor, or the
             output does not depend on it.
-        ConfigurationError: the targets do not fit the logits, or inputs or logits are not finite.
-        EbcliError: the map is not finite, because activations are too close to zero for their precision.
+        ConfigurationError: the targets do not fit the logits, or the inputs are not finite.
+        NonFiniteError: the logits or the map are not finite.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
     Examples:

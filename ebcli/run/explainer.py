@@ -15,7 +15,7 @@ from torchvision.transforms import functional
 
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
-from ebcli.errors import ConfigurationError, LayerError
+from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.files.naming import slug
 from ebcli.models import (
     LoadedModel,
@@ -85,13 +85,13 @@ class Explainer:
         """The name of a class; None if it is unknown."""
         return self.loaded.categories[index] if self.loaded.categories else None
 
-    def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation]:
-        """The maps of any number of images, each (crop, crop, 3).
+    def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
+        """The maps of any number of images, each (crop, crop, 3); or its error.
 
         Raises:
             ConfigurationError: there is not enough memory for a single image.
         """
-        found: list[Explanation] = []
+        found: list[Explanation | ImageError] = []
         while len(found) < len(images):
             batch = images[len(found) : len(found) + self.batch_size]
             explained = self._within_memory(batch)
@@ -108,13 +108,13 @@ class Explainer:
                 )
         return found
 
-    def _within_memory(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation] | None:
+    def _within_memory(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError] | None:
         """The maps of at most one batch of images; None if memory runs out.
 
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
-            return self._explain(images)
+            return self._finite(images)
         except (torch.OutOfMemoryError, MemoryError):
             pass
         except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
@@ -125,6 +125,15 @@ class Explainer:
         if self.device.startswith("cuda"):
             torch.cuda.empty_cache()
         return None
+
+    def _finite(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
+        """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
+        try:
+            return [*self._explain(images)]
+        except NonFiniteError as error:
+            if len(images) == 1:
+                return [ImageError(str(error))]
+        return [found for image in images for found in self._finite([image])]
 
     def _explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation]:
         start = time.perf_counter()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from ebcli.drawing.explanation import Explanation
+from ebcli.errors import ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
@@ -114,7 +115,7 @@ class Pipeline:
             self._record(loaded)
         return loaded
 
-    def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation) -> Record:
+    def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
         record = self.stages.render(source, loaded, explanation, self.workers.call, self.folder.write)
         self._record(record)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
+from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
 
 FORMATS = ("png", "jpg", "webp")
@@ -24,6 +25,7 @@ class InputOptions:
         images: files, directories, tar files and URLs, as the user named them.
         include, exclude: glob patterns; see ``ebcli.files.sources.find``.
         shard: (i, n) for the i-th, from 1, of n shards; None for all images.
+        remote: limits for files behind URLs and in tar files.
 
     Raises:
         ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.
@@ -33,6 +35,7 @@ class InputOptions:
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
 
     def __post_init__(self) -> None:
         if not self.images:

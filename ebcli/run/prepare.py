@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.drawing.color_scale import palette, visible
+from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import refuse_foreign_files
@@ -61,13 +63,16 @@ def prepare(plan: RunPlan) -> Prepared:
     palette(style.colormap)
     explainer = Explainer(plan)
     history = History.read(output.directory)
-    everything = find(plan.inputs.images, output.directory, plan.inputs.include, plan.inputs.exclude)
+    inputs = plan.inputs
+    everything = find(inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
     sources = everything if shard is None else everything[shard[0] - 1 :: shard[1]]
     # a batch is never larger than the run, whether or not some of its images are skipped
     explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
     geometry = Geometry.of(explainer.loaded.transforms)
     if output.scale == "run":
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
+    if not explainer.loaded.trained:
+        warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)
     common = _common(plan, explainer, style)
     skipped = []
     if output.skip_existing:
@@ -107,7 +112,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
                 loaded = load_image(images[i], geometry)
                 pixels += [] if loaded is None else [loaded.pixels]
         for explanation in explainer.explain(pixels) if pixels else ():
-            for at in explanation.layers:
+            for at in explanation.layers if isinstance(explanation, Explanation) else ():
                 largest = max(largest, *(_largest(maps, style) for maps in (at.maps, at.marginal) if maps is not None))
     return _rounded_up(largest) if largest else 1.0
 
@@ -158,7 +163,8 @@ def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, co
         "method": np.array(common.method),
         "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
     }
-    about = f"{common.model} ({common.weights}), layer {common.layer}, {common.method}"
+    weights = common.weights if explainer.loaded.trained else "untrained"
+    about = f"{common.model} ({weights}), layer {common.layer}, {common.method}"
     output = plan.output
     names = ResultNames(output.format, output.panel, output.raw, tuple(explainer.layers))
     return RenderOptions(style, names, about, facts if output.raw else None)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.drawing.explanation import Explanation
-from ebcli.errors import ConfigurationError, EbcliError, OutputError
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, OutputError
 from ebcli.files.directory import ResultFiles
 from ebcli.files.records import Record
 from ebcli.run.explainer import Explainer
@@ -131,7 +131,7 @@ def render_row(context: TaskContext, row: Row) -> Row:
     loaded, explanation = row["loaded"], row["explanation"]
     if isinstance(loaded, Record):
         return {"record": loaded}
-    if isinstance(explanation, EbcliError):
+    if isinstance(explanation, EbcliError) and not isinstance(explanation, ImageError):
         return {"record": explanation}
     _enter(context.cwd)
     try:

@@ -185,14 +185,14 @@ class ImageStages:
         self,
         source: Source,
         loaded: NetworkInput,
-        explanation: Explanation,
+        explanation: Explanation | ImageError,
         call: Call,
         write: Callable[[Mapping[Path, bytes]], None],
     ) -> Record:
         """Render one image's results, write them and return its record.
 
         Args:
-            source, loaded, explanation: the image and its maps.
+            source, loaded, explanation: the image and its maps, or why it has none.
             call: as for ``load``.
             write: writes files, given their contents by path below the output directory.
 
@@ -200,6 +200,8 @@ class ImageStages:
             OutputError: they cannot be written.
         """
         start = perf_counter()
+        if isinstance(explanation, ImageError):
+            return self._failed(source, explanation, loaded.seconds)
         relpath, names = output_relpath(source.path), None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)

@@ -17,6 +17,7 @@ from stub_run import DONE, PICTURE, finished, invoke
 from ebcli.cli.saliency import main
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import Record
+from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions
@@ -92,6 +93,9 @@ VALUES = {
     "include": ("*.jpg b", ("*.jpg", "b")),
     "exclude": ("*.png", ("*.png",)),
     "shard": ("2/4", (2, 4)),
+    "timeout": ("7.5", 7.5),
+    "retries": ("1", 1),
+    "max_bytes": ("1000", 1000),
     "format": ("jpg", "jpg"),
     "raw": ("1", True),
     "skip_existing": ("1", True),
@@ -124,9 +128,18 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
-    parts = (InputOptions, MapOptions, OutputOptions, ExecutionOptions, DrawingStyle, Preprocessing, ModelSpec)
+    parts = (
+        InputOptions,
+        RemoteOptions,
+        MapOptions,
+        OutputOptions,
+        ExecutionOptions,
+        DrawingStyle,
+        Preprocessing,
+        ModelSpec,
+    )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
-    named = named - {"directory", "name", "preprocessing"} | {"output", "style", "model"}
+    named = named - {"directory", "name", "preprocessing", "remote"} | {"output", "style", "model"}
     assert set(VALUES) == named - {"images", "track_lost_mass", "with_marginal"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
@@ -285,7 +298,6 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
         "--alpha 2 a.jpg",
         "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
-        "--report-only . a.jpg",
         "--gpus-per-worker 1 a.jpg",
         "--engine ray --workers 0 a.jpg",
         "--engine ray --device cuda:1 a.jpg",

@@ -11,7 +11,7 @@ from plans import make_plan
 from runs import tiny_model
 from torch import nn
 
-from ebcli import LayerError, UnsupportedOpError
+from ebcli import ImageError, LayerError, UnsupportedOpError
 from ebcli.run import explainer as network_module
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
@@ -32,14 +32,14 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def plan(**options: Any) -> RunPlan:
-    return make_plan("a.jpg", layers=("2",), batch_size=2, **options)
+    return make_plan("a.jpg", **{"layers": ("2",), "batch_size": 2, **options})
 
 
 def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
     loaded.net.insert(3, Cosines())
     with pytest.raises(UnsupportedOpError, match="fft_fft2 in 3"):
         Explainer(plan())
-    with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for fft_fft2 in 3"):
+    with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for .*fft_fft2 in 3"):
         network = Explainer(plan(allow_unsupported=True))
     with pytest.warns(UserWarning, match="fft_fft2"):
         assert np.isfinite(network.explain(IMAGES)[1].layers[0].maps).all()
@@ -76,3 +76,21 @@ def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
         assert 0 < np.abs(one.maps - other.maps).max() < 0.03 * np.abs(other.maps).max()
         assert one.mass == pytest.approx(other.mass, rel=0.02)
         assert coarse.scores == pytest.approx(fine.scores, rel=0.02)
+
+
+class Overflow(nn.Module):
+    """Infinite for images whose first pixel is white."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.masked_fill((x[:, :1, :1, :1] > 2), torch.inf)
+
+
+def test_an_image_whose_logits_are_not_finite_fails_alone(loaded: Any) -> None:
+    loaded.net.insert(0, Overflow())
+    side = loaded.transforms.crop_size[0]
+    images = [np.zeros((side, side, 3), np.uint8) for _ in range(3)]
+    images[1][0, 0] = 255
+    first, second, third = Explainer(plan(layers=("3",))).explain(images)
+    assert isinstance(second, ImageError)
+    assert "NaN or infinite" in str(second)
+    assert first.scores == third.scores
