@@ -285,7 +285,6 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
         "--alpha 2 a.jpg",
         "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
-        "--report-only . a.jpg",
         "--gpus-per-worker 1 a.jpg",
         "--engine ray --workers 0 a.jpg",
         "--engine ray --device cuda:1 a.jpg",
