@@ -182,7 +182,8 @@ def test_what_holds_a_gate_and_something_else_is_no_gate(name):
             self.a, self.b, self.c, self.fc = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(6, 8), nn.Linear(8, 3)
 
         def forward(self, x):
-            return self.fc(self.c(x) * NO_GATES[name](self.a(x), self.b(x)))
+            # both factors come from one activation, and neither through it directly
+            return self.fc(self.c(x.relu()) * NO_GATES[name](self.a(x), self.b(x)))
 
     with pytest.raises(UnsupportedOpError, match="mul"):
         ebcli.excitation_backprop(seeded(Product), images((3, 6)), 1)
