@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections import deque
@@ -12,7 +13,7 @@ from pathlib import Path
 
 from ebcli.errors import ImageError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE_NAME, canonical, parse_result_name
+from ebcli.files.naming import PRIVATE_NAME, canonical, output_relpath, parse_result_name
 from ebcli.files.remote import DEFAULT, RemoteOptions
 from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
 
@@ -72,15 +73,18 @@ def find(
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
     remote: RemoteOptions = DEFAULT,
+    shard: tuple[int, int] | None = None,
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
+
+    Of local directories, no more than the files of the shard and the entries of one directory are held in memory.
 
     URLs can be files or directories, too, and tar files are directories. Pictures that this program wrote are
     skipped; if the user named them, there is a warning.
 
-    Links to directories are followed. Each directory is read once, under its own name rather than a link's if both
-    are found, so cycles end. Special files and directories that cannot be listed are returned, too: ``decode``
-    reports them.
+    Links to directories are followed after everything else. Each directory is read once, under its own name rather
+    than a link's if both are found, so cycles end. Special files and directories that cannot be listed are returned,
+    too: ``decode`` reports them.
 
     Args:
         paths: files and directories.
@@ -90,8 +94,9 @@ def find(
             ``holiday``, ``2024/*.png``.
         exclude: skip files that match one of these patterns.
         remote: limits for remote files and for files in tar files.
+        shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
     """
-    folders = _Walk(without, exclude)
+    folders = _Walk(without, exclude, shard)
     found: dict[str, Source] = {}
     own = []
     for path in map(without_file_scheme, paths):
@@ -102,6 +107,8 @@ def find(
             files = list(folders.files(path))
         for source, relative in _unpacked(files, remote):
             if (include and not _matches(relative, include)) or _matches(relative, exclude):
+                continue
+            if not _is_in(shard, source.path):
                 continue
             if source.span is None and parse_result_name(source.path) and is_own(source.path):
                 own += [source.name] if source.named else []
@@ -127,35 +134,57 @@ def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> It
             yield Source(source.path, problem=problem), relative
 
 
+def _is_in(shard: tuple[int, int] | None, path: Path) -> bool:
+    if shard is None:
+        return True
+    digest = hashlib.blake2b(os.fsencode(output_relpath(path)), digest_size=8).digest()
+    return int.from_bytes(digest, "big") % shard[1] == shard[0] - 1
+
+
 def _matches(path: Path, patterns: Sequence[str]) -> bool:
     return any(part.match(pattern) for pattern in patterns for part in (path, *path.parents))
 
 
 class _Walk:
-    def __init__(self, without: Path | None, exclude: Sequence[str]) -> None:
+    def __init__(self, without: Path | None, exclude: Sequence[str], shard: tuple[int, int] | None) -> None:
         self._without = None if without is None else _identity(without)
-        self._exclude = exclude
+        self._exclude, self._shard = exclude, shard
         self._entered: set[tuple[int, int] | None] = set()
 
     def files(self, root: Path) -> Iterator[tuple[Source, Path]]:
         """The files below a directory, each with its path relative to that."""
-        found: list[Source] = []
         links = deque([root])
-
-        def unlisted(error: OSError) -> None:
-            found.append(Source(Path(error.filename)))
-
         while links:
             start = links.popleft()
-            if not self._enters(start, root):
-                continue
-            for folder, folders, files in os.walk(start, onerror=unlisted):
-                inside = sorted(Path(folder, name) for name in folders)
-                links += [path for path in inside if path.is_symlink()]
-                folders[:] = [path.name for path in inside if not path.is_symlink() and self._enters(path, root)]
-                found += [Source(Path(folder, name), named=False) for name in files]
-        for source in sorted(found, key=lambda source: source.path.parts):
-            yield source, source.path.relative_to(root)
+            waiting = [self._entries(start, links)] if self._enters(start, root) else []
+            while waiting:  # a stack of directories, as trees can be deeper than Python's
+                path, is_folder, is_listed = next(waiting[-1], (None, False, True))
+                if path is None:
+                    waiting.pop()
+                elif is_folder and self._enters(path, root):
+                    waiting.append(self._entries(path, links))
+                elif not is_folder:
+                    yield Source(path, named=not is_listed), path.relative_to(root)
+
+    def _entries(self, folder: Path, links: deque[Path]) -> Iterator[tuple[Path, bool, bool]]:
+        """Each entry of a directory, whether it is a directory, and whether it was listed; adds links to ``links``."""
+        entries, linked = [], []
+        try:
+            with os.scandir(folder) as scanned:
+                for entry in scanned:
+                    path = Path(folder, entry.name)
+                    if not entry.is_dir():
+                        if path.suffix.lower() == ".tar" or _is_in(self._shard, path):
+                            entries.append((entry.name, False))
+                    elif entry.is_symlink():
+                        linked.append(path)
+                    else:
+                        entries.append((entry.name, True))
+        except OSError:
+            yield folder, False, False
+        links += sorted(linked)
+        for name, is_folder in sorted(entries):
+            yield Path(folder, name), is_folder, True
 
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)

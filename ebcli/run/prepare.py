@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -64,12 +65,13 @@ def prepare(plan: RunPlan) -> Prepared:
     explainer = Explainer(plan)
     history = History.read(output.directory)
     inputs = plan.inputs
-    everything = find(inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
-    sources = everything if shard is None else everything[shard[0] - 1 :: shard[1]]
+    listing = partial(find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
+    sources = listing(shard)
     # a batch is never larger than the run, whether or not some of its images are skipped
     explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
     geometry = Geometry.of(explainer.loaded.transforms)
     if output.scale == "run":
+        everything = sources if shard is None else listing(None)
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not explainer.loaded.trained:
         warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)

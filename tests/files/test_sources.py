@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -60,7 +61,7 @@ def test_links_are_followed_and_circles_end() -> None:
     Path("d/out").symlink_to(Path.cwd() / "elsewhere")
     Path("elsewhere/back").symlink_to(Path.cwd() / "d/z")
     Path("d/3.jpg").symlink_to("z/1.jpg")  # another name for a file is another input
-    assert names(["d"]) == ["d/3.jpg", "d/out/2.jpg", "d/z/1.jpg"]
+    assert names(["d"]) == ["d/3.jpg", "d/z/1.jpg", "d/out/2.jpg"]
 
 
 def test_what_cannot_be_an_image_is_not_passed_over_in_silence() -> None:
@@ -121,3 +122,26 @@ def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> N
 def test_directories_of_the_user_are_searched_whatever_their_names() -> None:
     make("d/.eb-saliency-notes/a.jpg", "d/.eb-saliency-0123abcd/b.jpg")
     assert names(["d"]) == ["d/.eb-saliency-notes/a.jpg"]
+
+
+def test_shards_are_disjoint_complete_and_about_equal() -> None:
+    make(*(f"d/{number % 7}/{number}.jpg" for number in range(400)))
+    whole = names(["d"])
+    parts = [[str(source.path) for source in find([Path("d")], shard=(i, 4))] for i in range(1, 5)]
+    assert sorted(path for part in parts for path in part) == sorted(whole)
+    assert all(70 < len(part) < 130 for part in parts)  # 100 each, give or take 3.5 standard deviations
+    assert all(part == [path for path in whole if path in part] for part in parts)
+
+
+def test_a_shard_does_not_hold_the_whole_listing() -> None:
+    make(*(f"d/{number % 100}/{number}.jpg" for number in range(20_000)))
+
+    def peak(shard: tuple[int, int] | None) -> int:
+        tracemalloc.start()
+        found = find([Path("d")], shard=shard)
+        size = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert found
+        return size
+
+    assert peak((3, 50)) < peak(None) / 5
