@@ -30,6 +30,7 @@ from ebcli.eb.facts import (
     note_depth,
     tensors_in,
 )
+from ebcli.eb.kept import forget
 from ebcli.eb.primitives import overwritten
 from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
 from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
@@ -73,6 +74,10 @@ class ExcitationMode(TorchFunctionMode):
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
         self.settled = False  # whether operations without a rule were reported already
         self._sites: dict[str, None] = {}
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        forget()
 
     def __torch_function__(
         self,

@@ -196,7 +196,7 @@ def folded(
         The value; None if no layer with weights made `signal`.
     """
     layer = facts_of(signal).layer
-    if layer is None:
+    if layer is None or (call.is_in_place and signal._is_view()):
         return None
     node, before = layer.node, layer.node.facts.contributions
     moves = layer.moves_since(node.facts.trail[-1])

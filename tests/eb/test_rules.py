@@ -5,6 +5,7 @@ import itertools
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 from torch.nn import functional as F
 
@@ -191,6 +192,34 @@ case("addbmm", lambda a: torch.addbmm(weights(2, 2), a, weights(2, 3, 2)), (2, 2
 attention = F.scaled_dot_product_attention
 case("attention", attention, weights(1, 2, 3, 4), weights(1, 2, 5, 4), (1, 2, 5, 3))
 case("causal attention", lambda q, k, v: attention(q, k, v, is_causal=True), *[weights(1, 1, 3, 4)] * 2, (1, 1, 3, 2))
+
+# writing that accumulates
+rows = torch.tensor([0, 1, 1])
+case("index_put", lambda a, b: a.index_put((rows,), b, accumulate=True), (2, 3), (3, 3))
+case("index_put of values", lambda a, b: a.index_put((rows[:2],), b), (2, 3), (2, 3))
+case("index_add", lambda a, b: a.index_add(0, rows, b), (2, 3), (3, 3))
+case("scatter_add", lambda a, b: a.scatter_add(0, rows[:, None].expand(3, 3), b), (2, 3), (3, 3))
+case("scatter", lambda a, b: a.scatter(1, torch.tensor([[0], [2]]), b), (2, 3), (2, 1))
+
+# operators behind PyTorch's functions
+case(
+    "convolution",
+    lambda a: torch.convolution(a, weights(4, 2, 2, 2), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1),
+    (1, 2, 3, 3),
+)
+case("aten.linear", lambda a: torch.ops.aten.linear.default(a, weights(4, 5)), (3, 5))
+case("interpolate bicubic", nn.Upsample(scale_factor=2, mode="bicubic"), (1, 2, 3, 3))
+case("interpolate bicubic down", lambda a: F.interpolate(a, (2, 3), mode="bicubic", antialias=True), (1, 1, 5, 4))
+case(
+    "roi_align",
+    lambda a: torchvision.ops.roi_align(a, torch.tensor([[0.0, 0.3, 0.2, 3.4, 3.1]]).to(a), 2, sampling_ratio=2),
+    (1, 2, 4, 4),
+)
+
+# products of elementwise functions of one tensor
+case("square by hand", lambda a: a * a, (3, 4))
+case("gelu by hand", lambda a: 0.5 * a * (1 + torch.erf(a / 2**0.5)), (3, 4))
+case("mish by hand", lambda a: a * torch.tanh(F.softplus(a)), (3, 4))
 
 # copies and moves
 case("cat", lambda a, b: torch.cat([a, b, torch.ones_like(a).detach()], 1), (2, 3), (2, 1))

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ebcli.eb.contributions import LinearMap
-from ebcli.eb.facts import carries_signal, has_share, mark_bypass
-from ebcli.eb.primitives import by_rule, weighted_sum, with_value
+from ebcli.eb.facts import has_share
+from ebcli.eb.primitives import weighted_sum
 from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.rules.routing import routed
 
@@ -44,19 +45,15 @@ def index_add(call: Call, input: Tensor, dim: int, index: Tensor, source: Tensor
     return _added(call, input, source, lambda zeros, v: zeros.index_add(dim, index, v))
 
 
-def _added(call: Call, input: Tensor, values: Tensor, write: Any) -> Any:
-    """The sum of a tensor and values that are written into zeros, where they may meet."""
+def _added(call: Call, input: Tensor, values: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> Any:
+    """The sum of a tensor and the values written into it: a weighted sum of the elements of both."""
     if call.is_in_place:
         return NotImplemented
-    with torch.no_grad():
-        result = call.compute()
-    zeros = torch.zeros_like(input)
-    if has_share(values):
-        written = weighted_sum(
-            Call(write, (zeros, values), {}, call.site), values, LinearMap(lambda v: write(zeros, v))
-        )
-        values = mark_bypass(written)
-        total = by_rule(call, torch.add, input, values)
-    else:
-        total = by_rule(call, torch.add, input, write(zeros, values))
-    return with_value(call, result, total) if carries_signal(total) else result
+    operands = [(a.shape, has_share(a)) for a in (input, values)]
+
+    def apply(elements: Tensor) -> Tensor:
+        parts = iter(elements.split([shape.numel() for shape, takes in operands if takes]))
+        return write(*(next(parts).view(shape) if takes else elements.new_zeros(shape) for shape, takes in operands))
+
+    joined = torch.cat([a.flatten() for a in (input, values) if has_share(a)])
+    return weighted_sum(call, joined, LinearMap(apply))
