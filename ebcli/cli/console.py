@@ -97,7 +97,7 @@ def _print_record(record: Record, as_json: bool, quiet: bool, verbose: bool) -> 
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         if verbose:
-            say(f"{name}: {title}, probability {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
+            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
         if one.blank and not quiet:
             say(f"{name}: the map of {title} is blank")
     if as_json:

@@ -69,7 +69,7 @@ def panel(
             Tile(_on_white(picture(small, map_, region, style)), title, (*notes, peak_note(map_, region, size, style)))
             for map_, title, notes in maps
         ]
-        heading = f"{category or f'class {index}'}, probability {explanation.scores[k]:.3f}"
+        heading = f"{category or f'class {index}'}, score {explanation.scores[k]:.3f}"
         rows.append((heading, [photo, *tiles]))
     if all(len(tiles) == 2 for _, tiles in rows):
         named = [replace(tiles[1], title=heading, notes=tiles[1].notes) for heading, tiles in rows]

@@ -42,7 +42,7 @@ class ClassRecord:
 
     Attributes:
         index, name: the class; the name is None if it is unknown.
-        score: its softmax probability.
+        score: its score: a softmax or sigmoid probability, or the raw logit.
         mass: the sum of the marginal map: the probability that reached the layer.
         blank: the map is empty, so the picture shows none.
         losses: the probability lost at each operation, if requested.

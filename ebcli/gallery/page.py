@@ -129,7 +129,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
         return {
-            "model": number("models", (outcome.model, outcome.weights)),
+            "model": number("models", (outcome.model, "untrained" if outcome.weights == "none" else outcome.weights)),
             "layer": number("layers", outcome.layer),
             "method": number("methods", outcome.method),
             "seconds": outcome.seconds,

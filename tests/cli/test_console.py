@@ -59,7 +59,7 @@ def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
     worker.return_value = finished(Record("a.jpg", "done", classes=shown))
     lines = invoke("-v", "a.jpg").stderr.splitlines()
     for layer in ("features.5", "input"):
-        assert f"a.jpg: class 1 (cat) at {layer}, probability 0.500, mass 1.000" in lines
+        assert f"a.jpg: class 1 (cat) at {layer}, score 0.500, mass 1.000" in lines
         assert f"a.jpg: the map of class 1 (cat) at {layer} is blank" in lines
 
 

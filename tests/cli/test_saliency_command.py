@@ -151,8 +151,7 @@ def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None
     shown = dataclasses.replace(DONE.classes[0], losses=losses)
     worker.return_value = finished(dataclasses.replace(DONE, classes=(shown,)))
     assert invoke("-v", "a.jpg").stderr.splitlines()[-1] == (
-        "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750, "
-        "lost 0.250 in features.4, 0.125 in head, 0.062 in add"
+        "a.jpg: class 282 (tiger cat), score 0.500, mass 0.750, lost 0.250 in features.4, 0.125 in head, 0.062 in add"
     )
     assert worker.call_args.args[0].maps.track_lost_mass
     invoke("a.jpg")
@@ -181,7 +180,7 @@ def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
     assert result.stdout == f"{PICTURE}\n" * 2
     for message in (
         "vgg16 (none), layer features.23, on cpu",
-        "a.jpg: class 282 (tiger cat), probability 0.500, mass 0.750",
+        "a.jpg: class 282 (tiger cat), score 0.500, mass 0.750",
         "bad.jpg: it is broken",
         "b.jpg: up to date, skipped",
         "notes.txt: not an image, skipped",

@@ -149,8 +149,8 @@ def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyP
     layer = LayerMaps("5", [0.125, 0.75], np.ones((2, 4, 4), np.float32))
     two = Explanation([3, 8], [0.5, 0.25], ["cat", None], (layer,), 0.0)
     panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), two, DrawingStyle(), "a.jpg", "about")
-    told = [line for line in written if ", probability" in line or "mass" in line]
-    assert told == ["cat, probability 0.500", "mass 0.125", "class 8, probability 0.250", "mass 0.750"]
+    told = [line for line in written if ", score" in line or "mass" in line]
+    assert told == ["cat, score 0.500", "mass 0.125", "class 8, score 0.250", "mass 0.750"]
 
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
