@@ -142,7 +142,15 @@ _SALIENCY = (
         "--retries", type=int, default=RemoteOptions.retries, help="Repeat a failed request, waiting longer each time."
     ),
     _input(
+        "--max-pixels",
+        metavar="COUNT",
+        type=click.IntRange(min=1),
+        show_default="Pillow's own limit, 179 million",
+        help="Fail images with more pixels.",
+    ),
+    _input(
         "--max-bytes",
+        metavar="COUNT",
         type=int,
         default=RemoteOptions.max_bytes,
         help="Fail files behind URLs or in tar files that are larger.",

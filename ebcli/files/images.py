@@ -83,6 +83,12 @@ def is_recognized(file: Path | IO[bytes]) -> bool:
         return True
 
 
+def limit_pixels(count: int | None) -> None:
+    """Make this process refuse images with more pixels; None keeps Pillow's own limit, 179 million."""
+    if count is not None:
+        Image.MAX_IMAGE_PIXELS = count // 2  # Pillow warns above this, and refuses above twice as much
+
+
 def decode(file: Path | IO[bytes]) -> Image.Image:
     """The image upright (EXIF orientation applied) and in RGB; of an animation, the first frame.
 
@@ -101,7 +107,7 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
     except UnidentifiedImageError as error:
         raise ImageError("it is not an image in a format that Pillow reads") from error
     except Image.DecompressionBombError as error:
-        raise ImageError("it would unpack to too many pixels") from error
+        raise ImageError("it has too many pixels: raise --max-pixels") from error
     except OSError as error:
         raise ImageError(error.strerror or str(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything

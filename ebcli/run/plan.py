@@ -26,6 +26,7 @@ class InputOptions:
         include, exclude: glob patterns; see ``ebcli.files.sources.find``.
         shard: (i, n) for the i-th, from 1, of n shards; None for all images.
         remote: limits for files behind URLs and in tar files.
+        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
 
     Raises:
         ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.
@@ -36,6 +37,7 @@ class InputOptions:
     exclude: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions)
+    max_pixels: int | None = None
 
     def __post_init__(self) -> None:
         if not self.images:
@@ -45,6 +47,8 @@ class InputOptions:
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
             i, n = self.shard
             raise ConfigurationError(f"shard {i}/{n} does not exist: choose 1/{n} to {n}/{n}")
+        if self.max_pixels is not None and self.max_pixels < 1:
+            raise ConfigurationError(f"max-pixels is {self.max_pixels}, but it must be at least 1")
 
 
 @dataclass(frozen=True)

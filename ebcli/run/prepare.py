@@ -19,7 +19,7 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import refuse_foreign_files
-from ebcli.files.images import Geometry, has_image_suffix
+from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
@@ -65,6 +65,7 @@ def prepare(plan: RunPlan) -> Prepared:
     explainer = Explainer(plan)
     history = History.read(output.directory)
     inputs = plan.inputs
+    limit_pixels(inputs.max_pixels)
     listing = partial(find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
     sources = listing(shard)
     # a batch is never larger than the run, whether or not some of its images are skipped
@@ -87,7 +88,7 @@ def prepare(plan: RunPlan) -> Prepared:
         possible = range(explainer.num_classes) if explainer.classes is None else explainer.classes
         class_names = {index: explainer.category(index) for index in possible}
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names))
-    stages = ImageStages(geometry, options, output.directory, common, output.report)
+    stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
     return Prepared(explainer, history, stages, skipped, sources)
 
 

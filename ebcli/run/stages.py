@@ -20,7 +20,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, network_view, placement
+from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, limit_pixels, network_view, placement
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
@@ -76,13 +76,14 @@ class RenderedFiles:
     thumbnails: dict[Path, bytes]
 
 
-def load_image(source: Source, geometry: Geometry) -> NetworkInput | None:
+def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None) -> NetworkInput | None:
     """Decode an image and crop what the network sees; None for a file in a directory that is not an image.
 
     Raises:
         ImageError: the file does not exist or cannot be decoded.
     """
     start = perf_counter()
+    limit_pixels(max_pixels)
     if not is_image(source):
         return None
     stamp, file = source.opened()
@@ -105,6 +106,7 @@ def render(
     options: RenderOptions,
     explanation: Explanation,
     names: ThumbnailNames | None,
+    max_pixels: int | None = None,
 ) -> RenderedFiles:
     """Render one image's results: a picture per map or one panel, then the arrays; with ``names``, thumbnails too.
 
@@ -114,6 +116,7 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the picture.
     """
+    limit_pixels(max_pixels)
     now, file = source.opened()
     image = decode(file)
     if now != stamp:
@@ -159,6 +162,7 @@ class ImageStages:
         output: the output directory as the records name it.
         common: a record with the fields that all images share.
         thumbnails: also make thumbnails for the gallery page.
+        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
     """
 
     geometry: Geometry
@@ -166,6 +170,7 @@ class ImageStages:
     output: Path
     common: Record
     thumbnails: bool
+    max_pixels: int | None = None
 
     def load(self, source: Source, call: Call) -> NetworkInput | Record:
         """What the network gets of an image; or the record of a file that failed or is not an image.
@@ -176,7 +181,7 @@ class ImageStages:
         """
         start = perf_counter()
         try:
-            loaded: NetworkInput | None = call(load_image, source, self.geometry)
+            loaded: NetworkInput | None = call(load_image, source, self.geometry, self.max_pixels)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
         return replace(self._record(source), status="not an image") if loaded is None else loaded
@@ -206,7 +211,9 @@ class ImageStages:
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
-            rendered = call(render, source, loaded.stamp, self.geometry, self.options, explanation, names)
+            rendered = call(
+                render, source, loaded.stamp, self.geometry, self.options, explanation, names, self.max_pixels
+            )
         except Exception as error:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
         maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]

@@ -96,6 +96,7 @@ VALUES = {
     "timeout": ("7.5", 7.5),
     "retries": ("1", 1),
     "max_bytes": ("1000", 1000),
+    "max_pixels": ("5000", 5000),
     "format": ("jpg", "jpg"),
     "raw": ("1", True),
     "skip_existing": ("1", True),

@@ -327,3 +327,15 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
         elsewhere = checkpoint.rename(tmp_path / "moved.pth")
         checkpoint = elsewhere
         assert configuration(weights=str(checkpoint)) == found[0]
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_the_limit_on_pixels_can_be_lowered_and_raised(workers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restored afterwards
+    Image.new("RGB", (60, 50)).save("a.png")
+    Image.new("RGB", (60, 49)).save("b.png")
+    options = ("--workers", workers, "a.png", "b.png")
+    result = invoke("--max-pixels", "2940", *options)
+    assert (result.exit_code, [record["status"] for record in records(Path("saliency"))].count("done")) == (1, 1)
+    assert "a.png: it has too many pixels: raise --max-pixels" in result.stderr
+    assert invoke("--max-pixels", "3000", *options).exit_code == 0
