@@ -112,7 +112,9 @@ def _specimen(name: str) -> zoo.Specimen:
                     net(torch.randn(1, 3, side, side))
             except (RuntimeError, TypeError, ValueError, AssertionError, IndexError, KeyError, AttributeError):
                 continue
-            return zoo.specimen_of(name, net, (1, 3, side, side), layer="")
+            specimen = zoo.specimen_of(name, net, (1, 3, side, side), layer="")
+            if specimen.forward().isfinite().all():
+                return specimen
     raise RuntimeError("no input was found that it takes")
 
 

@@ -228,7 +228,7 @@ class Blocks:
 
     def gated(self, x):
         """Squeeze-excitation: a gate for each channel, or one of the signal's own shape."""
-        if 0 <= self.values[x].min() and self.values[x].max() <= 1:
+        if self.values[x].min() >= 0 and self.values[x].max() <= 1:
             return self.shortcut(x)  # as good a gate itself
         if self.layout == "vector" or self.chance(0.2):
             return self.add("gated", (x, self.switch(self.linear(x, self.shape(x)[-1]))), self.pick(*PRODUCTS))
