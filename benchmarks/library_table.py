@@ -112,7 +112,9 @@ def _specimen(name: str) -> zoo.Specimen:
                     net(torch.randn(1, 3, side, side))
             except (RuntimeError, TypeError, ValueError, AssertionError, IndexError, KeyError, AttributeError):
                 continue
-            return zoo.specimen_of(name, net, (1, 3, side, side), layer="")
+            specimen = zoo.specimen_of(name, net, (1, 3, side, side), layer="")
+            if specimen.forward().isfinite().all():
+                return specimen
     raise RuntimeError("no input was found that it takes")
 
 
@@ -135,7 +137,8 @@ def _reason(message: str) -> str:
     if not message.startswith("no excitation rule for "):
         return message.partition(":")[0]
     sites = message.partition(":")[0].removeprefix("no excitation rule for ").split(", ")
-    functions = dict.fromkeys(f"`{site.split(' in ')[0]}`" for site in sites)
+    # what an operation is made of follows it, in parentheses where it was called
+    functions = dict.fromkeys(f"`{site.split(' in ')[0]}`" for site in sites if " (" not in site)
     return f"no rule for {', '.join(functions)}"
 
 

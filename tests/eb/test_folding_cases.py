@@ -82,8 +82,10 @@ def test_batch_norm_behind_what_only_moves_values(name, activation):
     assert_twins(net, twin, layer="conv")
 
 
-@pytest.mark.parametrize("activation", [nn.Identity, nn.Hardswish])
-def test_batch_norm_over_tokens_laid_out_in_the_batch(activation):
+@pytest.mark.parametrize("back", [lambda z, y: z.reshape_as(y), lambda z, y: z.unflatten(0, y.shape[:2])])
+@pytest.mark.parametrize("handed_on", [lambda y: y, torch.clone, torch.Tensor.contiguous, lambda y: y.flip(1).flip(1)])
+@pytest.mark.parametrize("activation", [nn.Identity, nn.Hardswish, nn.ReLU])
+def test_batch_norm_over_tokens_laid_out_in_the_batch(activation, handed_on, back):
     """LeViT's linear layer: (B, N, C), flattened to (B N, C) for its batch norm."""
 
     class Tokens(nn.Module):
@@ -94,8 +96,8 @@ def test_batch_norm_over_tokens_laid_out_in_the_batch(activation):
 
         def forward(self, x):
             y = self.linear(x)
-            y = self.bn(y.flatten(0, 1)).reshape_as(y)
-            return self.fc(self.act(y).flatten(1))
+            y = back(self.bn(y.flatten(0, 1)), y)
+            return self.fc(self.act(handed_on(y)).flatten(1))
 
     net = seeded(Tokens)
     twin = nn.Sequential(fuse_linear_bn_eval(net.linear, net.bn), net.act, nn.Flatten(), net.fc)
