@@ -53,7 +53,7 @@ def _halved(a: Tensor) -> Tensor:
     return a * 0.5 + a.detach() * 0.5
 
 
-def _layer_norm(
+def layer_norm(
     _func: Callable[..., Tensor],
     x: Tensor,
     shape: Any,
@@ -61,6 +61,7 @@ def _layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
+    """LayerNorm as the affine map that it is for one picture: its standard deviation is a constant."""
     axes = tuple(range(-len(shape), 0))
     deviation = (x.var(axes, correction=0, keepdim=True) + eps).sqrt().detach()
     value = (x - x.mean(axes, keepdim=True)) / deviation
@@ -86,6 +87,6 @@ def _attention(func: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ten
 _RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.gelu, F.relu, F.silu, F.hardswish, F.sigmoid, torch.sigmoid, torch.relu), _identity),
     **dict.fromkeys((torch.matmul, Tensor.matmul, torch.einsum, torch.mul, Tensor.mul, Tensor.__mul__), _half),
-    F.layer_norm: _layer_norm,
+    F.layer_norm: layer_norm,
     F.multi_head_attention_forward: _attention,
 }

@@ -41,8 +41,8 @@ def gradients(
     reached, slopes = _slopes(net, images, labels, list(grids), nullcontext())
     found: dict[str, Maps] = {name: {} for name in _COMBINED}
     for layer, (rows, columns) in grids.items():
-        value = _channels_first(reached[layer], rows, columns)[:, None]
-        slope = torch.stack([_channels_first(by_class, rows, columns) for by_class in slopes[layer]], 1)
+        value = channels_first(reached[layer], rows, columns)[:, None]
+        slope = torch.stack([channels_first(by_class, rows, columns) for by_class in slopes[layer]], 1)
         for name, combined in _COMBINED.items():
             found[name][layer] = combined(value, slope)
     return found
@@ -53,8 +53,8 @@ def attn_lrp(net: nn.Module, images: Tensor, labels: Tensor, grids: dict[str | N
     reached, slopes = _slopes(net, images, labels, list(grids), AttnLRP())
     maps: Maps = {}
     for layer, grid in grids.items():
-        value = _channels_first(reached[layer], *grid)
-        maps[layer] = torch.stack([(value * _channels_first(s, *grid)).sum(1) for s in slopes[layer]], 1)
+        value = channels_first(reached[layer], *grid)
+        maps[layer] = torch.stack([(value * channels_first(s, *grid)).sum(1) for s in slopes[layer]], 1)
     return maps
 
 
@@ -95,7 +95,7 @@ def _slopes(
     return {layer: value.detach() for layer, value in reached.items()}, slopes
 
 
-def _channels_first(value: Tensor, rows: int, columns: int) -> Tensor:
+def channels_first(value: Tensor, rows: int, columns: int) -> Tensor:
     """A layer's output as (B, C, H, W): from that, from (B, H, W, C), or from tokens (B, n + H W, C)."""
     if value.ndim == 3:
         return value[:, value.shape[1] - rows * columns :].mT.unflatten(2, (rows, columns))

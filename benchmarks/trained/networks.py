@@ -34,7 +34,7 @@ class Family:
 
     build: Callable[[int], nn.Module]
     layers: tuple[str, ...]
-    steps: int = 500
+    steps: int = 400
     rate: float = 2e-3
     attends: bool = False
 
@@ -77,7 +77,7 @@ def _mobilenet(num_classes: int) -> nn.Module:
         config(48, 5, 144, 64, True, "HS", 2),
         config(64, 5, 192, 64, True, "HS", 1),
     ]
-    return MobileNetV3(settings, last_channel=128, num_classes=num_classes)
+    return MobileNetV3(settings, last_channel=128, num_classes=num_classes, norm_layer=nn.BatchNorm2d)
 
 
 def _efficientnet(num_classes: int) -> nn.Module:
@@ -100,7 +100,7 @@ def _swin(num_classes: int) -> nn.Module:
 
 
 def _maxvit(num_classes: int) -> nn.Module:
-    return MaxVit((SIDE, SIDE), 16, 4, [24, 48, 64], [1, 1, 1], 8, 0.0, num_classes=num_classes)
+    return MaxVit((SIDE, SIDE), 16, 4, [24, 48, 64], [1, 1, 1], 8, 0.0, nn.BatchNorm2d, num_classes=num_classes)
 
 
 def _vit(num_classes: int) -> nn.Module:
@@ -113,8 +113,8 @@ FAMILIES = {
     "DenseNet": Family(_densenet, ("features.relu0", "features.denseblock1", "features.denseblock2", "features.norm5")),
     "MobileNetV3": Family(_mobilenet, ("features.0", "features.2", "features.5", "features.6", "features.9")),
     "EfficientNet": Family(_efficientnet, ("features.0", "features.2", "features.3", "features.4", "features.5")),
-    "ConvNeXt": Family(_convnext, ("features.0", "features.1", "features.3", "features.5"), 800, 3e-3),
-    "Swin": Family(_swin, ("features.0", "features.1", "features.3", "features.5"), 1000, attends=True),
+    "ConvNeXt": Family(_convnext, ("features.0", "features.1", "features.3", "features.5"), 600, 3e-3),
+    "Swin": Family(_swin, ("features.0", "features.1", "features.3", "features.5"), 700, attends=True),
     "MaxViT": Family(_maxvit, ("stem", "blocks.0", "blocks.1", "blocks.2"), attends=True),
     "ViT": Family(
         _vit,

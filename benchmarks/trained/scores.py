@@ -28,8 +28,15 @@ class Score:
     blank: float
 
 
-def score(maps: Tensor, boxes: Tensor) -> Score:
-    """The score of maps (B, 2, H, W), asked for the left and for the right object, whose boxes are (B, 2, 4)."""
+def score(maps: Tensor, boxes: Tensor, counted: Tensor | None = None) -> Score:
+    """The score of maps (B, 2, H, W), asked for the left and for the right object, whose boxes are (B, 2, 4).
+
+    Args:
+        maps: (B, 2, H, W).
+        boxes: (B, 2, 4), in pixels.
+        counted: (B, 2), which of the questions count; None for all.
+    """
+    counted = torch.ones(maps.shape[:2], dtype=torch.bool) if counted is None else counted
     positive = maps.nan_to_num().clamp(min=0)
     total = positive.sum((2, 3))
     left = positive[..., : maps.shape[3] // 2].sum((2, 3))
@@ -41,10 +48,10 @@ def score(maps: Tensor, boxes: Tensor) -> Score:
     even = F.interpolate(positive, (SIDE, SIDE), mode="nearest")
     in_box = (even * inside).sum((2, 3)) / even.sum((2, 3)).where(total > 0, 1)
     return Score(
-        share=float((in_half / total.where(total > 0, 1)).mean()),
-        box=float(in_box.mean()),
-        hits=float(hits.float().mean()),
-        blank=float((total <= 0).float().mean()),
+        share=float((in_half / total.where(total > 0, 1))[counted].mean()),
+        box=float(in_box[counted].mean()),
+        hits=float(hits.float()[counted].mean()),
+        blank=float((total <= 0).float()[counted].mean()),
     )
 
 
