@@ -22,15 +22,15 @@ from .networks import FAMILIES
 from .pictures import SIDE, TASKS, Task
 from .prototypes import joint_excitation
 from .scores import score
-from .training import CACHE, trained
+from .training import CACHE, ROUNDS, trained
 
 PICTURES = 96  # of two objects each
 SEED = 2
 
 
-def measured(family: str, task: Task, cache: Path, count: int = PICTURES) -> list[dict[str, Any]]:
+def measured(family: str, task: Task, cache: Path, count: int = PICTURES, rounds: int = ROUNDS) -> list[dict[str, Any]]:
     """A row for each layer and method."""
-    net, accuracy = trained(family, task, cache)
+    net, accuracy = trained(family, task, cache, rounds)
     kind = FAMILIES[family]
     pictures = task.pictures(count, 2, torch.Generator().manual_seed(SEED))
     images, labels = pictures.images, pictures.labels
@@ -38,6 +38,9 @@ def measured(family: str, task: Task, cache: Path, count: int = PICTURES) -> lis
     maps = excitation(net, images, labels, layers)
     grids = {layer: tuple(found.shape[2:]) for layer, found in maps["contrastive"].items()}
     maps |= joint_excitation(net, images, labels, grids)
+    *_, classifier = (module for module in net.modules() if isinstance(module, nn.Linear))
+    at_classifier = joint_excitation(net, images, labels, grids, classifier=classifier.weight)
+    maps["joint contrastive, inputs of the classifier as neurons"] = at_classifier["joint contrastive"]
     maps |= gradients(net, images, labels, grids)
     if kind.attends:
         maps["AttnLRP"] = attn_lrp(net, images, labels, grids)
@@ -104,6 +107,7 @@ def main() -> None:
     parser.add_argument("--task", action="append", choices=TASKS)
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--count", type=int, default=PICTURES, help="pictures of two objects each")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="of training at most; 0 for what has been trained")
     parser.add_argument("--output", type=Path, help="a file for the tables")
     options = parser.parse_args()
     torch.set_num_threads(2)
@@ -111,7 +115,7 @@ def main() -> None:
     for name in options.task or TASKS:
         rows = []
         for family in options.family or FAMILIES:
-            found = measured(family, TASKS[name], options.cache, options.count)
+            found = measured(family, TASKS[name], options.cache, options.count, options.rounds)
             first = found[0]
             print(f"{family} on {name}: accuracy {first['accuracy']:.3f}, asked class seen {first['seen']:.2f}")
             rows += found

@@ -48,13 +48,38 @@ class Unit(Function):
         return torch.where(h * slope > 0, slope * kept, 0), None
 
 
+class Excitatory(Function):
+    """Inputs as neurons of their own: those that inhibit the joint neuron lose."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return a.clone()
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return torch.where(a * slope > 0, slope, 0)
+
+
 class JointExcitation(TorchFunctionMode):
-    """Where it is on, autograd carries the weights G of the joint neuron."""
+    """Where it is on, autograd carries the weights G of the joint neuron.
+
+    Args:
+        classifier: the weight of the classifier, where its inputs are to be neurons, whatever made them, as in the
+            paper's contrast (Eq. 6 to 8); None leaves them to what made them.
+    """
+
+    def __init__(self, classifier: Tensor | None = None) -> None:
+        super().__init__()
+        self._classifier = classifier
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is F.linear and args[1] is self._classifier:
+            return func(Excitatory.apply(args[0]), *args[1:], **kwargs)
         if func in _CONSTANT:
             return func(*args, **kwargs).detach()
         if func in _RECTIFIERS:
@@ -87,7 +112,12 @@ def _attention(func: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ten
 
 
 def joint_excitation(
-    net: nn.Module, images: Tensor, labels: Tensor, grids: dict[str | None, Sequence[int]]
+    net: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    grids: dict[str | None, Sequence[int]],
+    *,
+    classifier: Tensor | None = None,
 ) -> dict[str, Maps]:
     """Marginal and contrastive joint EB, and target minus other class, at each layer, for labels (B, 2).
 
@@ -96,6 +126,7 @@ def joint_excitation(
         images: (B, 3, H, W).
         labels: (B, 2), the classes to ask for.
         grids: the layers' rows and columns.
+        classifier: as in `JointExcitation`.
     """
     reached: dict[str | None, Tensor] = {}
     modules = dict(net.named_modules())
@@ -109,7 +140,7 @@ def joint_excitation(
 
     handles = [modules[layer].register_forward_hook(keep(layer)) for layer in grids if layer is not None]
     try:
-        with torch.enable_grad(), JointExcitation():
+        with torch.enable_grad(), JointExcitation(classifier):
             reached[None] = images.detach().clone().requires_grad_()
             logits = net(reached[None])
     finally:

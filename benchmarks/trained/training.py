@@ -35,15 +35,18 @@ def accuracy(net: nn.Module, task: Task, count: int = 1024, seed: int = 1) -> fl
     return right / (count // 128 * 128)
 
 
-def trained(family: str, task: Task, cache: Path = CACHE) -> tuple[nn.Module, float]:
-    """A network of a family, trained on a task, and its accuracy; from the folder if it has been trained before."""
+def trained(family: str, task: Task, cache: Path = CACHE, rounds: int = ROUNDS) -> tuple[nn.Module, float]:
+    """A network of a family, trained on a task, and its accuracy; from the folder if it has been trained before.
+
+    A network below 95% is trained for another round, as long as it has not had so many rounds.
+    """
     kind, path = FAMILIES[family], cache / f"{task.name}-{family}.pt"
     torch.manual_seed(0)
     net = kind.build(task.num_classes).to(memory_format=torch.channels_last)  # several times as fast on processors
     kept = torch.load(path, weights_only=True) if path.exists() else {"rounds": 0, "accuracy": 0.0}
     if kept["rounds"]:
         net.load_state_dict(kept["state"])
-    while kept["accuracy"] < ENOUGH and kept["rounds"] < ROUNDS:
+    while kept["accuracy"] < ENOUGH and kept["rounds"] < rounds:
         began = time.monotonic()
         _round(net, task, kind.steps, kind.rate, seed=100 + kept["rounds"])
         kept = {"rounds": kept["rounds"] + 1, "accuracy": accuracy(net, task), "state": net.state_dict()}
