@@ -1,0 +1,102 @@
+"""The maps that are compared: Excitation Backprop in three forms, and others at the same layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+
+import ebcli
+
+from .attn_lrp import AttnLRP
+
+Maps = dict[str | None, Tensor]  # by layer, None for the input: (B, K, H, W), a map for each of K classes
+
+
+def excitation(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]) -> dict[str, Maps]:
+    """Marginal and contrastive EB, and target minus other class, for labels (B, 2)."""
+    marginal = ebcli.excitation_backprop(net, images, labels, list(layers))
+    contrastive = ebcli.excitation_backprop(net, images, labels, list(layers), contrastive=True)
+    found = {
+        "marginal": {result.layer: result.maps for result in marginal},
+        "contrastive": {result.layer: result.maps for result in contrastive},
+    }
+    normalized = {layer: maps / maps.sum((2, 3), keepdim=True) for layer, maps in found["marginal"].items()}
+    found["against the other"] = {layer: maps - maps.flip(1) for layer, maps in normalized.items()}
+    return found
+
+
+def masses(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]) -> dict[str | None, float]:
+    """The mean mass of the marginal maps at each layer."""
+    results = ebcli.excitation_backprop(net, images, labels, list(layers))
+    return {result.layer: float(result.mass.mean()) for result in results}
+
+
+def gradients(
+    net: nn.Module, images: Tensor, labels: Tensor, grids: dict[str | None, Sequence[int]]
+) -> dict[str, Maps]:
+    """Grad-CAM, LayerCAM and gradient x activation at each layer; `grids` has the layers' rows and columns."""
+    reached, slopes = _slopes(net, images, labels, list(grids), nullcontext())
+    found: dict[str, Maps] = {name: {} for name in _COMBINED}
+    for layer, (rows, columns) in grids.items():
+        value = channels_first(reached[layer], rows, columns)[:, None]
+        slope = torch.stack([channels_first(by_class, rows, columns) for by_class in slopes[layer]], 1)
+        for name, combined in _COMBINED.items():
+            found[name][layer] = combined(value, slope)
+    return found
+
+
+def attn_lrp(net: nn.Module, images: Tensor, labels: Tensor, grids: dict[str | None, Sequence[int]]) -> Maps:
+    """AttnLRP's relevance at each layer."""
+    reached, slopes = _slopes(net, images, labels, list(grids), AttnLRP())
+    maps: Maps = {}
+    for layer, grid in grids.items():
+        value = channels_first(reached[layer], *grid)
+        maps[layer] = torch.stack([(value * channels_first(s, *grid)).sum(1) for s in slopes[layer]], 1)
+    return maps
+
+
+_COMBINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "Grad-CAM": lambda a, g: (a * g.mean((3, 4), keepdim=True)).sum(2),
+    "LayerCAM": lambda a, g: (a * g.clamp(min=0)).sum(2),
+    "gradient x activation": lambda a, g: (a * g).sum(2),
+}
+
+
+def _slopes(
+    net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None], mode: AbstractContextManager[object]
+) -> tuple[dict[str | None, Tensor], dict[str | None, list[Tensor]]]:
+    """The layers' outputs, and for each column of labels the slopes that autograd brings there."""
+    reached: dict[str | None, Tensor] = {}
+    modules = dict(net.named_modules())
+
+    def keep(layer: str) -> Callable[[nn.Module, object, Tensor], Tensor]:
+        def hook(_module: nn.Module, _inputs: object, output: Tensor) -> Tensor:
+            reached[layer] = output
+            return output.clone()  # what follows may overwrite it
+
+        return hook
+
+    handles = [modules[layer].register_forward_hook(keep(layer)) for layer in layers if layer is not None]
+    try:
+        with torch.enable_grad(), mode:
+            reached[None] = images.detach().clone().requires_grad_()
+            logits = net(reached[None])
+    finally:
+        for handle in handles:
+            handle.remove()
+    wanted = [reached[layer] for layer in layers]
+    columns = [
+        torch.autograd.grad(logits.gather(1, column[:, None]).sum(), wanted, retain_graph=True) for column in labels.T
+    ]
+    slopes = {layer: [column[i] for column in columns] for i, layer in enumerate(layers)}
+    return {layer: value.detach() for layer, value in reached.items()}, slopes
+
+
+def channels_first(value: Tensor, rows: int, columns: int) -> Tensor:
+    """A layer's output as (B, C, H, W): from that, from (B, H, W, C), or from tokens (B, n + H W, C)."""
+    if value.ndim == 3:
+        return value[:, value.shape[1] - rows * columns :].mT.unflatten(2, (rows, columns))
+    return value if tuple(value.shape[2:]) == (rows, columns) else value.permute(0, 3, 1, 2)
