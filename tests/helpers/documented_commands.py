@@ -99,7 +99,7 @@ def run_line(line: str) -> Result | None:
     # no worker processes, which would have to import torch
     result = CliRunner().invoke(COMMANDS[words[0]], words[1:], piped, env={"EB_SALIENCY_WORKERS": "0"})
     assert result.exit_code == 0, f"{line}\n{result.output}"
-    assert result.output, line
+    assert result.output or "--shard" in line, line  # a shard of few photos can be empty
     if words[0] == "eb-saliency" and not {"--json", "--list-models", "--list-layers", "--doctor"} & set(words):
         assert all(Path(path).is_file() for path in result.stdout.splitlines())
     return result
