@@ -234,8 +234,9 @@ def test_the_summary_tells_what_was_run_and_what_failed(page: Path, browser: Bro
     browser.open(page)
     browser.one("#summary summary").click()
     facts = browser.one("#facts").text
-    for fact in ("4 images", "7 maps", "1 map", "vgg16 (untrained)", "features.23, features.9", "contrastive EB", "4.0 s"):
+    for fact in ("4 images", "7 maps", "1 map", "vgg16 (untrained)", "features.23, features.9", "contrastive EB"):
         assert fact in facts.replace("\n", " "), fact
+    assert "4.0 s" in facts
     assert "1 image" in browser.one("#failures").text
     assert "it is broken: bits" in browser.one("#failures").text
     browser.one("#failures button").click()
