@@ -26,6 +26,8 @@ def check_arguments(net: Any, inputs: Any) -> None:
         )
     if inputs.is_floating_point() and not is_finite(inputs):
         raise ConfigurationError("the inputs contain NaN or infinite values")
+    if is_subnormal(inputs):
+        raise ConfigurationError(f"the inputs are too close to zero for {inputs.dtype}: use torch.float64")
 
 
 @contextmanager
@@ -63,6 +65,8 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
             f"the network's output contains NaN or infinite values for images {images}, in {logits.dtype}: check its "
             "weights, or use a dtype with a larger range"
         )
+    if is_subnormal(logits):
+        raise NonFiniteError(f"the network's output is too close to zero for {logits.dtype}: use torch.float64")
     if facts_of(logits).is_softmax:
         warnings.warn(
             "the network ends in a softmax: the map explains the score before it, as without the softmax",
@@ -83,3 +87,11 @@ def check_relevance(relevances: Sequence[Tensor]) -> None:
 def is_finite(value: Tensor) -> bool:
     """Whether all elements are finite. Tensors on the meta device are."""
     return value.is_meta or bool(torch.isfinite(value).all())
+
+
+def is_subnormal(value: Tensor) -> bool:
+    """Whether an item of a batch has no element with full precision, but is not zero. Items on meta have none."""
+    if value.is_meta or not value.is_floating_point() or not value.numel():
+        return False
+    largest = value.detach().abs().flatten(1).amax(1) if value.ndim > 1 else value.detach().abs()
+    return bool(((largest > 0) & (largest < torch.finfo(value.dtype).tiny)).any())

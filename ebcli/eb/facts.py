@@ -135,6 +135,11 @@ def carries_signal(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
 
 
+def feeds_only(factor: Any, signal: Any) -> bool:
+    """Whether the layer feeds the factor of a signal, but not the signal."""
+    return carries_signal(factor) and not carries_signal(signal) and torch.is_grad_enabled()
+
+
 def mark_plain(value: Tensor) -> None:
     """Note that a tensor requires grad, but was computed from parameters only."""
     setattr(value, _PLAIN, True)

@@ -43,6 +43,20 @@ def test_a_sum_of_zero_loses_its_probability():
     assert marginal.mass.tolist() == contrastive.mass.tolist() == [0, 0]
 
 
+def test_a_contrastive_map_knows_what_a_sum_of_zero_loses():
+    """No neuron below the classifier is at zero, so nothing but the sum loses probability."""
+
+    def half_lost(net, y, x):
+        return torch.exp(y - y * torch.tensor([1.0, 1, 0.5, 0.5]).double())
+
+    net = Function(half_lost)
+    net.first.weight.data = net.first.weight.data.abs()
+    net.first.bias.data.zero_()
+    marginal, contrastive = (ebcli.excitation_backprop(net, X, 1, contrastive=c) for c in (False, True))
+    assert (marginal.mass < 0.999).all()
+    assert_same(contrastive.mass, marginal.mass)
+
+
 def test_a_response_of_zero_explains_nothing():
     net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.Softplus(), nn.Linear(1, 2, bias=False))
     nn.init.ones_(net[2].weight)
@@ -114,6 +128,19 @@ def test_a_gate_is_seen_through_cat():
         return y * torch.cat([gate[:, :2], gate[:, 2:]], 1)
 
     assert_same(relevance(gated), relevance(lambda net, y, x: y * net.other(x).sigmoid()))
+
+
+@pytest.mark.parametrize("layer", [None, "first"])
+def test_a_gate_in_parts_is_still_the_gate_of_an_activation(layer):
+    """Neither broadcasting nor depth tells the signal from the gate: both factors come through one activation."""
+
+    def gated(net, y, x):
+        gate = net.other(x).sigmoid()
+        return F.gelu(y) * torch.cat([gate[:, :2], gate[:, 2:]], 1)
+
+    assert_same(
+        relevance(gated, layer=layer), relevance(lambda net, y, x: F.gelu(y) * net.other(x).sigmoid(), layer=layer)
+    )
 
 
 class Focal(nn.Module):

@@ -162,6 +162,21 @@ def test_sums_and_averages_of_tiny_numbers(size):
     torch.testing.assert_close(found.relevance, torch.full((1, 1, 2, 2), 0.25), rtol=0, atol=1e-2)
 
 
+@pytest.mark.parametrize("contrastive", [False, True])
+@pytest.mark.parametrize(("size", "weight"), [(1e-43, 1.0), (1e-45, 1.0), (1e-30, 1e-12)])
+def test_inputs_and_logits_without_full_precision_are_refused(size, weight, contrastive):
+    """One image of a batch is enough."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(108, 2, bias=False))
+    nn.init.constant_(net[1].weight, weight)
+    x = torch.ones(2, 3, 6, 6) * torch.tensor([1, size]).reshape(2, 1, 1, 1)
+    with pytest.raises(EbcliError, match=r"too close to zero for torch.float32: use torch.float64"):
+        ebcli.excitation_backprop(net, x, 1, contrastive=contrastive)
+
+
+def test_an_image_of_zeros_is_no_error():
+    assert not ebcli.excitation_backprop(small(torch.float32), torch.zeros(1, 3, 6, 6), 1).mass.any()
+
+
 def test_an_image_without_its_batch():
     with pytest.raises(EbcliError, match="batch"):
         ebcli.excitation_backprop(small(), images()[0], 1)

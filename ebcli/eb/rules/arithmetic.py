@@ -13,6 +13,7 @@ from ebcli.eb.facts import (
     bypasses,
     carries_signal,
     depth_of,
+    feeds_only,
     gate_of,
     has_share,
     is_nonnegative,
@@ -61,7 +62,7 @@ def mul(call: Call, input: Any, other: Any) -> Any:
     if signal is None:
         return NotImplemented  # neither factor is the other's gate
     gate = min(gate_of(input), gate_of(other))
-    if not carries_signal(signal) and torch.is_grad_enabled():
+    if feeds_only(input if signal is other else other, signal):
         return call.compute().detach()  # the layer only feeds the gate, which gets nothing
     nonnegative = input is other or all(map(is_nonnegative, (input, other)))
     return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate)
@@ -115,7 +116,7 @@ def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None)
     # the denominator is a norm, which rescales and does not excite
     if not has_share(input):
         return pass_through(call, other, gate=0)
-    if not carries_signal(input) and torch.is_grad_enabled():
+    if feeds_only(other, input):
         return call.compute().detach()
     if has_share(other):
         nonnegative = is_nonnegative(input) and is_nonnegative(other)

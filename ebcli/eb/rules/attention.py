@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb.contributions import LinearMap
-from ebcli.eb.facts import BOUNDED, carries_signal, facts_of, gate_of, has_share, is_nonnegative, note
+from ebcli.eb.facts import BOUNDED, carries_signal, facts_of, feeds_only, gate_of, has_share, is_nonnegative, note
 from ebcli.eb.primitives import by_rule, weighted_sum, with_value
 from ebcli.eb.registry import Call, overloads, rule
 
@@ -82,7 +82,7 @@ def _product(
             return NotImplemented  # queries times keys, which only matter through the attention weights
         is_left = gates[0] >= gates[1]
         weight, values = (left, right) if is_left else (right, left)
-        if not carries_signal(values) and torch.is_grad_enabled():
+        if feeds_only(weight, values):
             return call.compute().detach()  # the layer only feeds queries and keys
         linear = LinearMap.fixed(weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight))
         value = weighted_sum(call, values, linear)
