@@ -26,6 +26,8 @@ MAX_STRIDE = 16 * 1.25
 # through modules and look like maps
 BATCH = 2
 
+DEFAULT_SIZE = 224  # pixels, for networks without preprocessing
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -44,7 +46,7 @@ class Layer:
     stride: float | None
 
 
-def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None) -> list[Layer]:
+def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None) -> list[Layer]:
     """List the layers of a network in execution order.
 
     A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
@@ -52,38 +54,48 @@ def layers(loaded: LoadedModel, input_size: int | tuple[int, int] | None = None)
     squeeze-excitation or those that compute queries and keys, are not listed.
 
     Args:
-        loaded: the network.
-        input_size: side or (height, width) of the input in pixels; None for the crop of its preprocessing.
+        model: the model, or a network that takes images (B, 3, height, width).
+        input_size: side or (height, width) of the input in pixels; None for the crop of the model's preprocessing,
+            or 224 for a network without preprocessing.
 
     Raises:
         ConfigurationError: the network does not accept images of that size.
 
     Examples:
-        >>> import ebcli
+        >>> import ebcli, torch
         >>> found = {layer.name: layer for layer in ebcli.layers(ebcli.load_model())}
         >>> found["features.11"].shape, found["features.11"].stride
         ((112, 14, 14), 16.0)
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 4, stride=4), torch.nn.Flatten())
+        >>> ebcli.layers(net, input_size=(32, 64))[0].shape
+        (8, 8, 16)
     """
+    name, net = _named(model)
     if input_size is None:
-        input_size = loaded.transforms.crop_size[0]
+        input_size = DEFAULT_SIZE if isinstance(model, nn.Module) else model.transforms.crop_size[0]
     height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
     found = []
-    for name, module, output in _forward(loaded, height, width):
+    for layer, module, output in _forward(name, net, height, width):
         shape, stride = tuple(output.shape[1:]), None
         if len(output) == BATCH:  # unless windows of an image are stacked along the batch
             stride = _stride(shape, height, width)
-        found.append(Layer(name, type(module).__name__, shape, stride))
+        found.append(Layer(layer, type(module).__name__, shape, stride))
     return found
 
 
-def default_layer(loaded: LoadedModel) -> str:
+def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None) -> str:
     """Choose the layer for maps: the literature's choice, or the deepest layer of about stride 16.
 
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE``, it is the last one of the
     outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of the next stage. For
     vision transformers, whose tokens keep one resolution, it is the second-to-last block.
 
+    Args:
+        model: the model, or a network, for which the literature's choice is unknown.
+        input_size: see `layers`.
+
     Raises:
+        ConfigurationError: the network does not accept images of that size.
         LayerError: no layer below the classifier has a spatial layout.
 
     Examples:
@@ -93,13 +105,14 @@ def default_layer(loaded: LoadedModel) -> str:
         >>> ebcli.default_layer(ebcli.load_model("resnet18", weights="none"))
         'layer3'
     """
+    name, net = _named(model)
     for pattern, choose in _SETTLED:
-        if pattern.fullmatch(loaded.name):
-            return choose(loaded.net)
-    below = _with_stride(loaded)
+        if isinstance(model, LoadedModel) and pattern.fullmatch(name):
+            return choose(net)
+    below = _with_stride(model, input_size)
     if not below:
-        raise LayerError(f"{loaded.name} has no layer with a spatial layout below its classifier")
-    blocks = _transformer_blocks(loaded.net, below)
+        raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
+    blocks = _transformer_blocks(net, below)
     if len(blocks) > 1:
         # After the last block, only the class token matters; one block earlier, attention still spreads it
         return blocks[-2]
@@ -139,18 +152,22 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     return name
 
 
-def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn.Module, Tensor]]:
+def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
+    """A model's name for messages, and its network."""
+    return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
+
+
+def _forward(name: str, net: nn.Module, height: int, width: int) -> list[tuple[str, nn.Module, Tensor]]:
     """Name, module and output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
     """
-    net = loaded.net
     outputs: list[tuple[str, nn.Module, Any]] = []
     calls: dict[str, int] = {}
 
-    def record(name: str, module: nn.Module, _inputs: Any, output: Any) -> None:
-        calls[name] = calls.get(name, 0) + 1
-        outputs.append((name, module, output.to("meta") if isinstance(output, Tensor) else None))
+    def record(layer: str, module: nn.Module, _inputs: Any, output: Any) -> None:
+        calls[layer] = calls.get(layer, 0) + 1
+        outputs.append((layer, module, output.to("meta") if isinstance(output, Tensor) else None))
 
     def forward(blank: Tensor) -> Tensor:
         with torch.no_grad():
@@ -158,22 +175,22 @@ def _forward(loaded: LoadedModel, height: int, width: int) -> list[tuple[str, nn
         return blank
 
     training = [(module, module.training) for module in net.modules()]
-    handles = [module.register_forward_hook(partial(record, name)) for name, module in net.named_modules() if name]
+    handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
     try:
         net.eval()  # in training mode, batch norm would add the blank images to its statistics
-        images = probe(loaded.name, net, (height, width), forward, BATCH)
+        images = probe(name, net, (height, width), forward, BATCH)
     finally:
         for handle in handles:
             handle.remove()
         for module, flag in training:
             module.training = flag
     found = [
-        (name, module, output)
-        for name, module, output in outputs
-        if calls[name] == 1 and output is not None and output.ndim > 1 and len(output) % BATCH == 0
+        (layer, module, output)
+        for layer, module, output in outputs
+        if calls[layer] == 1 and output is not None and output.ndim > 1 and len(output) % BATCH == 0
     ]
-    carrying = set(layers_on_path(net, images, [name for name, _, _ in found]))
-    return [(name, module, output) for name, module, output in found if name in carrying]
+    carrying = set(layers_on_path(net, images, [layer for layer, _, _ in found]))
+    return [(layer, module, output) for layer, module, output in found if layer in carrying]
 
 
 def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
@@ -195,10 +212,12 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
     return None
 
 
-def _with_stride(loaded: LoadedModel) -> list[tuple[str, float, tuple[int, ...]]]:
+def _with_stride(
+    model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None
+) -> list[tuple[str, float, tuple[int, ...]]]:
     """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
-    modules = dict(loaded.net.named_modules())
-    listed = layers(loaded)
+    modules = dict(_named(model)[1].named_modules())
+    listed = layers(model, input_size)
     weighted = [i for i, layer in enumerate(listed) if _is_weighted(modules[layer.name])]
     below = listed[: weighted[-1]] if weighted else listed
     return [(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]

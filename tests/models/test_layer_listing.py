@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torchvision
 from torch import nn
 
 from ebcli.errors import ConfigurationError, LayerError
@@ -279,3 +281,21 @@ def test_a_wrong_layer_name_suggests_the_closest():
         resolve_layer(loaded, "feature.23")
     with pytest.raises(LayerError, match="first modules are features"):
         resolve_layer(loaded, "")
+
+
+def test_a_network_without_preprocessing_takes_images_of_224_pixels():
+    net = torchvision.models.vgg11(num_classes=2).eval()
+    found = {layer.name: layer for layer in layers(net)}
+    assert found["features.0"].shape == (64, 224, 224)
+    assert default_layer(net) == default_layer(net, 224)
+
+
+@pytest.mark.parametrize(("size", "shape"), [(64, (4, 16, 16)), ((32, 64), (4, 8, 16))])
+def test_the_input_size_of_a_network(size, shape):
+    # flattened for one input size only
+    net = nn.Sequential(nn.Conv2d(3, 4, 4, 4), nn.ReLU(), nn.Flatten(), nn.Linear(math.prod(shape), 2))
+    assert layers(net, size)[0].shape == shape
+    assert default_layer(net, size) == "1"
+    for refused in (layers, default_layer):
+        with pytest.raises(ConfigurationError, match="Sequential does not accept images of 224 x 224 pixels"):
+            refused(net)
