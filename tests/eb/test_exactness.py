@@ -52,6 +52,7 @@ def test_a_contrastive_map_knows_what_a_sum_of_zero_loses():
     net = Function(half_lost)
     net.first.weight.data = net.first.weight.data.abs()
     net.first.bias.data.zero_()
+    net.fc.weight.data = net.fc.weight.data.abs()
     marginal, contrastive = (ebcli.excitation_backprop(net, X, 1, contrastive=c) for c in (False, True))
     assert (marginal.mass < 0.999).all()
     assert_same(contrastive.mass, marginal.mass)
