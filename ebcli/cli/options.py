@@ -73,7 +73,7 @@ _MODEL = (
         show_default=False,
         help="Resize the shorter side to PIXELS, in place of the model's own preprocessing.",
     ),
-    _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Center-crop size in pixels."),
+    _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
     _model(
         "--mean",
         metavar="X[,X,X]",
@@ -121,7 +121,7 @@ _SALIENCY = (
         metavar="GLOB",
         multiple=True,
         show_default="all",
-        help="Only use files matching GLOB, by name, directory or end of the path. Repeatable.",
+        help="Only use files whose name, directory or end of the path matches GLOB. Repeatable.",
     ),
     _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files matching GLOB."),
     _input(
@@ -146,14 +146,14 @@ _SALIENCY = (
         metavar="COUNT",
         type=click.IntRange(min=1),
         show_default="Pillow's own limit, 179 million",
-        help="Fail images with more pixels.",
+        help="Reject images with more than COUNT pixels.",
     ),
     _input(
         "--max-bytes",
         metavar="COUNT",
         type=int,
         default=RemoteOptions.max_bytes,
-        help="Fail files behind URLs or in tar files that are larger.",
+        help="Reject files from URLs or tar files that are larger than COUNT bytes.",
     ),
     *_MODEL,
     _map(
@@ -163,12 +163,12 @@ _SALIENCY = (
         metavar="NAME|input|all",
         multiple=True,
         show_default="the model's own",
-        help="Compute the map at this layer; input is the pixels, all one layer per resolution. Repeatable.",
+        help="Compute the map at this layer; 'input' means the pixels, 'all' one layer per resolution. Repeatable.",
     ),
     _map(
         "--contrastive/--marginal",
         default=MapOptions.contrastive,
-        help="Contrastive map (class minus its dual) or marginal map.",
+        help="Show what distinguishes the class, or everything that excites it.",
     ),
     _map("--with-marginal", is_flag=True, help="In panels, show the marginal map beside the contrastive one."),
     _map(
@@ -231,7 +231,7 @@ _SALIENCY = (
         "--scale",
         type=click.Choice(SCALES, case_sensitive=False),
         default=OutputOptions.scale,
-        help="Scale each map to its own maximum, or all maps of the run alike, from a sample.",
+        help="Scale each map to its own maximum, or all maps of the run alike, as a sample suggests.",
     ),
     _appearance(
         "--vmin", type=float, default=DrawingStyle.vmin, help="Lower end of the scale; 1 is a uniform map's value."
@@ -256,15 +256,15 @@ _SALIENCY = (
     _performance(
         "--workers",
         type=click.IntRange(min=0),
-        show_default="one per CPU",
-        help="Number of processes that decode and draw; on Ray, that hold the network.",
+        show_default="up to one per CPU",
+        help="Number of processes that decode and draw; with Ray, processes that hold the network.",
     ),
     _performance(
         "--image-timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
         default=ExecutionOptions.image_timeout,
-        help="Fail an image that takes longer to decode or draw.",
+        help="Give up on an image after this long decoding or drawing.",
     ),
     _performance(
         "--device",

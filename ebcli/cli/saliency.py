@@ -31,8 +31,7 @@ EB_SALIENCY_TARGET="tabby;tiger cat" for several targets.
 
 Each image's record is also appended to records.jsonl in the output directory, one JSON object per line.
 
-Exit status: 0 if all images are done, 1 if some failed, 2 on wrong usage or if results cannot be written, 130 if
-interrupted.
+Exit status: 0 if all images are done, 1 if some failed, 2 on any other error, 130 if interrupted (143 by SIGTERM).
 """
 
 

@@ -41,7 +41,7 @@ class InputOptions:
 
     def __post_init__(self) -> None:
         if not self.images:
-            raise ConfigurationError("no images given: name at least one file or directory")
+            raise ConfigurationError("no images given: name at least one image, directory, tar file or URL")
         if not all((*self.include, *self.exclude)):
             raise ConfigurationError("a pattern is empty: drop it, or give one such as '*.jpg'")
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
@@ -79,9 +79,9 @@ class MapOptions:
 
     def __post_init__(self) -> None:
         if self.top_k < 1:
-            raise ConfigurationError(f"top-k is {self.top_k}, but it must be at least 1")
+            raise ConfigurationError(f"--top-k is {self.top_k}, but it must be at least 1")
         if self.with_marginal and not self.contrastive:
-            raise ConfigurationError("with-marginal adds the marginal map to contrastive ones: drop marginal")
+            raise ConfigurationError("--with-marginal adds the marginal map to the contrastive one: drop --marginal")
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _TORCHVISION, _FACTORY = (
     EntryPoint("torchvision", "ebcli.models.sources.torchvision:Torchvision", MODELS),
-    EntryPoint("factory", "ebcli.models.sources.factory:Factory", MODELS),
+    EntryPoint("factory", "ebcli.models.sources.own_code:Factory", MODELS),
 )
 _BUILT_IN = {
     "timm": EntryPoint("timm", "ebcli.models.sources.timm:Timm", MODELS),
