@@ -84,7 +84,7 @@ def test_batch_norm_behind_what_only_moves_values(name, activation):
 
 @pytest.mark.parametrize("back", [lambda z, y: z.reshape_as(y), lambda z, y: z.unflatten(0, y.shape[:2])])
 @pytest.mark.parametrize("handed_on", [lambda y: y, torch.clone, torch.Tensor.contiguous, lambda y: y.flip(1).flip(1)])
-@pytest.mark.parametrize("activation", [nn.Identity, nn.Hardswish, nn.ReLU])
+@pytest.mark.parametrize("activation", [nn.Identity, nn.Hardswish])
 def test_batch_norm_over_tokens_laid_out_in_the_batch(activation, handed_on, back):
     """LeViT's linear layer: (B, N, C), flattened to (B N, C) for its batch norm."""
 
