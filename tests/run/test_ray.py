@@ -19,6 +19,9 @@ from runs import count, records, tree, until
 
 ALL = ("--raw", "--top-k", "2")
 
+# run by hand: clusters of several machines on a small one take minutes
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
