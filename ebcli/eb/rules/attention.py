@@ -59,7 +59,7 @@ def biased_product(
     if carries_signal(input):
         return NotImplemented  # only a bias is supported, not a residual
     if alpha < 0:  # only the sign of the scale matters, and it belongs to the weight
-        left, right = (left, -right) if carries_signal(left) else (-left, right)
+        left, right = (left, -right.detach()) if carries_signal(left) else (-left.detach(), right)
     zero = torch.zeros_like(input)
     return _product(call, left, right, lambda a, b: call.func(zero, a, b, **kwargs))
 
