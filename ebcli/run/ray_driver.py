@@ -92,7 +92,10 @@ class Cluster:
         self._coordinator = coordinator.options(num_cpus=0, scheduling_strategy=here).remote(self._cwd)
         # the coordinator's machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        self.stages, batch_size, self.total, skipped, messages = _get(self._coordinator.prepare.remote(local))
+        prepared = _get(self._coordinator.prepare.remote(local))
+        if isinstance(prepared, EbcliError):
+            raise prepared
+        self.stages, batch_size, self.total, skipped, messages = prepared
         for message in messages:
             warnings.warn(message, stacklevel=2)
         self.skipped: Collection[Path] = _Skipped(self._coordinator, skipped)
@@ -240,9 +243,10 @@ def _allocation(execution: ExecutionOptions) -> tuple[int, float, int]:
 
 
 def _get(reference: Any) -> Any:
-    """``ray.get``, raising this package's errors as they were raised remotely."""
+    """``ray.get``, raising this package's errors as they were raised remotely; what Ray prints goes to stderr."""
     try:
-        return ray.get(reference)
+        with contextlib.redirect_stdout(sys.stderr):
+            return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, EbcliError):
             raise error.cause from None
