@@ -19,6 +19,7 @@ from runs import count, records, tree, until
 
 ALL = ("--raw", "--top-k", "2")
 
+
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
     with cluster(2) as started:
