@@ -27,6 +27,6 @@ def open_regular(path: Path, follow: bool = True) -> BinaryIO:
             raise OSError(errno.ELOOP, "it is a symbolic link") from error
         raise
     if stat.S_ISREG(os.fstat(number).st_mode):
-        return os.fdopen(number, "rb", buffering=1 << 20)
+        return os.fdopen(number, "rb")
     os.close(number)
     raise OSError(errno.EINVAL, "it is not a regular file")
