@@ -116,7 +116,7 @@ def _devices() -> str:
 
 
 def _weights() -> str:
-    from ebcli.models.efficientnet_lite import SHA256, published_weights
+    from ebcli.models.efficientnet_lite_weights import SHA256, published_weights
 
     return f"{len(published_weights())} bytes, SHA-256 {SHA256}, as published"
 

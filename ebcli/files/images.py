@@ -45,7 +45,7 @@ class Geometry:
     @classmethod
     def of(cls, preset: ImageClassification) -> Geometry:
         """The geometry of ``LoadedModel.transforms``."""
-        resample = Image.Resampling[preset.interpolation.value.upper()]
+        resample = Image.Resampling[preset.interpolation.name]
         fit = getattr(preset, "fit", "crop")
         fill = tuple(round(255 * value) for value in preset.mean) if fit == "pad" else (0, 0, 0)
         return cls(preset.resize_size[0], preset.crop_size[0], resample, fit, fill)

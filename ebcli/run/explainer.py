@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms import functional
 
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
@@ -169,8 +168,9 @@ class Explainer:
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized."""
         preset = self.loaded.transforms
-        images = functional.convert_image_dtype(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous())
-        return functional.normalize(images, preset.mean, preset.std).to(self.device, self._dtype)
+        mean, std = (torch.tensor(values)[:, None, None] for values in (preset.mean, preset.std))
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous() / 255
+        return images.sub_(mean).div_(std).to(self.device, self._dtype)
 
     def _backprop(
         self, inputs: Tensor, targets: Tensor | Callable[[Tensor], Tensor], contrastive: bool

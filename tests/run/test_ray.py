@@ -164,19 +164,19 @@ def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
-    fill(cwd, 300)
+    fill(cwd, 600)
     run = Command(cwd, two.address)
     until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
     run.process.send_signal(signal.SIGINT)
     status, out, err = run.wait()
     assert status == 130
-    assert "Interrupted. 304 images: " in err
+    assert "Interrupted. 604 images: " in err
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
-    assert len(out) == len(done) < 303
+    assert len(out) == len(done) < 603
     assert {path for record in done for path in record["output"]} == set(out)
     assert len([name for name in tree(cwd / "maps") if name.endswith(".png")]) == len(done)
     assert Command(cwd, two.address, "--skip-existing").wait()[0] == 1
     other, _ = local(cwd)
     assert tree(cwd / "maps") == tree(other / "maps")
     done = [record["input"] for record in records(cwd / "maps") if record["status"] == "done"]
-    assert len(done) == len(set(done)) == 303
+    assert len(done) == len(set(done)) == 603
