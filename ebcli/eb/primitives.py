@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -201,8 +202,10 @@ def folded(
     node, before = layer.node, layer.node.facts.contributions
     moves = layer.moves_since(node.facts.trail[-1])
     linear, turn = before.linear, before.turn
+    if turn is not None:
+        turn = turn.expand(before.shape)  # the layout in which it was made
     for move in moves:
-        linear, turn = linear.moved(move), None if turn is None else move(turn.expand(before.shape))
+        linear, turn = linear.moved(move), None if turn is None else move(turn)
     if channels is not None and linear.per_output is not None:
         linear = linear.scaled(channels)
     elif channels is not None:
@@ -219,8 +222,12 @@ def folded(
     with keep_saved():
         value = Excitation.apply(call.compute, contributions, None, len(skipped), *skipped, *node.saved_tensors)
     contributions.follow(value, node.facts.site)
+    trail = layer.trail
+    if value.shape != signal.shape:  # broadcast by a bias or a scale
+        copies = partial(torch.broadcast_to, size=value.shape)
+        contributions.linear, trail = linear.moved(copies), (*trail, copies)
     facts = ValueFacts(rectified, gate, root=None)
-    _note_layer(value, facts, (*layer.trail, object()), site=node.facts.site, can_fold=not rectified)
+    _note_layer(value, facts, (*trail, object()), site=node.facts.site, can_fold=not rectified)
     return value
 
 

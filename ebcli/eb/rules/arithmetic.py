@@ -135,11 +135,5 @@ def _scaled(call: Call, signal: Tensor, factor: Any) -> Tensor:
         return unchanged(call, signal)
     if isinstance(factor, Tensor) and factor.dtype == torch.bool:
         return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal))
-    value = folded(call, signal, scale=factor) if _scales_outputs(factor, signal) else None
+    value = None if bypasses(factor) else folded(call, signal, scale=factor)
     return pass_through(call, signal, keeps_zero=True) if value is None else value
-
-
-def _scales_outputs(factor: Any, signal: Tensor) -> bool:
-    """Whether the value of `signal` times the factor has the shape of `signal`."""
-    shape = torch.broadcast_shapes(getattr(factor, "shape", ()), signal.shape)
-    return shape == signal.shape and not bypasses(factor)
