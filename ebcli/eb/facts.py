@@ -118,6 +118,11 @@ def gate_of(value: Any) -> int:
     return MASK if value.dtype == torch.bool else facts_of(value).gate
 
 
+def signed_gate_of(value: Tensor) -> int:
+    """How clearly a tensor is meant to be a factor once it is multiplied by constants of both signs."""
+    return {BOUNDED: ACTIVATED, SWITCH: MIXED, MASK: MIXED}.get(gate_of(value), gate_of(value))
+
+
 def is_nonnegative(value: Any) -> bool:
     """Whether it is certain that a number or tensor holds no negative values."""
     return value >= 0 if isinstance(value, (int, float)) else facts_of(value).nonnegative

@@ -10,7 +10,6 @@ from torch import Tensor
 from ebcli.eb.facts import (
     MIXED,
     SWITCH,
-    bypasses,
     carries_signal,
     depth_of,
     feeds_only,
@@ -19,6 +18,7 @@ from ebcli.eb.facts import (
     is_nonnegative,
     mark_bypass,
     root_of,
+    signed_gate_of,
 )
 from ebcli.eb.primitives import by_rule, folded, pass_through, shared, unchanged, with_value
 from ebcli.eb.registry import Call, overloads, rule
@@ -135,5 +135,15 @@ def _scaled(call: Call, signal: Tensor, factor: Any) -> Tensor:
         return unchanged(call, signal)
     if isinstance(factor, Tensor) and factor.dtype == torch.bool:
         return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal))
-    value = None if bypasses(factor) else folded(call, signal, scale=factor)
-    return pass_through(call, signal, keeps_zero=True) if value is None else value
+    value = folded(call, signal, scale=factor)
+    if value is not None:
+        return value
+    if not gate_of(signal) or not _has_no_negatives(factor):
+        return pass_through(call, signal, keeps_zero=True, gate=signed_gate_of(signal))
+    return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal))
+
+
+def _has_no_negatives(constant: Any) -> bool:
+    if isinstance(constant, Tensor):
+        return constant.is_meta or bool((constant.detach() >= 0).all())
+    return constant >= 0
