@@ -27,7 +27,9 @@ def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwar
 
 @rule(*overloads("clamp", "clip", "clamp_min"))
 def clamped(call: Call, input: Tensor, min: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    return _cut_off(call, input, min)
+    if isinstance(min, (int, float)) and min >= 0:
+        return _cut_off(call, input, min)
+    return pass_through(call, input)  # a guard against overflow, or an upper bound, is no activation
 
 
 def _cut_off(call: Call, input: Tensor, low: Any) -> Tensor:

@@ -80,12 +80,13 @@ def _signal_of(a: Tensor, b: Tensor) -> Tensor | None:
     if sizes[0] != sizes[1] and full in sizes:
         return a if sizes[0] == full else b
     strengths = [0 if gate == MIXED else gate for gate in gates]
-    if strengths[0] != strengths[1]:
-        return a if strengths[0] < strengths[1] else b
     depths = depth_of(a), depth_of(b)
-    if any(strengths) or depths[0] == depths[1]:
+    # the gate is told by its own activation, by those further down, or by having fewer layers than the signal
+    ranks = [strengths] if any(strengths) else [[d.activations for d in depths], [-d.layers for d in depths]]
+    rank = next((rank for rank in ranks if rank[0] != rank[1]), None)
+    if rank is None:
         return None
-    return a if depths[0] < depths[1] else b
+    return a if rank[0] < rank[1] else b
 
 
 def _distinct(value: Tensor) -> int:
