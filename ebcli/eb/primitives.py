@@ -30,6 +30,8 @@ from ebcli.eb.facts import (
 from ebcli.eb.kept import keep_saved, preserve
 from ebcli.eb.registry import RULES, Call
 
+_ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
+
 
 def pass_through(
     call: Call, signal: Tensor, *, nonnegative: bool = False, keeps_zero: bool = False, gate: int | None = None
@@ -71,13 +73,29 @@ def pass_through(
 def copied(signal: Tensor) -> Tensor:
     """A copy with all facts about the signal and a node of its own, which only the copy's readers reach."""
     facts = facts_of(signal)
-    value = PassThrough.apply(signal.clone, signal)
+    value = PassThrough.apply(lambda: cloned(signal), signal)
     trail: tuple[Any, ...] = ()
     if facts.layer is not None:
         trail = (*facts.layer.trail, object())
         facts = replace(facts, layer=replace(facts.layer, trail=trail))
     _note(value, facts, trail=trail)
     return note_depth(value, [signal])
+
+
+def cloned(value: Tensor) -> Tensor:
+    """A copy with the same strides, gaps and alignment: matrix products of other layouts round differently.
+
+    `Tensor.clone` makes a part of a tensor contiguous.
+    """
+    if value.is_meta or not value.numel():
+        return value.clone()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    start = value.data_ptr() % _ALIGNMENT // value.element_size()
+    if extent == value.numel() and not start:
+        return value.clone()
+    memory = value.new_empty(start + extent)
+    memory[start:] = value.detach().as_strided((extent,), (1,))
+    return value.new_empty(0).set_(memory.untyped_storage(), start, value.shape, value.stride())
 
 
 def unchanged(call: Call, signal: Tensor) -> Tensor:
