@@ -15,6 +15,7 @@ from ebcli.cli.parameters import (
     SectionOption,
     Shard,
     complete_colormap,
+    complete_directory,
     complete_model,
     complete_weights,
 )
@@ -189,9 +190,11 @@ _SALIENCY = (
     _output(
         "-o",
         "--output",
-        type=_DIRECTORY,
+        metavar="PATH",
+        type=_PATH,
         default=OutputOptions.directory,
-        help="Write results to this directory, mirroring the input tree.",
+        shell_complete=complete_directory,
+        help="Write results to this directory, or one picture to this .png, .jpg or .webp; - is stdout.",
     ),
     _output(
         "--format", type=click.Choice(FORMATS, case_sensitive=False), default=OutputOptions.format, help="Image format."
@@ -207,6 +210,7 @@ _SALIENCY = (
     ),
     _output("--verify", metavar="DIR", type=_DIRECTORY, help="Check that the results in DIR are intact and exit."),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
+    _output("--print0", is_flag=True, help="End each printed path with NUL, for xargs -0."),
     _appearance(
         "--style",
         type=click.Choice(STYLES, case_sensitive=False),

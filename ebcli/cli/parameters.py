@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
 
 import click
 from click.shell_completion import CompletionItem
+
+from ebcli.cli.console import say_error
+from ebcli.errors import closest
 
 
 class SectionOption(click.Option):
@@ -17,8 +21,39 @@ class SectionOption(click.Option):
         self.section = section
 
 
+class Misuse(click.ClickException):
+    """Wrong usage, reported in one line."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - Click's signature
+        say_error(self.format_message())
+
+
+@contextmanager
+def _in_one_line(command: str) -> Iterator[None]:
+    """Turn Click's usage errors, which take four lines, into one that says what to do."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.NoSuchOption as error:
+        near = closest(error.option_name, error.possibilities or ())
+        raise Misuse(f"no such option {error.option_name}: {near or f'{command} --help lists all options'}") from error
+    except click.UsageError as error:
+        raise Misuse(error.format_message()) from error
+
+
 class SectionedCommand(click.Command):
     """A command whose ``--help`` lists options in sections; options without one are listed last."""
+
+    def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
+        with _in_one_line(info_name or ""):
+            return super().make_context(info_name, *args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _in_one_line(ctx.info_name or ""):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -80,6 +115,10 @@ def complete_colormap(_context: click.Context, _option: click.Parameter, incompl
     from matplotlib import colormaps
 
     return _starting(incomplete, (name for name in colormaps if "_" in incomplete or not name.endswith("_r")))
+
+
+def complete_directory(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_weights(

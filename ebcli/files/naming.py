@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+STDIN = Path("-")  # among the inputs; its results are named after "stdin"
 RECORDS = "records.jsonl"
 PAGE = Path("report", "index.html")
 PRIVATE = ".eb-saliency-"

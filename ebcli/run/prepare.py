@@ -66,13 +66,15 @@ def prepare(plan: RunPlan) -> Prepared:
     history = History.read(output.directory)
     inputs = plan.inputs
     limit_pixels(inputs.max_pixels)
-    listing = partial(find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
-    sources = listing(shard)
+    listing = partial(
+        find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+    )
+    sources = listing(shard=shard)
     # a batch is never larger than the run, whether or not some of its images are skipped
     explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
     geometry = Geometry.of(explainer.loaded.transforms)
     if output.scale == "run":
-        everything = sources if shard is None else listing(None)
+        everything = sources if shard is None else listing()
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not explainer.loaded.trained:
         warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)
