@@ -13,12 +13,27 @@ from ebcli.cli.console import say_error
 from ebcli.errors import closest
 
 
-class SectionOption(click.Option):
-    """An option that ``--help`` lists in a section."""
+class PlainOption(click.Option):
+    """An option whose help shows a number as N, and a default without parentheses and without its range."""
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+    def make_metavar(self, ctx: click.Context) -> str:
+        is_number = isinstance(self.type, (type(click.INT), type(click.FLOAT)))
+        return "N" if self.metavar is None and is_number else super().make_metavar(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)  # an error names it
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
+class SectionOption(PlainOption):
+    """An option that ``--help`` lists in a section; ``-h`` lists only common ones."""
+
+    def __init__(self, *args: Any, section: str, common: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.section = section
+        self.section, self.common = section, common
 
 
 class Misuse(click.ClickException):
@@ -45,7 +60,24 @@ def _in_one_line(command: str) -> Iterator[None]:
 
 
 class SectionedCommand(click.Command):
-    """A command whose ``--help`` lists options in sections; options without one are listed last."""
+    """A command whose ``--help`` lists options in sections; options without one are listed last.
+
+    ``-h`` lists the common ones only.
+    """
+
+    def show_common(self, ctx: click.Context) -> None:
+        """Print the help on the common options."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        records = [option.get_help_record(ctx) for option in options if getattr(option, "common", False)]
+        with formatter.section("Common options"):
+            formatter.write_dl([record for record in records if record is not None])
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"{ctx.command_path} --help lists all {len(options)} options.")
+        click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
         with _in_one_line(info_name or ""):
@@ -67,6 +99,13 @@ class SectionedCommand(click.Command):
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
+
+
+def show_common_options(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
+    """The callback of ``-h``."""
+    if given and isinstance(ctx.command, SectionedCommand):
+        ctx.command.show_common(ctx)
+        ctx.exit()
 
 
 class ClassName(click.ParamType):

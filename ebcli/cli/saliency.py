@@ -49,7 +49,7 @@ Exit status: 0 if all images are done, 1 if some failed, 2 on any other error, 1
     cls=SectionedCommand,
     context_settings={
         "auto_envvar_prefix": "EB_SALIENCY",
-        "help_option_names": ["-h", "--help"],
+        "help_option_names": ["--help"],
         "show_default": True,
         "max_content_width": 110,
     },
