@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
@@ -10,8 +11,9 @@ from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.console import print_findings, say
+from ebcli.cli.console import print_findings, say, shown
 from ebcli.drawing.style import DrawingStyle
+from ebcli.errors import ConfigurationError
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 
@@ -32,6 +34,7 @@ def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any],
     functions = {
         "list_models": _list_models,
         "list_layers": _list_layers,
+        "info": _info,
         "doctor": _doctor,
         "verify": _verify,
         "report_only": _report_only,
@@ -75,6 +78,24 @@ def _doctor(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     from ebcli.cli.doctor import examine
 
     return print_findings(examine(options["device"], options["output"]), options["as_json"])
+
+
+def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+    """Print what a result says about its making."""
+    from ebcli.files.encoding import read_facts
+
+    path: Path = options["info"]
+    try:
+        facts = read_facts(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read '{path}': {error.strerror or error}") from error
+    if not facts:
+        raise ConfigurationError(f"'{path}' does not say how it was made: only results of eb-saliency do")
+    if options["as_json"]:
+        click.echo(json.dumps(facts))
+    else:
+        click.echo("\n".join(f"{name + ':':<9}{shown(value)}" for name, value in facts.items()))
+    return 0
 
 
 def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:

@@ -310,6 +310,7 @@ _SALIENCY = (
     ),
     _information("--list-models", common=True, is_flag=True, help="List the models by name and exit."),
     _information("--list-layers", common=True, is_flag=True, help="List the layers of --model and exit."),
+    _information("--info", metavar="FILE", type=_PATH, help="Print how a result was made and exit."),
     _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, Any
 
 import click
@@ -26,6 +27,9 @@ class PlainOption(click.Option):
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default
         return extra
+
+
+plain_option = partial(click.option, cls=PlainOption)
 
 
 class SectionOption(PlainOption):

@@ -23,7 +23,7 @@ from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
-from ebcli.imports import DISTRIBUTION
+from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, network_settings
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
@@ -171,5 +171,14 @@ def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, co
     weights = common.weights if explainer.loaded.trained else "untrained"
     about = f"{common.model} ({weights}), layer {common.layer}, {common.method}"
     output = plan.output
-    names = ResultNames(output.format, output.panel, output.raw, tuple(explainer.layers))
-    return RenderOptions(style, names, about, facts if output.raw else None)
+    method = "" if plan.maps.contrastive else "marginal"
+    names = ResultNames(
+        output.format, output.panel, output.raw, tuple(explainer.layers), explainer.default_layer, method
+    )
+    provenance = {
+        "model": common.model,
+        "weights": weights,
+        "method": common.method,
+        "version": f"{DISTRIBUTION} {installed_version()}",
+    }
+    return RenderOptions(style, names, about, provenance, facts if output.raw else None)
