@@ -105,7 +105,7 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError("it is not an image in a format that Pillow reads") from error
+        raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
         raise ImageError("it has too many pixels: raise --max-pixels") from error
     except OSError as error:

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import numpy as np
 import torch
@@ -46,6 +47,7 @@ class Explainer:
     Attributes:
         loaded: the network.
         layers: the names of the layers.
+        default_layer: the layer that is used if none is asked for; None if the network has none, or several are used.
         device: the name of the device.
         num_classes: the number of classes.
         classes: the classes to explain in every image; None for each image's most likely ones.
@@ -68,6 +70,10 @@ class Explainer:
         # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
         self.layers = _layers(maps.layers, self.loaded)
+        self.default_layer = None if maps.layers else self.layers[0]
+        if len(self.layers) == 1 and maps.layers:
+            with suppress(LayerError):  # this layer may do nevertheless
+                self.default_layer = default_layer(self.loaded)
         if not plan.output.panel:
             _check_distinct(self.layers)
         self.batch_size = execution.batch_size or default_batch_size(self.device)

@@ -23,7 +23,7 @@ from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
-from ebcli.imports import DISTRIBUTION
+from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, network_settings
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
@@ -66,13 +66,15 @@ def prepare(plan: RunPlan) -> Prepared:
     history = History.read(output.directory)
     inputs = plan.inputs
     limit_pixels(inputs.max_pixels)
-    listing = partial(find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
-    sources = listing(shard)
+    listing = partial(
+        find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+    )
+    sources = listing(shard=shard)
     # a batch is never larger than the run, whether or not some of its images are skipped
     explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
     geometry = Geometry.of(explainer.loaded.transforms)
     if output.scale == "run":
-        everything = sources if shard is None else listing(None)
+        everything = sources if shard is None else listing()
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not explainer.loaded.trained:
         warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)
@@ -169,5 +171,14 @@ def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, co
     weights = common.weights if explainer.loaded.trained else "untrained"
     about = f"{common.model} ({weights}), layer {common.layer}, {common.method}"
     output = plan.output
-    names = ResultNames(output.format, output.panel, output.raw, tuple(explainer.layers))
-    return RenderOptions(style, names, about, facts if output.raw else None)
+    method = "" if plan.maps.contrastive else "marginal"
+    names = ResultNames(
+        output.format, output.panel, output.raw, tuple(explainer.layers), explainer.default_layer, method
+    )
+    provenance = {
+        "model": common.model,
+        "weights": weights,
+        "method": common.method,
+        "version": f"{DISTRIBUTION} {installed_version()}",
+    }
+    return RenderOptions(style, names, about, provenance, facts if output.raw else None)

@@ -34,7 +34,8 @@ def tiny_model(*_: object, **__: object) -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     first, second = nn.Conv2d(3, 8, 3, 2), nn.Conv2d(8, 16, 3)
-    net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
+    head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
+    net = nn.Sequential(first, nn.ReLU(), second, head)  # "2" is its default layer
     names = tuple(f"class {letter}" for letter in "abcdefg")
     return LoadedModel("tiny", net.eval(), ImageClassification(crop_size=24, resize_size=28), names, "seeded", 7)
 
