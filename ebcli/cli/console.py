@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -34,12 +34,14 @@ class Printing:
     """What is printed of a run.
 
     Attributes:
+        out: where results go.
         as_json: records instead of paths.
         print0: end paths with NUL instead of a newline.
         quiet: neither the progress bar nor warnings.
         verbose: also settings, scores and where probability was lost.
     """
 
+    out: IO[str]
     as_json: bool = False
     print0: bool = False
     quiet: bool = False
@@ -147,11 +149,11 @@ def _print_record(record: Record, printing: Printing) -> None:
         if one.blank and not quiet:
             say(f"{name}: the map of {title} is blank")
     if printing.as_json:
-        click.echo(record.line())
+        click.echo(record.line(), printing.out)
         return
     for path in [record.input] if record.status == "planned" else record.output:
         # bytes: not every file name is valid text
-        click.echo(os.fsencode(path) + (b"\0" if printing.print0 else b"\n"), nl=False)
+        click.echo(os.fsencode(path) + (b"\0" if printing.print0 else b"\n"), printing.out, nl=False)
 
 
 def _lost(one: ClassRecord) -> str:

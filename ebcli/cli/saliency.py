@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -103,7 +103,7 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     """Turn the options into a plan and run it; returns the exit status."""
     given = click.get_current_context().get_parameter_source
     is_given = {name: given(name) != click.core.ParameterSource.DEFAULT for name in ("output", "format")}
-    printing = part(Printing, options)
+    printing = part(Printing, options, out=sys.stdout)
     shard = options.pop("shard") or _rank(os.environ, printing.quiet)
     picture = one_picture(options, images, is_given)
     with ExitStack() as stack:
@@ -112,6 +112,8 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
             options |= {"format": picture.format, "output": stack.enter_context(temporary_output())}
         stdin = stack.enter_context(spooled_stdin(images, options["max_bytes"]))
         plan = _plan(options, images=images, shard=shard, track_lost_mass=printing.verbose, stdin=stdin)
+        # stdout is for results: networks print, and so does Ray
+        stack.enter_context(redirect_stdout(sys.stderr))
         return _run(plan, printing, picture)
 
 
@@ -128,7 +130,7 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
 
         work = run(plan)
     if picture is not None:
-        work = replace(work, results=picture.delivered(work.results))
+        work = replace(work, results=picture.delivered(work.results, printing.out))
     status = print_results(work, plan, printing)
     if has_page and (work.total or work.skipped):
         from ebcli.run.workers import processors

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
+
+import click
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import PRIVATE, STDIN
@@ -58,8 +60,8 @@ class OnePicture:
                 "--overwrite"
             )
 
-    def delivered(self, records: Iterable[Record]) -> Generator[Record]:
-        """The records of a run, each with its picture moved to where it belongs.
+    def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
+        """The records of a run, each with its picture moved to where it belongs: its file, or ``out``.
 
         Raises:
             OutputError: it cannot be written.
@@ -70,9 +72,7 @@ class OnePicture:
                 continue
             picture = Path(record.output[0])
             if self.path is None:
-                stdout = sys.stdout.buffer
-                stdout.write(picture.read_bytes())
-                stdout.flush()
+                click.echo(picture.read_bytes(), out, nl=False)
                 yield replace(record, output=())
                 continue
             beside = self.path.with_name(f"{PRIVATE}{uuid4().hex}")

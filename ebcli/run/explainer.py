@@ -17,6 +17,7 @@ from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.files.naming import slug
+from ebcli.imports import contained
 from ebcli.models import (
     LoadedModel,
     default_layer,
@@ -119,7 +120,8 @@ class Explainer:
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
-            return self._finite(images)
+            with contained(self.loaded.name):
+                return self._finite(images)
         except (torch.OutOfMemoryError, MemoryError):
             pass
         except RuntimeError as error:  # CPU allocators and some devices raise no class of their own

@@ -8,7 +8,6 @@ files and leaves the list in the output directory, in parts that tasks read.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -245,10 +244,9 @@ def _allocation(execution: ExecutionOptions) -> tuple[int, float, int]:
 
 
 def _get(reference: Any) -> Any:
-    """``ray.get``, raising this package's errors as they were raised remotely; what Ray prints goes to stderr."""
+    """``ray.get``, raising this package's errors as they were raised remotely."""
     try:
-        with contextlib.redirect_stdout(sys.stderr):
-            return ray.get(reference)
+        return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, EbcliError):
             raise error.cause from None
