@@ -53,6 +53,7 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
     yield from _packages()
     reinstall = "reinstall both with pip install --force-reinstall torch torchvision"
     yield _finding("devices", _devices, reinstall)
+    yield _finding("models", _models, reinstall)
     yield _finding("weights", _weights, reinstall)
     yield _finding("a small run", lambda: _small_run(device), "run an image with --debug for the traceback")
     yield _finding("torch.hub cache", _cache, reinstall)
@@ -113,6 +114,12 @@ def _devices() -> str:
     names = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     return f"{', '.join(names)}; auto takes {resolve_device('auto')}; torch is built {built}"
+
+
+def _models() -> str:
+    import torchvision.models  # fails if it does not fit torch
+
+    return f"{len(torchvision.models.list_models(module=torchvision.models))} classifiers of torchvision"
 
 
 def _weights() -> str:

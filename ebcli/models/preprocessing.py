@@ -1,4 +1,4 @@
-"""A model's preprocessing, and settings that replace it. Imports neither torch nor torchvision."""
+"""Settings that replace those of a model's own preprocessing. Imports no torch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any
-
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import CROP, FITS
@@ -16,42 +14,9 @@ from ebcli.models.keywords import CROP, FITS
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
 
+    from ebcli.models.preset import Preset
+
 Channels = float | Sequence[float]
-
-
-class Preset:
-    """A preset with the attributes of torchvision's ``ImageClassification``; a call imports torchvision.
-
-    Args:
-        resize_size: length of the shorter side after resizing, in pixels.
-        crop_size: side of the center crop, in pixels.
-        mean, std: normalization of pixels from 0 to 1 per channel: red, green, blue.
-        interpolation: Pillow's filter.
-    """
-
-    def __init__(
-        self,
-        resize_size: int,
-        crop_size: int,
-        mean: Sequence[float],
-        std: Sequence[float],
-        interpolation: Image.Resampling,
-    ) -> None:
-        self.resize_size, self.crop_size = [resize_size], [crop_size]
-        self.mean, self.std = list(mean), list(std)
-        self.interpolation, self.antialias = interpolation, True
-
-    def transforms(self) -> ImageClassification:
-        """The same as torchvision's preset."""
-        from ebcli.models.presets import with_fit
-
-        return with_fit(self, CROP)
-
-    def __call__(self, image: Any) -> Any:
-        return self.transforms()(image)
-
-    def __repr__(self) -> str:
-        return f"Preset({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
 
 
 @dataclass(frozen=True)
@@ -118,7 +83,7 @@ class Preprocessing:
         if self.std is not None:
             changed.std = list(self.std)  # type: ignore[arg-type]
         if self.fit not in (None, getattr(preset, "fit", CROP)):
-            from ebcli.models.presets import with_fit
+            from ebcli.models.fitted_preset import with_fit
 
             changed = with_fit(changed, self.fit)
             if self.fit != CROP and self.resize is None:

@@ -14,7 +14,8 @@ from torch import nn
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
 from ebcli.models.keywords import DEFAULT, SCORES
-from ebcli.models.preprocessing import Preprocessing, Preset
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.preset import Preset
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification

@@ -11,7 +11,7 @@ from ebcli.models.efficientnet_lite import EfficientNetLite
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT
-from ebcli.models.preprocessing import Preset
+from ebcli.models.preset import Preset
 from ebcli.models.sources.base import ModelSource
 
 

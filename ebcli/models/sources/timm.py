@@ -11,9 +11,9 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
+from ebcli.models.fitted_preset import with_fit
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
-from ebcli.models.presets import with_fit
 from ebcli.models.sources.base import ModelSource, fetching, square
 
 _FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode

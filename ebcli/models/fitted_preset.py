@@ -13,7 +13,7 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.models.keywords import CROP, PAD
 
 if TYPE_CHECKING:
-    from ebcli.models.preprocessing import Preset
+    from ebcli.models.preset import Preset
 
 
 class FittedPreset(ImageClassification):  # type: ignore[misc]  # torchvision has no types
