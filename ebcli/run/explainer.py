@@ -23,12 +23,12 @@ from ebcli.models import (
     default_layer,
     layer_per_resolution,
     load_model,
-    resolve_class,
     resolve_layer,
 )
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import ALL, INPUT
 from ebcli.models.probe import probe
+from ebcli.run.facts import NetworkFacts, chosen_classes
 from ebcli.run.plan import RunPlan
 
 
@@ -80,16 +80,24 @@ class Explainer:
         self.batch_size = execution.batch_size or default_batch_size(self.device)
         self.num_classes = self.loaded.num_classes
         self._check_layers()
-        found = [resolve_class(self.loaded.categories, target, self.num_classes) for target in maps.targets]
-        self.classes = list(dict.fromkeys(found)) or None  # an index and a name can mean the same class
-        if self.classes is None and maps.top_k > self.num_classes:
-            raise ConfigurationError(
-                f"top-k is {maps.top_k}, but {self.loaded.name} has only {self.num_classes} classes"
-            )
+        self.classes = chosen_classes(maps, self.loaded.name, self.loaded.categories, self.num_classes)
 
-    def category(self, index: int) -> str | None:
-        """The name of a class; None if it is unknown."""
-        return self.loaded.categories[index] if self.loaded.categories else None
+    @property
+    def facts(self) -> NetworkFacts:
+        """What records, names and checks need to know."""
+        loaded = self.loaded
+        return NetworkFacts(
+            loaded.name,
+            loaded.weights,
+            loaded.files,
+            loaded.transforms,
+            loaded.categories,
+            loaded.scores,
+            self.num_classes,
+            self.layers,
+            self.default_layer,
+            self.classes,
+        )
 
     def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
         """The maps of any number of images, each (crop, crop, 3); or its error.
@@ -166,10 +174,9 @@ class Explainer:
             for name, result, beside in zip(self.layers, results, marginal, strict=True)
         ]
         seconds = (time.perf_counter() - start) / len(images)
+        category = self.facts.category
         return [
-            Explanation(
-                classes[i], scores[i], [self.category(k) for k in classes[i]], tuple(at[i] for at in layers), seconds
-            )
+            Explanation(classes[i], scores[i], list(map(category, classes[i])), tuple(at[i] for at in layers), seconds)
             for i in range(len(images))
         ]
 

@@ -66,7 +66,8 @@ class Coordinator:
         except EbcliError as error:
             return error
         messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-        batch_size = prepared.explainer.batch_size
+        total = len(prepared.sources) + len(prepared.skipped)
+        batch_size = max(1, min(plan.execution.batch_size or 1, total))
         return prepared.stages, batch_size, len(prepared.sources), len(prepared.skipped), messages
 
     def skipped(self, start: int) -> list[Path]:

@@ -42,7 +42,7 @@ def tiny_model(*_: object, **__: object) -> Any:
 
 def invoke(*arguments: str) -> Result:
     """The command within this process, without workers, for a network like ``tiny_model``."""
-    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", *arguments))
+    return CliRunner().invoke(main, ("--model", "tiny", "--layer", "2", "--workers", "0", *arguments))
 
 
 class Started:
@@ -50,7 +50,7 @@ class Started:
 
     def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
         self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
-        arguments = ("--layer", "2", "--workers", str(workers), *arguments)
+        arguments = ("--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments)
         self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments))
         self.process.start()
 
