@@ -20,6 +20,7 @@ from ebcli.cli.parameters import (
     complete_weights,
     show_common_options,
 )
+from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import FITS, SCORES
@@ -113,6 +114,24 @@ def model_options(command: F) -> F:
 
 _SALIENCY = (
     _input(
+        "--config",
+        metavar="FILE",
+        type=_PATH,
+        is_eager=True,
+        expose_value=False,
+        callback=use_settings,
+        show_default="[tool.eb-saliency] in pyproject.toml",
+        help="Read options from this TOML file, such as a run's settings.toml.",
+    ),
+    _input(
+        "--preset",
+        type=click.Choice([*PRESETS]),
+        is_eager=True,
+        expose_value=False,
+        callback=use_settings,
+        help="Set several options at once; with --help, show which.",
+    ),
+    _input(
         "--from-file",
         metavar="FILE",
         type=click.File("rb"),
@@ -191,7 +210,7 @@ _SALIENCY = (
         common=True,
         metavar="K",
         type=click.IntRange(min=1),
-        default=MapOptions.top_k,
+        show_default=str(MapOptions.top_k),
         help="Explain the K most likely classes.",
     ),
     _map(

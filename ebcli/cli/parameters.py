@@ -13,6 +13,8 @@ from click.shell_completion import CompletionItem
 from ebcli.cli.console import say_error
 from ebcli.errors import closest
 
+NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
+
 
 class PlainOption(click.Option):
     """An option whose help shows a number as N, and a default without parentheses and without its range."""
@@ -68,6 +70,13 @@ class SectionedCommand(click.Command):
 
     ``-h`` lists the common ones only.
     """
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        for note in ctx.meta.get(NOTES, ()):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(note)
 
     def show_common(self, ctx: click.Context) -> None:
         """Print the help on the common options."""

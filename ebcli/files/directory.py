@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE, PRIVATE_NAME, parse_result_name
+from ebcli.files.naming import PRIVATE, PRIVATE_NAME, SETTINGS, parse_result_name
 from ebcli.files.records import Record, RecordFile
 
 try:
@@ -41,7 +41,9 @@ def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: C
     wanted: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
         wanted[relpath.parent].add(relpath.name)
-    foreign = sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
+    settings = [directory / SETTINGS]
+    foreign = [path for path in settings if os.path.lexists(path) and not is_own(path)]
+    foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
         raise ConfigurationError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 
 from ebcli.files.directory import OutputFolder
-from ebcli.files.naming import output_relpath
+from ebcli.files.naming import SETTINGS, output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.pipeline import Pipeline
@@ -90,6 +90,8 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
         count = min(processors(), len(sources) // 2)
     output, execution = plan.output, plan.execution
     folder = OutputFolder(output.directory, output.overwrite)
+    if output.settings is not None:
+        folder.write({SETTINGS: output.settings.encode(errors="replace")})
     with closing(folder), Workers(count, execution.image_timeout) as workers:
         pipeline = Pipeline(
             prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded

@@ -99,6 +99,7 @@ class OutputOptions:
         scale: ``"image"`` scales each map to its own maximum, ``"run"`` puts all maps of a run on one scale.
         skip_existing: skip images whose results are up to date.
         overwrite: also replace files that this program did not write.
+        settings: what is written to ``settings.toml``, to repeat the run; None for no such file.
 
     Raises:
         ConfigurationError: the format or the scale does not exist.
@@ -112,6 +113,7 @@ class OutputOptions:
     scale: str = "image"
     skip_existing: bool = False
     overwrite: bool = False
+    settings: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
