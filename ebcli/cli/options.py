@@ -145,6 +145,12 @@ _SALIENCY = (
         show_default="all",
         help="Only use files that match GLOB by name, directory or end of the path. Repeatable.",
     ),
+    _input(
+        "--labels",
+        metavar="FILE|folders",
+        type=_PATH,
+        help="Compare with true classes: a CSV file of file,class, or folders named after classes.",
+    ),
     _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files that match GLOB."),
     _input(
         "--shard",
@@ -213,6 +219,7 @@ _SALIENCY = (
         show_default=str(MapOptions.top_k),
         help="Explain the K most likely classes.",
     ),
+    _map("--above", metavar="SCORE", type=float, help="Explain every class that scores above SCORE."),
     _map(
         "--allow-unsupported",
         is_flag=True,

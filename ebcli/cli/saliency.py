@@ -35,8 +35,8 @@ from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
 # The options that choose the classes, and their values if they are not set
-_UNSET: dict[str, Any] = {"targets": (), "top_k": None}
-_OPTION_OF = {"targets": "--target", "top_k": "--top-k"}
+_UNSET: dict[str, Any] = {"targets": (), "top_k": None, "above": None, "labels": None}
+_OPTION_OF = {"targets": "--target", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
 
 EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are used; nothing is downloaded.

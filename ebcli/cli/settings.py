@@ -161,7 +161,8 @@ def settings_file(
         if not isinstance(option, SectionOption) or option.name in _PRINTED_ONLY | _INSTEAD | _LISTS:
             continue
         value = shard and f"{shard[0]}/{shard[1]}" if option.name == "shard" else options.get(option.name or "")
-        hidden = option.name == "top_k" and options["targets"]  # which exclude each other
+        # these exclude each other
+        hidden = option.name == "top_k" and any(options[name] for name in ("targets", "above", "labels"))
         if option.section != "Information" and value not in (None, ()) and not hidden:
             lines.append(f"{max(option.opts, key=len).lstrip('-')} = {_toml(value)}")
     return "\n".join(lines) + "\n"

@@ -78,6 +78,7 @@ class Record:
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
         output_sha256: the checksums of the result files.
+        label, predicted: the true class and the most likely one, if the true one is known.
     """
 
     input: str
@@ -96,6 +97,8 @@ class Record:
     layer: str = ""
     method: str = ""
     output_sha256: tuple[str, ...] = ()
+    label: int | None = None
+    predicted: int | None = None
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
@@ -118,6 +121,7 @@ class ParsedRecord(NamedTuple):
         stamp: the input's size and modification time; None for a failure.
         results: each file's path below the output directory, size, and SHA-256 if there is one.
         classes: dictionaries with the fields of ``ClassRecord``.
+        label, predicted: see ``Record``.
     """
 
     status: str
@@ -133,6 +137,8 @@ class ParsedRecord(NamedTuple):
     stamp: tuple[int, int] | None
     results: tuple[tuple[str, int, str | None], ...]
     classes: list[dict[str, Any]]
+    label: int | None
+    predicted: int | None
 
 
 def parse_record(line: bytes) -> ParsedRecord | None:
@@ -154,7 +160,8 @@ def parse_record(line: bytes) -> ParsedRecord | None:
             results = _results(fields)
             words += [path for path, _, _ in results]
             words += [_checked_class(one) for one in classes]
-            if not classes or sum(not path.endswith(".npz") for path, _, _ in results) not in (1, len(classes)):
+            pictures = sum(not path.endswith(".npz") for path, _, _ in results)
+            if pictures not in ((1, len(classes)) if classes else (0,)):
                 return None
         joined = "".join(words)  # raises for other types
         if b"\\u" in line or not line.isascii():  # without these, there are only characters that paths can hold
@@ -163,7 +170,12 @@ def parse_record(line: bytes) -> ParsedRecord | None:
         if "\0" in joined or "//" in parts or "/./" in parts or "/../" in parts or (os.name == "nt" and ":" in parts):
             return None
         seconds = _number(fields["seconds"]) or 0.0
-        return ParsedRecord(status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes)
+        label, predicted = (
+            None if fields.get(name) is None else _integer(fields[name]) for name in ("label", "predicted")
+        )
+        return ParsedRecord(
+            status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes, label, predicted
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -24,8 +24,9 @@ from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.imports import DISTRIBUTION, installed_version
-from ebcli.models.fingerprint import configuration_hash, network_settings
+from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.run.explainer import Explainer
+from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import RunPlan
 from ebcli.run.stages import ImageStages, RenderOptions, load_image
 
@@ -69,12 +70,19 @@ def prepare(plan: RunPlan) -> Prepared:
     listing = partial(
         find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
-    sources = listing(shard=shard)
+
+    def labeled(found: list[Source]) -> list[Source]:
+        loaded = explainer.loaded
+        if inputs.labels is None:
+            return found
+        return with_labels(found, inputs.labels, loaded.categories, loaded.num_classes)
+
+    sources = labeled(listing(shard=shard))
     # a batch is never larger than the run, whether or not some of its images are skipped
     explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
     geometry = Geometry.of(explainer.loaded.transforms)
     if output.scale == "run":
-        everything = sources if shard is None else listing()
+        everything = sources if shard is None else labeled(listing())
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not explainer.loaded.trained:
         warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)
@@ -111,12 +119,13 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):
-        pixels = []
+        pixels, labels = [], []
         for i in chosen[start : start + explainer.batch_size]:
             with suppress(EbcliError):
-                loaded = load_image(images[i], geometry)
-                pixels += [] if loaded is None else [loaded.pixels]
-        for explanation in explainer.explain(pixels) if pixels else ():
+                if (loaded := load_image(images[i], geometry)) is not None:
+                    pixels.append(loaded.pixels)
+                    labels.append(images[i].label)
+        for explanation in explainer.explain(pixels, labels) if pixels else ():
             for at in explanation.layers if isinstance(explanation, Explanation) else ():
                 largest = max(largest, *(_largest(maps, style) for maps in (at.maps, at.marginal) if maps is not None))
     return _rounded_up(largest) if largest else 1.0
@@ -125,7 +134,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
 def _largest(maps: NDArray[np.float32], style: DrawingStyle) -> float:
     """The largest finite value of maps (K, h, w), in units of a uniform map."""
     values = visible(np.nan_to_num(maps, nan=0, posinf=0, neginf=0), style)
-    return float(values.max()) * maps[0].size
+    return float(values.max(initial=0)) * int(np.prod(maps.shape[1:]))
 
 
 def _rounded_up(value: float) -> float:
@@ -145,7 +154,7 @@ def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
         "method": method,
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
-        "classes": maps.top_k if explainer.classes is None else explainer.classes,
+        "classes": _chosen_classes(plan, explainer),
         "look": [*drawn, output.format, output.panel, maps.with_marginal],
         "raw": output.raw,
     }
@@ -158,6 +167,16 @@ def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
         layer=", ".join(explainer.layers),
         method=method,
     )
+
+
+def _chosen_classes(plan: RunPlan, explainer: Explainer) -> object:
+    """What the choice of the classes depends on, for the configuration."""
+    labels, maps = plan.inputs.labels, plan.maps
+    if labels is not None:
+        return ["labels", content_hash(labels) if labels != FOLDERS else None]
+    if maps.above is not None:
+        return ["above", maps.above]
+    return maps.top_k if explainer.classes is None else explainer.classes
 
 
 def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, common: Record) -> RenderOptions:

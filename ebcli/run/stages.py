@@ -224,6 +224,14 @@ class ImageStages:
         start = perf_counter()
         if isinstance(explanation, ImageError):
             return self._failed(source, explanation, loaded.seconds)
+        if not explanation.classes:  # no class scores above the threshold
+            return replace(
+                self._record(source),
+                status="done",
+                seconds=round(loaded.seconds + explanation.seconds, 4),
+                input_bytes=loaded.stamp.bytes,
+                input_mtime_ns=loaded.stamp.mtime_ns,
+            )
         relpath, names = output_relpath(source.path), None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
@@ -258,6 +266,8 @@ class ImageStages:
             seconds=round(loaded.seconds + explanation.seconds + perf_counter() - start, 4),
             input_bytes=loaded.stamp.bytes,
             input_mtime_ns=loaded.stamp.mtime_ns,
+            label=explanation.label,
+            predicted=explanation.predicted,
         )
 
     def _record(self, source: Source) -> Record:

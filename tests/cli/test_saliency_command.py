@@ -85,6 +85,8 @@ VALUES = {
     "vmax": ("2", 2.0),
     "percentile": ("99", 99.0),
     "contrastive": ("0", False),
+    "above": ("0.5", 0.5),
+    "labels": ("labels.csv", Path("labels.csv")),
     "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
     "top_k": ("4", 4),
     "output": ("maps", Path("maps")),
