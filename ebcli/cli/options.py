@@ -14,6 +14,7 @@ from ebcli.cli.parameters import (
     ClassName,
     SectionOption,
     Shard,
+    Threshold,
     complete_colormap,
     complete_directory,
     complete_model,
@@ -241,6 +242,15 @@ _SALIENCY = (
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
     _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),
+    _output("--boxes", is_flag=True, help="Also write a box per map to annotations.json, in COCO's format."),
+    _output("--masks", is_flag=True, help="The same, with polygons."),
+    _output(
+        "--threshold",
+        metavar="[max:|mass:]SHARE",
+        type=Threshold(),
+        default="max:0.5",
+        help="Box where the map exceeds this share of its maximum, or what holds this share of its mass.",
+    ),
     _output(
         "--report-only",
         metavar="DIR",

@@ -140,6 +140,24 @@ class Shard(click.ParamType):
         return int(i), int(n)
 
 
+class Threshold(click.ParamType):
+    """``0.5`` and ``max:0.5`` -> ("max", 0.5), ``mass:0.8`` -> ("mass", 0.8)."""
+
+    name = "threshold"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        kind, _, share = str(value).rpartition(":")
+        try:
+            number = float(share)
+        except ValueError:
+            number = -1
+        if kind not in ("", "max", "mass") or not 0 < number < 1:
+            self.fail(f"{value!r} is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8", param, ctx)
+        return kind or "max", number
+
+
 class Channels(click.ParamType):
     """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -27,7 +27,7 @@ from ebcli.cli.parameters import SectionedCommand
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single import OnePicture, one_picture, spooled_stdin, temporary_output
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.naming import STDIN
+from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.preprocessing import Preprocessing
@@ -131,7 +131,7 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
         stdin = stack.enter_context(spooled_stdin(images, options["max_bytes"]))
         settings = None
         if picture is None:
-            settings = settings_file(click.get_current_context().command, options, images, options.get("shard"))
+            settings = settings_file(click.get_current_context().command, options, images)
         plan = _plan(
             options, images=images, shard=shard, track_lost_mass=printing.verbose, stdin=stdin, settings=settings
         )
@@ -153,6 +153,13 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results))
     status = print_results(work, plan, printing)
+    if (
+        (output.boxes or output.masks)
+        and picture is None
+        and not plan.execution.dry_run
+        and (work.total or work.skipped)
+    ):
+        _write_annotations(output.directory, work.configuration, printing.quiet)
     if has_page and (work.total or work.skipped):
         from ebcli.run.workers import processors
 
@@ -162,6 +169,16 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
         if not printing.quiet:
             say(f"Gallery page: {shown(page)}")
     return status
+
+
+def _write_annotations(directory: Path, configuration: str, quiet: bool) -> None:
+    from ebcli.files.coco import coco_file
+    from ebcli.files.directory import OutputFolder
+
+    with closing(OutputFolder(directory, overwrite=True)) as folder:
+        folder.write({COCO: coco_file(directory, configuration)})
+    if not quiet:
+        say(f"Annotations: {shown(directory / COCO)}")
 
 
 def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ebcli.cli.parameters import NOTES, Channels, SectionOption
+from ebcli.cli.parameters import NOTES, Channels, SectionOption, Shard, Threshold
 from ebcli.errors import closest
 from ebcli.files.naming import SETTINGS_MARK
 from ebcli.imports import installed_version
@@ -145,9 +145,7 @@ def _check_project_setting(option: SectionOption, key: str, value: Any) -> None:
         raise click.UsageError(f"{PROJECT_FILE}: {key} {reason}: pass --{key}, or a file of your own with --config")
 
 
-def settings_file(
-    command: click.Command, options: Mapping[str, Any], images: Sequence[Path], shard: tuple[int, int] | None
-) -> str:
+def settings_file(command: click.Command, options: Mapping[str, Any], images: Sequence[Path]) -> str:
     """The effective settings of a run in TOML, for ``--config``."""
     lines = [
         f"{SETTINGS_MARK} {installed_version()}. From the same directory, --config with this file repeats the run."
@@ -160,7 +158,9 @@ def settings_file(
     for option in command.params:
         if not isinstance(option, SectionOption) or option.name in _PRINTED_ONLY | _INSTEAD | _LISTS:
             continue
-        value = shard and f"{shard[0]}/{shard[1]}" if option.name == "shard" else options.get(option.name or "")
+        value = options.get(option.name or "")
+        if value is not None and isinstance(option.type, (Shard, Threshold)):
+            value = ("/" if isinstance(option.type, Shard) else ":").join(map(str, value))
         # these exclude each other
         hidden = option.name == "top_k" and any(options[name] for name in ("targets", "above", "labels"))
         if option.section != "Information" and value not in (None, ()) and not hidden:

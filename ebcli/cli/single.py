@@ -133,7 +133,7 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
         maps = 2  # or any other number
     if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
-    for name in ("raw", "report", "skip_existing"):
+    for name in ("raw", "report", "boxes", "masks", "skip_existing"):
         if options[name]:
             option = "--" + name.replace("_", "-")
             return f"{option} needs a directory: drop {option}, or {directory}"

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE, PRIVATE_NAME, SETTINGS, parse_result_name
+from ebcli.files.naming import PRIVATE, PRIVATE_NAME, parse_result_name
 from ebcli.files.records import Record, RecordFile
 
 try:
@@ -26,13 +26,16 @@ except ImportError:  # Windows: the directories of killed runs stay
 _MARKER = "eb-saliency-run"
 
 
-def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool]) -> None:
+def refuse_foreign_files(
+    directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool], others: Iterable[Path] = ()
+) -> None:
     """Check that a run replaces no files but this program's own.
 
     Args:
         directory: the output directory.
         relpaths: the inputs' paths below it, see ``output_relpath``.
         is_result: whether the run may write a file of this name.
+        others: other files that it writes, below the directory.
 
     Raises:
         ConfigurationError: it would replace others; the message names the first few.
@@ -41,8 +44,7 @@ def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: C
     wanted: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
         wanted[relpath.parent].add(relpath.name)
-    settings = [directory / SETTINGS]
-    foreign = [path for path in settings if os.path.lexists(path) and not is_own(path)]
+    foreign = [path for path in map(directory.joinpath, others) if os.path.lexists(path) and not is_own(path)]
     foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")

@@ -48,6 +48,7 @@ class ClassRecord:
         losses: the probability lost at each operation, if requested.
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
+        region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
     """
 
     index: int
@@ -58,6 +59,7 @@ class ClassRecord:
     losses: dict[str, float] | None = None
     layer: str = ""
     peak: float | None = None
+    region: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Record:
         model, weights, layer, method: how the maps were computed.
         output_sha256: the checksums of the result files.
         label, predicted: the true class and the most likely one, if the true one is known.
+        image_size: the width and height of the upright image, if regions were requested.
     """
 
     input: str
@@ -99,6 +102,7 @@ class Record:
     output_sha256: tuple[str, ...] = ()
     label: int | None = None
     predicted: int | None = None
+    image_size: tuple[int, int] | None = None
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
@@ -121,7 +125,7 @@ class ParsedRecord(NamedTuple):
         stamp: the input's size and modification time; None for a failure.
         results: each file's path below the output directory, size, and SHA-256 if there is one.
         classes: dictionaries with the fields of ``ClassRecord``.
-        label, predicted: see ``Record``.
+        label, predicted, image_size: see ``Record``; the last one is not checked.
     """
 
     status: str
@@ -139,6 +143,7 @@ class ParsedRecord(NamedTuple):
     classes: list[dict[str, Any]]
     label: int | None
     predicted: int | None
+    image_size: Any
 
 
 def parse_record(line: bytes) -> ParsedRecord | None:
@@ -174,7 +179,8 @@ def parse_record(line: bytes) -> ParsedRecord | None:
             None if fields.get(name) is None else _integer(fields[name]) for name in ("label", "predicted")
         )
         return ParsedRecord(
-            status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes, label, predicted
+            *(status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes, label, predicted),
+            image_size=fields.get("image_size"),
         )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None

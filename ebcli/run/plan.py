@@ -104,6 +104,8 @@ class OutputOptions:
         scale: ``"image"`` scales each map to its own maximum, ``"run"`` puts all maps of a run on one scale.
         skip_existing: skip images whose results are up to date.
         overwrite: also replace files that this program did not write.
+        boxes, masks: find the region that each map marks, and write all as COCO annotations; masks have polygons.
+        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
         settings: what is written to ``settings.toml``, to repeat the run; None for no such file.
 
     Raises:
@@ -118,6 +120,9 @@ class OutputOptions:
     scale: str = "image"
     skip_existing: bool = False
     overwrite: bool = False
+    boxes: bool = False
+    masks: bool = False
+    threshold: tuple[str, float] = ("max", 0.5)
     settings: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -125,6 +130,10 @@ class OutputOptions:
             raise ConfigurationError(f"unknown format {self.format!r}: choose {', '.join(FORMATS)}")
         if self.scale not in SCALES:
             raise ConfigurationError(f"unknown scale {self.scale!r}: choose {' or '.join(SCALES)}")
+        if self.threshold[0] not in ("max", "mass") or not 0 < self.threshold[1] < 1:
+            raise ConfigurationError(
+                f"the threshold {self.threshold[0]}:{self.threshold[1]:g} does not exist: give a share between 0 and 1"
+            )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -16,11 +16,12 @@ from numpy.typing import NDArray
 
 from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
-from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.naming import COCO, SETTINGS, ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.imports import DISTRIBUTION, installed_version
@@ -96,8 +97,9 @@ def prepare(plan: RunPlan) -> Prepared:
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
         possible = range(explainer.num_classes) if explainer.classes is None else explainer.classes
+        others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
         class_names = {index: explainer.category(index) for index in possible}
-        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names))
+        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
     return Prepared(explainer, history, stages, skipped, sources)
 
@@ -158,6 +160,8 @@ def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
         "look": [*drawn, output.format, output.panel, maps.with_marginal],
         "raw": output.raw,
     }
+    if (regions := _region_options(plan)) is not None:
+        settings["regions"] = asdict(regions)
     return Record(
         input="",
         status="planned",
@@ -167,6 +171,11 @@ def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
         layer=", ".join(explainer.layers),
         method=method,
     )
+
+
+def _region_options(plan: RunPlan) -> RegionOptions | None:
+    output = plan.output
+    return RegionOptions(*output.threshold, output.masks) if output.boxes or output.masks else None
 
 
 def _chosen_classes(plan: RunPlan, explainer: Explainer) -> object:
@@ -200,4 +209,4 @@ def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, co
         "method": common.method,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    return RenderOptions(style, names, about, provenance, facts if output.raw else None)
+    return RenderOptions(style, names, about, provenance, facts if output.raw else None, _region_options(plan))
