@@ -27,13 +27,11 @@ def samples(directory):
         sample = fo.Sample(filepath=str(Path(record["input"]).absolute()))
         for values, name, index in zip(maps, names, classes, strict=True):
             # a heatmap covers its whole image, but the network saw only the crop
-            rows = np.arange(top, bottom).clip(0, height - 1), np.arange(bottom - top) * len(values) // (bottom - top)
-            columns = (
-                np.arange(left, right).clip(0, width - 1),
-                np.arange(right - left) * len(values[0]) // (right - left),
-            )
             heatmap = np.zeros((height, width), np.float32)
-            heatmap[np.ix_(rows[0], columns[0])] = np.maximum(values, 0)[np.ix_(rows[1], columns[1])]
+            y, x = np.arange(max(top, 0), min(bottom, height)), np.arange(max(left, 0), min(right, width))
+            rows = (y - top) * values.shape[0] // (bottom - top)
+            columns = (x - left) * values.shape[1] // (right - left)
+            heatmap[np.ix_(y, x)] = np.maximum(values, 0)[np.ix_(rows, columns)]
             sample[str(name or index).replace(" ", "_")] = fo.Heatmap(map=heatmap, range=[0, float(heatmap.max())])
         yield sample
 

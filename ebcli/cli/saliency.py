@@ -153,12 +153,8 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results))
     status = print_results(work, plan, printing)
-    if (
-        (output.boxes or output.masks)
-        and picture is None
-        and not plan.execution.dry_run
-        and (work.total or work.skipped)
-    ):
+    has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
+    if has_regions and (work.total or work.skipped):
         _write_annotations(output.directory, work.configuration, printing.quiet)
     if has_page and (work.total or work.skipped):
         from ebcli.run.workers import processors

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.overlay import covered, interpolated, is_blank_on
-from ebcli.drawing.thumbnails import small_size
+from ebcli.drawing.overlay import covered, interpolated, is_blank_on, small_size
 from ebcli.files.images import Placement
 
 

@@ -237,6 +237,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "losses": None,
             "layer": "features.23",
             "peak": 3.5,
+            "region": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -43,7 +43,7 @@ def test_boxes_and_masks_of_a_run_open_with_pycocotools() -> None:
         assert (columns.max() + 1, rows.max() + 1) == pytest.approx((left + width, top + height), abs=1.5)
         found[image["file_name"], annotation["category_id"]] = annotation["score"]
     assert found == scores
-    coco.loadRes([annotation for annotation in coco.loadAnns(coco.getAnnIds())])  # as results of a detector
+    coco.loadRes(list(coco.loadAnns(coco.getAnnIds())))  # as results of a detector
 
 
 def test_boxes_have_no_polygons_and_resumed_runs_add_to_them() -> None:
@@ -90,7 +90,7 @@ def test_the_example_for_fiftyone_covers_each_image_with_its_map(monkeypatch: py
         def __init__(self, filepath: str) -> None:
             self.filepath = filepath
 
-    stub = SimpleNamespace(Sample=Sample, Heatmap=lambda **fields: SimpleNamespace(**fields))
+    stub = SimpleNamespace(Sample=Sample, Heatmap=SimpleNamespace)
     monkeypatch.setitem(sys.modules, "fiftyone", stub)
     photos(Path("photos"), 2)
     assert invoke("--raw", "--top-k", "2", "photos").exit_code == 0
