@@ -87,7 +87,9 @@ def _level(values: NDArray[np.float64], options: RegionOptions) -> float:
         return options.share * float(values.max())
     descending = np.sort(values, axis=None)[::-1]
     sums = np.cumsum(descending)
-    return float(descending[np.searchsorted(sums, options.share * sums[-1])])
+    least = float(descending[np.searchsorted(sums, options.share * sums[-1])])  # in the region, so the level is below
+    lower = descending[descending < least]
+    return (least + float(lower[0] if len(lower) else 0)) / 2
 
 
 def _area(points: NDArray[np.float64]) -> float:
