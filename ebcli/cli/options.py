@@ -257,6 +257,13 @@ _SALIENCY = (
         type=_DIRECTORY,
         help="Write the gallery page for DIR and exit. Photos are only read below IMAGES.",
     ),
+    _output(
+        "--compare",
+        metavar="RUN_A RUN_B",
+        nargs=2,
+        type=_DIRECTORY,
+        help="Compare the --raw maps of two runs on a page in --output and exit. Photos are only read below IMAGES.",
+    ),
     _output("--verify", metavar="DIR", type=_DIRECTORY, help="Check that the results in DIR are intact and exit."),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
     _output("--print0", is_flag=True, help="End each printed path with NUL, for xargs -0."),

@@ -32,7 +32,7 @@ _STATE = "ebcli.cli.settings.given"
 _TABLE = "eb-saliency"
 _IMAGES = "images"
 _PRINTED_ONLY = {"as_json", "print0"}
-_INSTEAD = {"report_only", "verify"}
+_INSTEAD = {"report_only", "compare", "verify"}
 _LISTS = {"from_file", "null"}  # what they name is written as images
 # Whoever cloned a repository did not choose what its pyproject.toml says, so it may neither name inputs, nor lift
 # limits, nor replace files, nor start jobs elsewhere
