@@ -92,6 +92,7 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
     if plan.style.vmax is None and work.vmax is not None and not quiet:
         say(f"All maps share one scale; --vmax {work.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
+    labeled: list[bool] = []  # whether each prediction is right
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
@@ -99,9 +100,14 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=work.total, unit="image", leave=False, disable=hidden):
                     counts[record.status] += 1
+                    if record.label is not None:
+                        labeled.append(record.label == record.predicted)
                     with tqdm.external_write_mode():
                         _print_record(record, printing)
         finally:
+            if labeled and not quiet:
+                right = sum(labeled)
+                say(f"Accuracy {right / len(labeled):.3f}: {right} of {len(labeled)} labeled images are right")
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -141,6 +147,8 @@ def _print_record(record: Record, printing: Printing) -> None:
         if verbose:
             say(f"{name}: not an image, skipped")
         return
+    if record.status == "done" and not record.classes and not quiet:
+        say(f"{name}: no class scores above the threshold")
     several = len({one.layer for one in record.classes}) > 1
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several

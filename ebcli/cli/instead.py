@@ -38,6 +38,7 @@ def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any],
         "doctor": _doctor,
         "verify": _verify,
         "report_only": _report_only,
+        "compare": _compare,
     }
     return next((function for name, function in functions.items() if options[name]), None)
 
@@ -109,6 +110,18 @@ def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     if not options["quiet"]:
         say(f"{found.results} results: {found.results - len(found.problems)} intact, {len(found.problems)} not")
     return 1 if found.problems else 0
+
+
+def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
+    """Write the page that compares two runs."""
+    from ebcli.evaluate import rank_correlation
+    from ebcli.files.pairs import read_pairs
+    from ebcli.gallery.comparison import write_comparison
+
+    one, other = options["compare"]
+    page = write_comparison(options["output"], read_pairs(one, other), rank_correlation, images, options["overwrite"])
+    click.echo(os.fsencode(page))
+    return 0
 
 
 def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:

@@ -14,12 +14,14 @@ from ebcli.cli.parameters import (
     ClassName,
     SectionOption,
     Shard,
+    Threshold,
     complete_colormap,
     complete_directory,
     complete_model,
     complete_weights,
     show_common_options,
 )
+from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import FITS, SCORES
@@ -113,6 +115,24 @@ def model_options(command: F) -> F:
 
 _SALIENCY = (
     _input(
+        "--config",
+        metavar="FILE",
+        type=_PATH,
+        is_eager=True,
+        expose_value=False,
+        callback=use_settings,
+        show_default="[tool.eb-saliency] in pyproject.toml",
+        help="Read options from this TOML file, such as a run's settings.toml.",
+    ),
+    _input(
+        "--preset",
+        type=click.Choice([*PRESETS]),
+        is_eager=True,
+        expose_value=False,
+        callback=use_settings,
+        help="Set several options at once; with --help, show which.",
+    ),
+    _input(
         "--from-file",
         metavar="FILE",
         type=click.File("rb"),
@@ -125,6 +145,12 @@ _SALIENCY = (
         multiple=True,
         show_default="all",
         help="Only use files that match GLOB by name, directory or end of the path. Repeatable.",
+    ),
+    _input(
+        "--labels",
+        metavar="FILE|folders",
+        type=_PATH,
+        help="Compare with true classes: a CSV file of file,class, or folders named after classes.",
     ),
     _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files that match GLOB."),
     _input(
@@ -191,9 +217,10 @@ _SALIENCY = (
         common=True,
         metavar="K",
         type=click.IntRange(min=1),
-        default=MapOptions.top_k,
+        show_default=str(MapOptions.top_k),
         help="Explain the K most likely classes.",
     ),
+    _map("--above", metavar="SCORE", type=float, help="Explain every class that scores above SCORE."),
     _map(
         "--allow-unsupported",
         is_flag=True,
@@ -215,11 +242,27 @@ _SALIENCY = (
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
     _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),
+    _output("--boxes", is_flag=True, help="Also write a box per map to annotations.json, in COCO's format."),
+    _output("--masks", is_flag=True, help="The same, with polygons."),
+    _output(
+        "--threshold",
+        metavar="[max:|mass:]SHARE",
+        type=Threshold(),
+        default="max:0.5",
+        help="Box where the map exceeds this share of its maximum, or what holds this share of its mass.",
+    ),
     _output(
         "--report-only",
         metavar="DIR",
         type=_DIRECTORY,
         help="Write the gallery page for DIR and exit. Photos are only read below IMAGES.",
+    ),
+    _output(
+        "--compare",
+        metavar="RUN_A RUN_B",
+        nargs=2,
+        type=_DIRECTORY,
+        help="Compare the --raw maps of two runs on a page in --output and exit. Photos are only read below IMAGES.",
     ),
     _output("--verify", metavar="DIR", type=_DIRECTORY, help="Check that the results in DIR are intact and exit."),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),

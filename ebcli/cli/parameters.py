@@ -13,6 +13,8 @@ from click.shell_completion import CompletionItem
 from ebcli.cli.console import say_error
 from ebcli.errors import closest
 
+NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
+
 
 class PlainOption(click.Option):
     """An option whose help shows a number as N, and a default without parentheses and without its range."""
@@ -68,6 +70,13 @@ class SectionedCommand(click.Command):
 
     ``-h`` lists the common ones only.
     """
+
+    def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_help_text(ctx, formatter)
+        for note in ctx.meta.get(NOTES, ()):
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(note)
 
     def show_common(self, ctx: click.Context) -> None:
         """Print the help on the common options."""
@@ -129,6 +138,24 @@ class Shard(click.ParamType):
         if not (slash and i.isdecimal() and n.isdecimal()):
             self.fail(f"{value!r} is not a shard: 2/4, for example, is the second of four", param, ctx)
         return int(i), int(n)
+
+
+class Threshold(click.ParamType):
+    """``0.5`` and ``max:0.5`` -> ("max", 0.5), ``mass:0.8`` -> ("mass", 0.8)."""
+
+    name = "threshold"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if isinstance(value, tuple):
+            return value
+        kind, _, share = str(value).rpartition(":")
+        try:
+            number = float(share)
+        except ValueError:
+            number = -1
+        if kind not in ("", "max", "mass") or not 0 < number < 1:
+            self.fail(f"{value!r} is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8", param, ctx)
+        return kind or "max", number
 
 
 class Channels(click.ParamType):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, redirect_stdout
+from contextlib import ExitStack, closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -24,22 +24,29 @@ from ebcli.cli.console import (
 from ebcli.cli.instead import instead_of_a_run, part
 from ebcli.cli.options import saliency_options
 from ebcli.cli.parameters import SectionedCommand
+from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single import OnePicture, one_picture, spooled_stdin, temporary_output
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.naming import STDIN
+from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
+# The options that choose the classes, and their values if they are not set
+_UNSET: dict[str, Any] = {"targets": (), "top_k": None, "above": None, "labels": None}
+_OPTION_OF = {"targets": "--target", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
+
 EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are used; nothing is downloaded.
 
-Every option can be set in the environment: EB_SALIENCY_TOP_K for --top-k, EB_SALIENCY_CONTRASTIVE=0 for --marginal,
-EB_SALIENCY_TARGET="tabby;tiger cat" for several targets.
+Options can be set in files, by --config or in the table [tool.eb-saliency] of pyproject.toml, and in the environment:
+EB_SALIENCY_TOP_K for --top-k, EB_SALIENCY_CONTRASTIVE=0 for --marginal, EB_SALIENCY_TARGET="tabby;tiger cat" for
+several targets. The command line wins over the environment, and the environment over files.
 
-Each image's record is also appended to records.jsonl in the output directory, one JSON object per line.
+Each image's record is also appended to records.jsonl in the output directory, one JSON object per line. The settings of
+the run are written to settings.toml there; --config with that file repeats it.
 
 Exit status: 0 if all images are done, 1 if some failed, 2 on any other error, 130 if interrupted (143 by SIGTERM).
 """
@@ -74,6 +81,11 @@ def main(
     """
     with plain_errors(debug), plain_warnings(quiet):
         options["quiet"] = quiet
+        context = click.get_current_context()
+        if not images and from_file is None:
+            images = tuple(map(Path, (context.default_map or {}).get("images", ())))
+        if (project := context.meta.get(FROM_PROJECT)) and not quiet:
+            say(f"Settings from {PROJECT_FILE}: {', '.join(map(shown, project))}")
         _check_combinations(options, null and from_file is None)
         if from_file is not None:
             if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
@@ -87,10 +99,16 @@ def _check_combinations(options: dict[str, Any], null_without_list: bool) -> Non
     """Refuse options that exclude each other, and settle those of which the environment set one."""
     given = click.get_current_context().get_parameter_source
     command_line = click.core.ParameterSource.COMMANDLINE
-    if options["targets"] and given("top_k") == command_line:
-        if given("targets") == command_line:
-            raise click.UsageError("--top-k and --target both choose the classes: drop one of them")
-        options["targets"] = ()
+    choosing = [name for name in _UNSET if options[name] != _UNSET[name]]
+    for source in (command_line, click.core.ParameterSource.ENVIRONMENT, click.core.ParameterSource.DEFAULT_MAP):
+        first = [name for name in choosing if given(name) == source]
+        if len(first) > 1:
+            one, other = (_OPTION_OF[name] for name in first[:2])
+            raise click.UsageError(f"{one} and {other} both choose the classes: drop one of them")
+        if first:
+            options.update({name: value for name, value in _UNSET.items() if name not in first})
+            break
+    options["top_k"] = options["top_k"] or MapOptions.top_k
     if options["engine"] != "ray" and given("gpus_per_worker") == command_line:
         raise click.UsageError("--gpus-per-worker needs --engine ray")
     if options["print0"] and options["as_json"]:
@@ -104,14 +122,19 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     given = click.get_current_context().get_parameter_source
     is_given = {name: given(name) != click.core.ParameterSource.DEFAULT for name in ("output", "format")}
     printing = part(Printing, options, out=sys.stdout)
-    shard = options.pop("shard") or _rank(os.environ, printing.quiet)
+    shard = options["shard"] or _rank(os.environ, printing.quiet)
     picture = one_picture(options, images, is_given)
     with ExitStack() as stack:
         if picture is not None:
             picture.check()
             options |= {"format": picture.format, "output": stack.enter_context(temporary_output())}
         stdin = stack.enter_context(spooled_stdin(images, options["max_bytes"]))
-        plan = _plan(options, images=images, shard=shard, track_lost_mass=printing.verbose, stdin=stdin)
+        settings = None
+        if picture is None:
+            settings = settings_file(click.get_current_context().command, options, images)
+        plan = _plan(
+            options, images=images, shard=shard, track_lost_mass=printing.verbose, stdin=stdin, settings=settings
+        )
         # stdout is for results: networks print, and so does Ray
         stack.enter_context(redirect_stdout(sys.stderr))
         return _run(plan, printing, picture)
@@ -132,6 +155,9 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results, printing.out))
     status = print_results(work, plan, printing)
+    has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
+    if has_regions and (work.total or work.skipped):
+        _write_annotations(output.directory, work.configuration, printing.quiet)
     if has_page and (work.total or work.skipped):
         from ebcli.run.workers import processors
 
@@ -141,6 +167,16 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
         if not printing.quiet:
             say(f"Gallery page: {shown(page)}")
     return status
+
+
+def _write_annotations(directory: Path, configuration: str, quiet: bool) -> None:
+    from ebcli.files.coco import coco_file
+    from ebcli.files.directory import OutputFolder
+
+    with closing(OutputFolder(directory, overwrite=True)) as folder:
+        folder.write({COCO: coco_file(directory, configuration)})
+    if not quiet:
+        say(f"Annotations: {shown(directory / COCO)}")
 
 
 def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:

@@ -129,9 +129,11 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     if url_of(image) is None and (image.is_dir() or image.suffix.lower() == ".tar"):
         return f"'{image}' may hold many images: {directory}"
     maps = len(options["targets"]) or options["top_k"]
+    if options["above"] is not None or options["labels"] is not None:
+        maps = 2  # or any other number
     if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
-    for name in ("raw", "report", "skip_existing"):
+    for name in ("raw", "report", "boxes", "masks", "skip_existing"):
         if options[name]:
             option = "--" + name.replace("_", "-")
             return f"{option} needs a directory: drop {option}, or {directory}"

@@ -40,6 +40,7 @@ class Explanation:
         names: (K,), the class names; None where they are unknown.
         layers: the maps, layer by layer.
         seconds: this image's share of the time that its batch took.
+        label, predicted: its true class and the most likely one, if the true one is known.
     """
 
     classes: list[int]
@@ -47,6 +48,8 @@ class Explanation:
     names: list[str | None]
     layers: tuple[LayerMaps, ...]
     seconds: float
+    label: int | None = None
+    predicted: int | None = None
 
     def each_map(self) -> Iterator[tuple[int, LayerMaps]]:
         """The maps in the order of results and records: class by class, k in 0 to K - 1, and layer by layer."""

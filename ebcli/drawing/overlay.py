@@ -16,6 +16,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import Placement
 
 _PIXELS_AT_A_TIME = 1 << 20
+_LONGEST_SIDE = 512  # pixels, of thumbnails
 _GAP = 0.02  # of the width, between two pictures side by side
 _STRIPES = 12  # across the photo of a blank map
 
@@ -37,6 +38,12 @@ def covered(region: Placement, size: tuple[int, int]) -> Box:
         spans.append((max(0, first), min(pixels, last)))
     (left, right), (top, bottom) = spans
     return left, top, right, bottom
+
+
+def small_size(size: tuple[int, int]) -> tuple[int, int]:
+    """The size (width, height) of an image's thumbnails."""
+    scale = min(1, _LONGEST_SIDE / max(size))
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np.float32]:

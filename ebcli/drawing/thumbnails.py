@@ -14,7 +14,7 @@ from PIL import Image
 
 from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palette, visible
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import covered, interpolated, is_blank_on
+from ebcli.drawing.overlay import covered, interpolated, is_blank_on, small_size
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import Placement
@@ -23,7 +23,6 @@ from ebcli.files.storage import Stamp
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
-_LONGEST_SIDE = 512  # pixels
 _OUTSIDE_OPACITY = 90  # of 255, of black over the part of the photo that the network did not see
 _OUTSIDE = 0  # that part's palette index; the map's own values use the other 255
 
@@ -104,12 +103,6 @@ def shrunk(image: Image.Image) -> Image.Image:
     size = small_size(image.size)
     # reducing_gap averages whole pixels first, which saves memory and most of the time on large photos
     return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-
-
-def small_size(size: tuple[int, int]) -> tuple[int, int]:
-    """The size (width, height) of an image's thumbnails."""
-    scale = min(1, _LONGEST_SIDE / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def _transparent(

@@ -44,13 +44,16 @@ def check_writable(directory: Path) -> None:
         raise OutputError(f"cannot write to '{directory}': {error.strerror}") from error
 
 
-def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool]) -> None:
+def refuse_foreign_files(
+    directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool], others: Iterable[Path] = ()
+) -> None:
     """Check that a run replaces no files but this program's own.
 
     Args:
         directory: the output directory.
         relpaths: the inputs' paths below it, see ``output_relpath``.
         is_result: whether the run may write a file of this name.
+        others: other files that it writes, below the directory.
 
     Raises:
         ConfigurationError: it would replace others; the message names the first few.
@@ -59,7 +62,8 @@ def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: C
     wanted: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
         wanted[relpath.parent].add(relpath.name)
-    foreign = sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
+    foreign = [path for path in map(directory.joinpath, others) if os.path.lexists(path) and not is_own(path)]
+    foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
         raise ConfigurationError(

@@ -17,6 +17,7 @@ from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import ImageError
+from ebcli.files.naming import COCO, COCO_MARK, SETTINGS, SETTINGS_MARK
 from ebcli.files.regular import open_regular
 
 SOFTWARE = "eb-saliency"
@@ -123,6 +124,10 @@ def is_own(path: Path) -> bool:
     try:
         with open_regular(path, follow=False) as file:
             head = file.read(_MARK_WITHIN)
+            if path.name == SETTINGS.name:
+                return head.startswith(SETTINGS_MARK.encode())
+            if path.name == COCO.name:
+                return head.startswith(COCO_MARK)
             if head.startswith(b"PK"):
                 return _names_software(head)
             file.seek(max(0, file.seek(0, io.SEEK_END) - _MARK_WITHIN))

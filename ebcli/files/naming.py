@@ -12,6 +12,10 @@ from pathlib import Path
 
 STDIN = Path("-")  # among the inputs; its results are named after "stdin"
 RECORDS = "records.jsonl"
+SETTINGS = Path("settings.toml")
+SETTINGS_MARK = "# Written by eb-saliency"  # how that file starts
+COCO = Path("annotations.json")
+COCO_MARK = b'{"info": {"description": "eb-saliency"}, '  # how that file starts
 PAGE = Path("report", "index.html")
 PRIVATE = ".eb-saliency-"
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
@@ -25,7 +29,8 @@ _RESULT = rf"(?P<stem>.+)\.(?:(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}\.[
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
-_RESERVED = re.compile(rf"(?:{_RESULT}|{re.escape(RECORDS)}|{PAGE.name}|{re.escape(PRIVATE)}.*?)~*", re.DOTALL)
+_OTHERS = rf"{re.escape(RECORDS)}|{re.escape(SETTINGS.name)}|{re.escape(COCO.name)}|{PAGE.name}|{re.escape(PRIVATE)}.*?"
+_RESERVED = re.compile(rf"(?:{_RESULT}|{_OTHERS})~*", re.DOTALL)
 
 
 def canonical(path: Path) -> Path:

@@ -49,6 +49,7 @@ class ClassRecord:
         losses: the probability lost at each operation, if requested.
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
+        region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
     """
 
     index: int
@@ -59,6 +60,7 @@ class ClassRecord:
     losses: dict[str, float] | None = None
     layer: str = ""
     peak: float | None = None
+    region: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,8 @@ class Record:
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
         output_sha256: the checksums of the result files.
+        label, predicted: the true class and the most likely one, if the true one is known.
+        image_size: the width and height of the upright image, if regions were requested.
     """
 
     input: str
@@ -97,6 +101,9 @@ class Record:
     layer: str = ""
     method: str = ""
     output_sha256: tuple[str, ...] = ()
+    label: int | None = None
+    predicted: int | None = None
+    image_size: tuple[int, int] | None = None
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
@@ -119,6 +126,7 @@ class ParsedRecord(NamedTuple):
         stamp: the input's size and modification time; None for a failure.
         results: each file's path below the output directory, size, and SHA-256 if there is one.
         classes: dictionaries with the fields of ``ClassRecord``.
+        label, predicted, image_size: see ``Record``; the last one is not checked.
     """
 
     status: str
@@ -134,6 +142,9 @@ class ParsedRecord(NamedTuple):
     stamp: tuple[int, int] | None
     results: tuple[tuple[str, int, str | None], ...]
     classes: list[dict[str, Any]]
+    label: int | None
+    predicted: int | None
+    image_size: Any
 
 
 def parse_record(line: bytes) -> ParsedRecord | None:
@@ -156,7 +167,8 @@ def parse_record(line: bytes) -> ParsedRecord | None:
             paths = [path for path, _, _ in results]
             words += paths
             words += [_checked_class(one) for one in classes]
-            if not classes or len([path for path in paths if not path.endswith(".npz")]) not in (1, len(classes)):
+            pictures = len([path for path in paths if not path.endswith(".npz")])
+            if pictures not in ((1, len(classes)) if classes else (0,)):
                 return None
         joined = "".join(words)  # raises for other types
         if not joined.isascii():
@@ -165,7 +177,13 @@ def parse_record(line: bytes) -> ParsedRecord | None:
         if "\0" in joined or "//" in parts or "/./" in parts or "/../" in parts or (os.name == "nt" and ":" in parts):
             return None
         seconds = _number(fields["seconds"]) or 0.0
-        return ParsedRecord(status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes)
+        label, predicted = (
+            None if fields.get(name) is None else _integer(fields[name]) for name in ("label", "predicted")
+        )
+        return ParsedRecord(
+            *(status, *texts, seconds, str(fields["error"]), stamp, tuple(results), classes, label, predicted),
+            image_size=fields.get("image_size"),
+        )
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -31,6 +31,7 @@ class Source:
         span: the position of its bytes, if it is in a tar file.
         problem: why it cannot be read, if that is known already.
         remote: limits for reading it.
+        label: its true class, if known.
     """
 
     path: Path
@@ -38,6 +39,7 @@ class Source:
     span: Span | None = None
     problem: str | None = None
     remote: RemoteOptions = DEFAULT
+    label: int | None = None
 
     @property
     def name(self) -> str:

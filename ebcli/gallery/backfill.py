@@ -55,7 +55,7 @@ def make_missing(
         for subdirectory, _, names in os.walk(directory / THUMBNAILS)
         for name in names
     }
-    roots = {_absolute(path) for path in inputs if url_of(path) is None}
+    roots = roots_of(inputs)
     with Workers(workers) as pool:
 
         def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
@@ -67,7 +67,7 @@ def make_missing(
                 return {}
 
         for files in _in_turn(
-            pool.submit(make, _below(entry.input, roots), outcome, missing)
+            pool.submit(make, below(entry.input, roots), outcome, missing)
             for entry in entries
             for outcome in entry.outcomes
             if (missing := _missing(outcome, there))
@@ -81,7 +81,12 @@ def _absolute(path: Path) -> Path:
     return Path(os.path.abspath(canonical(path)))  # noqa: PTH100 - links below the inputs are followed, as in a run
 
 
-def _below(name: str, roots: Set[Path]) -> Path | None:
+def roots_of(inputs: Sequence[Path]) -> set[Path]:
+    """The local ones of some files and directories, for ``below``."""
+    return {_absolute(path) for path in inputs if url_of(path) is None}
+
+
+def below(name: str, roots: Set[Path]) -> Path | None:
     """The local file of a name if it is below one of the roots."""
     if url_of(Path(name)) is not None or "\0" in name:
         return None

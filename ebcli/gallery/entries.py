@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.files.directory import first_link
@@ -35,6 +36,7 @@ class Outcome:
     Attributes:
         names: the thumbnails' names; None for a failure.
         raw: the ``.npz`` file, relative to the output directory; None if it does not exist.
+        label, predicted: the true class and the most likely one, if the true one is known.
     """
 
     model: str
@@ -46,6 +48,8 @@ class Outcome:
     names: ThumbnailNames | None
     classes: tuple[MapEntry, ...]
     raw: Path | None
+    label: int | None = None
+    predicted: int | None = None
 
 
 @dataclass(frozen=True)
@@ -88,13 +92,14 @@ def read_entries(directory: Path) -> list[Entry]:
             for outcome in _outcomes(record, there):
                 outcomes.pop((outcome.layer, outcome.method), None)
                 outcomes[outcome.layer, outcome.method] = outcome
-        entries.append(Entry(record.input, tuple(outcomes.values())))
+        if outcomes:  # none if no class scored above a threshold
+            entries.append(Entry(record.input, tuple(outcomes.values())))
     return entries
 
 
 def _outcomes(record: ParsedRecord, there: Collection[Path]) -> Iterator[Outcome]:
     """One outcome per layer, with those result files that exist; of a failure, one."""
-    common = {"model": record.model, "weights": record.weights, "method": record.method}
+    common: dict[str, Any] = {"model": record.model, "weights": record.weights, "method": record.method}
     if record.stamp is None:
         yield Outcome(
             **common,
@@ -132,4 +137,6 @@ def _outcomes(record: ParsedRecord, there: Collection[Path]) -> Iterator[Outcome
             names=names,
             classes=tuple(classes),
             raw=raw,
+            label=record.label,
+            predicted=record.predicted,
         )

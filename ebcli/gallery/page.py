@@ -134,6 +134,8 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "method": number("methods", outcome.method),
             "seconds": outcome.seconds,
             "error": outcome.error,
+            "label": outcome.label,
+            "predicted": outcome.predicted,
             "photo": outcome.names and _url(outcome.names.photo, there),
             "maps": [map_data(one, outcome) for one in outcome.classes],
         }

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 
 from ebcli.files.directory import OutputFolder
-from ebcli.files.naming import output_relpath
+from ebcli.files.naming import SETTINGS, output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.pipeline import Pipeline
@@ -32,6 +32,7 @@ class Run:
             order in which they finish.
         stopping: set it, from a signal handler for example, and ``results`` ends after the images in progress.
         vmax: the end of the run's shared color scale, in units of a uniform map; None if each map has its own.
+        configuration: a hash of all settings, as in the records.
         recorded: the number of records written so far, by status; after an interrupt more than were yielded.
     """
 
@@ -45,6 +46,7 @@ class Run:
     stopping: Event = field(default_factory=Event)
     vmax: float | None = None
     recorded: Counter[str] = field(default_factory=Counter)
+    configuration: str = ""
 
 
 def run(plan: RunPlan) -> Run:
@@ -72,7 +74,8 @@ def run(plan: RunPlan) -> Run:
         is_dry = plan.execution.dry_run
         results = _planned(prepared.sources, stages.common) if is_dry else _results(plan, prepared, stopping, recorded)
     common, vmax = stages.common, stages.options.style.vmax
-    return Run(common.model, common.weights, common.layer, device, total, skipped, results, stopping, vmax, recorded)
+    shown = common.model, common.weights, common.layer, device
+    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration)
 
 
 def _planned(sources: Sequence[Source], common: Record) -> Generator[Record]:
@@ -93,6 +96,8 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
     if prepared.explainer is None:
         count = 0
     folder = OutputFolder(output.directory, output.overwrite)
+    if output.settings is not None:
+        folder.write({SETTINGS: output.settings.encode(errors="replace")})
     with closing(folder), Workers(count, execution.image_timeout) as workers:
         if prepared.explainer is None:
             yield from _unreadable(prepared, folder, recorded)

@@ -28,6 +28,7 @@ from ebcli.models import (
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import ALL, INPUT
 from ebcli.models.probe import probe
+from ebcli.run.choice import Choice, joined
 from ebcli.run.facts import NetworkFacts, chosen_classes
 from ebcli.run.plan import RunPlan
 
@@ -67,6 +68,7 @@ class Explainer:
             scores=model.scores,
         )
         self._maps, self._keep_relevance = maps, plan.output.raw
+        self._has_labels = plan.inputs.labels is not None
         self._dtype = getattr(torch, execution.dtype)
         # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
@@ -99,16 +101,22 @@ class Explainer:
             self.classes,
         )
 
-    def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
+    def explain(
+        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None] = ()
+    ) -> list[Explanation | ImageError]:
         """The maps of any number of images, each (crop, crop, 3); or its error.
+
+        Args:
+            images: the images.
+            labels: their true classes, None where it is not known; none at all if the run has no labels.
 
         Raises:
             ConfigurationError: there is not enough memory for a single image.
         """
         found: list[Explanation | ImageError] = []
         while len(found) < len(images):
-            batch = images[len(found) : len(found) + self.batch_size]
-            explained = self._within_memory(batch)
+            part = slice(len(found), len(found) + self.batch_size)
+            explained = self._within_memory(images[part], labels[part])
             if explained is not None:
                 found += explained
             elif self.batch_size == 1:
@@ -122,14 +130,16 @@ class Explainer:
                 )
         return found
 
-    def _within_memory(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError] | None:
+    def _within_memory(
+        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None]
+    ) -> list[Explanation | ImageError] | None:
         """The maps of at most one batch of images; None if memory runs out.
 
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
             with contained(self.loaded.name):
-                return self._finite(images)
+                return self._finite(images, labels)
         except (torch.OutOfMemoryError, MemoryError):
             pass
         except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
@@ -141,43 +151,57 @@ class Explainer:
             torch.cuda.empty_cache()
         return None
 
-    def _finite(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
+    def _finite(
+        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None]
+    ) -> list[Explanation | ImageError]:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         try:
-            return [*self._explain(images)]
+            return [*self._explain(images, labels)]
         except NonFiniteError as error:
             if len(images) == 1:
                 return [ImageError(str(error))]
-        return [found for image in images for found in self._finite([image])]
+        return [found for i, image in enumerate(images) for found in self._finite([image], labels[i : i + 1])]
 
-    def _explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation]:
+    def _explain(self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None]) -> list[Explanation]:
         start = time.perf_counter()
-        filled = [*images, *[images[-1]] * (self.batch_size - len(images))]
-        chosen: list[Tensor] = []
+        count, filled = len(images), [*images, *[images[-1]] * (self.batch_size - len(images))]
+        chosen: list[Choice] = []
 
         def choose(logits: Tensor) -> Tensor:
-            if self.classes is None:
-                chosen.append(logits.topk(self._maps.top_k).indices)
-            else:
-                chosen.append(torch.tensor([self.classes] * len(logits), device=logits.device))
-            return chosen[0]
+            known = labels if self._has_labels else None
+            chosen.append(Choice.of(self.loaded.to_scores(logits), self._maps, self.classes, known))
+            return chosen[0].targets(0)
 
         inputs = self._inputs(np.stack(filled))
         results = self._backprop(inputs, choose, self._maps.contrastive)
-        marginal: Sequence[ExcitationResult | None] = [None] * len(results)
-        if self._maps.with_marginal:
-            marginal = self._backprop(inputs, chosen[0], contrastive=False)
-        scores = self.loaded.to_scores(results[0].logits).gather(1, chosen[0]).tolist()
-        classes = chosen[0].tolist()
-        layers = [
-            _by_image(name, result, self._keep_relevance, beside)
-            for name, result, beside in zip(self.layers, results, marginal, strict=True)
-        ]
-        seconds = (time.perf_counter() - start) / len(images)
+        choice = chosen[0]
+        turns = [self._by_layer(inputs, results, choice.targets(0))]
+        for first in choice.starts[1:]:
+            targets = choice.targets(first)
+            results = self._backprop(inputs, targets, self._maps.contrastive)
+            turns.append(self._by_layer(inputs, results, targets))
+        seconds = (time.perf_counter() - start) / count
         category = self.facts.category
         return [
-            Explanation(classes[i], scores[i], list(map(category, classes[i])), tuple(at[i] for at in layers), seconds)
-            for i in range(len(images))
+            Explanation(
+                classes,
+                choice.scores[i],
+                list(map(category, classes)),
+                tuple(joined([turn[at][i] for turn in turns], len(classes)) for at in range(len(self.layers))),
+                seconds,
+                *choice.label_and_prediction(i),
+            )
+            for i, classes in enumerate(choice.classes[:count])
+        ]
+
+    def _by_layer(self, inputs: Tensor, results: Sequence[ExcitationResult], targets: Tensor) -> list[list[LayerMaps]]:
+        """For each layer, the maps of each image, with the marginal maps beside them if they are asked for."""
+        marginal: Sequence[ExcitationResult | None] = [None] * len(results)
+        if self._maps.with_marginal:
+            marginal = self._backprop(inputs, targets, contrastive=False)
+        return [
+            _by_image(name, result, self._keep_relevance, beside)
+            for name, result, beside in zip(self.layers, results, marginal, strict=True)
         ]
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:

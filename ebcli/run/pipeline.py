@@ -103,7 +103,8 @@ class Pipeline:
 
     def _explained(self, loaded: Sequence[tuple[Source, NetworkInput | Record]]) -> Iterator[Future[Record]]:
         pixels = [item.pixels for _, item in loaded if isinstance(item, NetworkInput)]
-        explanations = iter(self.explainer.explain(pixels) if pixels else ())
+        labels = [source.label for source, item in loaded if isinstance(item, NetworkInput)]
+        explanations = iter(self.explainer.explain(pixels, labels) if pixels else ())
         for source, item in loaded:
             if isinstance(item, NetworkInput):
                 yield self.workers.submit(self._render, source, item, next(explanations))

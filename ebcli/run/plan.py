@@ -28,6 +28,8 @@ class InputOptions:
         remote: limits for files behind URLs and in tar files.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
         stdin: a file with the bytes that the input ``-`` stands for.
+        labels: the true classes, see ``ebcli.run.labels``; each image is explained for its own and, if it differs, for
+            the predicted class.
 
     Raises:
         ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.
@@ -40,6 +42,7 @@ class InputOptions:
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     max_pixels: int | None = None
     stdin: Path | None = None
+    labels: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.images:
@@ -64,6 +67,7 @@ class MapOptions:
         with_marginal: also compute the marginal maps, which panels show beside the contrastive ones.
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image.
         top_k: the number of classes per image if there are no ``targets``, at least 1.
+        above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
 
@@ -76,6 +80,7 @@ class MapOptions:
     with_marginal: bool = False
     targets: tuple[str, ...] = ()
     top_k: int = 1
+    above: float | None = None
     allow_unsupported: bool = False
     track_lost_mass: bool = False
 
@@ -99,6 +104,9 @@ class OutputOptions:
         scale: ``"image"`` scales each map to its own maximum, ``"run"`` puts all maps of a run on one scale.
         skip_existing: skip images whose results are up to date.
         overwrite: also replace files that this program did not write.
+        boxes, masks: find the region that each map marks, and write all as COCO annotations; masks have polygons.
+        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
+        settings: what is written to ``settings.toml``, to repeat the run; None for no such file.
 
     Raises:
         ConfigurationError: the format or the scale does not exist.
@@ -112,12 +120,20 @@ class OutputOptions:
     scale: str = "image"
     skip_existing: bool = False
     overwrite: bool = False
+    boxes: bool = False
+    masks: bool = False
+    threshold: tuple[str, float] = ("max", 0.5)
+    settings: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ConfigurationError(f"unknown format {self.format!r}: choose {', '.join(FORMATS)}")
         if self.scale not in SCALES:
             raise ConfigurationError(f"unknown scale {self.scale!r}: choose {' or '.join(SCALES)}")
+        if self.threshold[0] not in ("max", "mass") or not 0 < self.threshold[1] < 1:
+            raise ConfigurationError(
+                f"the threshold {self.threshold[0]}:{self.threshold[1]:g} does not exist: give a share between 0 and 1"
+            )
 
 
 @dataclass(frozen=True)

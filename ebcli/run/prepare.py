@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -18,18 +18,20 @@ from numpy.typing import NDArray
 
 from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
-from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.naming import COCO, SETTINGS, ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
 from ebcli.imports import DISTRIBUTION, installed_version
-from ebcli.models.fingerprint import configuration_hash, network_settings
+from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.run.facts import NetworkFacts
-from ebcli.run.plan import RunPlan
+from ebcli.run.labels import FOLDERS, with_labels
+from ebcli.run.plan import InputOptions, RunPlan
 from ebcli.run.stages import ImageStages, RenderOptions, is_image, load_image
 
 if TYPE_CHECKING:
@@ -74,6 +76,7 @@ def prepare(plan: RunPlan) -> Prepared:
     listing = partial(
         find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
+
     sources = listing(shard=inputs.shard)
     if not plan.execution.dry_run:
         check_writable(output.directory)
@@ -83,9 +86,10 @@ def prepare(plan: RunPlan) -> Prepared:
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
     facts = facts or NetworkFacts.of_plan(plan)
+    sources = _labeled(sources, inputs, facts)
     geometry = Geometry.of(facts.transforms)
     if output.scale == "run" and explainer is not None:
-        everything = sources if inputs.shard is None else listing()
+        everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not facts.trained:
         warnings.warn(f"{facts.name} is untrained, so its maps carry no meaning", stacklevel=2)
@@ -99,12 +103,19 @@ def prepare(plan: RunPlan) -> Prepared:
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
         possible = range(facts.num_classes) if facts.classes is None else facts.classes
+        others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
         class_names = {index: facts.category(index) for index in possible}
-        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names))
+        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_is_work, sources)):
         explainer = _loaded(plan, total)
     stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
     return Prepared(explainer, history, stages, skipped, sources)
+
+
+def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
+    if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
+        return sources
+    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes)
 
 
 def _is_work(source: Source) -> bool:
@@ -141,12 +152,13 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):
-        pixels = []
+        pixels, labels = [], []
         for i in chosen[start : start + explainer.batch_size]:
             with suppress(EbcliError):
-                loaded = load_image(images[i], geometry)
-                pixels += [] if loaded is None else [loaded.pixels]
-        for explanation in explainer.explain(pixels) if pixels else ():
+                if (loaded := load_image(images[i], geometry)) is not None:
+                    pixels.append(loaded.pixels)
+                    labels.append(images[i].label)
+        for explanation in explainer.explain(pixels, labels) if pixels else ():
             for at in explanation.layers if isinstance(explanation, Explanation) else ():
                 largest = max(largest, *(_largest(maps, style) for maps in (at.maps, at.marginal) if maps is not None))
     return _rounded_up(largest) if largest else 1.0
@@ -155,7 +167,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
 def _largest(maps: NDArray[np.float32], style: DrawingStyle) -> float:
     """The largest finite value of maps (K, h, w), in units of a uniform map."""
     values = visible(np.nan_to_num(maps, nan=0, posinf=0, neginf=0), style)
-    return float(values.max()) * maps[0].size
+    return float(values.max(initial=0)) * int(np.prod(maps.shape[1:]))
 
 
 def _rounded_up(value: float) -> float:
@@ -175,10 +187,12 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         "method": method,
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
-        "classes": maps.top_k if facts.classes is None else facts.classes,
+        "classes": _chosen_classes(plan, facts),
         "look": [*drawn, output.format, output.panel, maps.with_marginal],
         "raw": output.raw,
     }
+    if (regions := _region_options(plan)) is not None:
+        settings["regions"] = asdict(regions)
     return Record(
         input="",
         status="planned",
@@ -188,6 +202,21 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         layer=", ".join(facts.layers),
         method=method,
     )
+
+
+def _region_options(plan: RunPlan) -> RegionOptions | None:
+    output = plan.output
+    return RegionOptions(*output.threshold, output.masks) if output.boxes or output.masks else None
+
+
+def _chosen_classes(plan: RunPlan, facts: NetworkFacts) -> object:
+    """What the choice of the classes depends on, for the configuration."""
+    labels, maps = plan.inputs.labels, plan.maps
+    if labels is not None:
+        return ["labels", content_hash(labels) if labels != FOLDERS else None]
+    if maps.above is not None:
+        return ["above", maps.above]
+    return maps.top_k if facts.classes is None else facts.classes
 
 
 def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, common: Record) -> RenderOptions:
@@ -209,4 +238,4 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "method": common.method,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    return RenderOptions(style, names, about, provenance, arrays if output.raw else None)
+    return RenderOptions(style, names, about, provenance, arrays if output.raw else None, _region_options(plan))

@@ -101,9 +101,11 @@ class ExplainerActor:
             known = [isinstance(item, Record) for item in batch["loaded"]]
             batch = {name: values[known] for name, values in batch.items()}
         pixels = [item.pixels for item in batch["loaded"] if isinstance(item, NetworkInput)]
+        pairs = zip(batch["source"], batch["loaded"], strict=True)
+        labels = [source.label for source, item in pairs if isinstance(item, NetworkInput)]
         explanations: Iterator[Explanation | EbcliError]
         try:
-            explanations = iter(self._explainer.explain(pixels) if pixels else ())
+            explanations = iter(self._explainer.explain(pixels, labels) if pixels else ())
         except EbcliError as error:
             explanations = repeat(error)
         none = np.empty(0, np.uint8)  # rendering needs no pixels

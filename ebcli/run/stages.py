@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.overlay import is_blank_on, picture
 from ebcli.drawing.panel import panel
+from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import EbcliError, ImageError, OutputError
@@ -54,6 +55,7 @@ class RenderOptions:
         about: the subtitle of panels: model, layer and method.
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
         facts: the same as arrays by name, for raw files; None if none are written.
+        regions: how regions are found; None if they are not.
     """
 
     style: DrawingStyle
@@ -61,6 +63,7 @@ class RenderOptions:
     about: str
     provenance: Mapping[str, str]
     facts: Mapping[str, NDArray[np.str_]] | None
+    regions: RegionOptions | None = None
 
 
 @dataclass(frozen=True)
@@ -71,11 +74,15 @@ class RenderedFiles:
         files: the contents of the result files.
         blank: whether each map is blank, in the order of ``Explanation.each_map``.
         thumbnails: their contents by path.
+        regions: the region of each map, if requested.
+        size: the image's width and height.
     """
 
     files: list[bytes]
     blank: list[bool]
     thumbnails: dict[Path, bytes]
+    regions: list[Region | None]
+    size: tuple[int, int]
 
 
 def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None) -> NetworkInput | None:
@@ -139,7 +146,11 @@ def render(
         facts = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
         files.append(encode_arrays(facts | _arrays(explanation)))
     small = {} if names is None else thumbnails(names, image, region, explanation, style)
-    return RenderedFiles(files, [is_blank_on(image.size, map_, region, style.signed) for map_ in maps], small)
+    regions: list[Region | None] = [None] * len(maps)
+    if options.regions is not None:
+        regions = [largest_region(map_, region, image.size, options.regions) for map_ in maps]
+    blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
+    return RenderedFiles(files, blank, small, regions, image.size)
 
 
 def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
@@ -224,6 +235,14 @@ class ImageStages:
         start = perf_counter()
         if isinstance(explanation, ImageError):
             return self._failed(source, explanation, loaded.seconds)
+        if not explanation.classes:  # no class scores above the threshold
+            return replace(
+                self._record(source),
+                status="done",
+                seconds=round(loaded.seconds + explanation.seconds, 4),
+                input_bytes=loaded.stamp.bytes,
+                input_mtime_ns=loaded.stamp.mtime_ns,
+            )
         relpath, names = output_relpath(source.path), None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
@@ -252,12 +271,16 @@ class ImageStages:
                     None if at.lost_mass is None else {site: lost[k] for site, lost in at.lost_mass.items()},
                     at.layer,
                     float(at.maps[k].max()) * at.maps[k].size,
+                    None if found is None else asdict(found),
                 )
-                for (k, at), blank in zip(explanation.each_map(), rendered.blank, strict=True)
+                for (k, at), blank, found in zip(explanation.each_map(), rendered.blank, rendered.regions, strict=True)
             ),
             seconds=round(loaded.seconds + explanation.seconds + perf_counter() - start, 4),
             input_bytes=loaded.stamp.bytes,
             input_mtime_ns=loaded.stamp.mtime_ns,
+            image_size=None if self.options.regions is None else rendered.size,
+            label=explanation.label,
+            predicted=explanation.predicted,
         )
 
     def _record(self, source: Source) -> Record:

@@ -85,6 +85,11 @@ VALUES = {
     "vmax": ("2", 2.0),
     "percentile": ("99", 99.0),
     "contrastive": ("0", False),
+    "above": ("0.5", 0.5),
+    "boxes": ("1", True),
+    "masks": ("1", True),
+    "threshold": ("mass:0.8", ("mass", 0.8)),
+    "labels": ("labels.csv", Path("labels.csv")),
     "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
     "top_k": ("4", 4),
     "output": ("maps", Path("maps")),
@@ -142,7 +147,7 @@ def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> N
     )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
     named = named - {"directory", "name", "preprocessing", "remote"} | {"output", "style", "model"}
-    assert set(VALUES) == named - {"images", "stdin", "track_lost_mass", "with_marginal"}
+    assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "with_marginal"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)
@@ -232,6 +237,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "losses": None,
             "layer": "features.23",
             "peak": 3.5,
+            "region": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

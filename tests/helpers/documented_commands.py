@@ -106,7 +106,8 @@ def run_line(line: str) -> Result | None:
     if target is not None:
         Path(target).write_bytes(result.stdout_bytes)
         return result
-    if words[0] == "eb-saliency" and not {"--json", "--list-models", "--list-layers", "--doctor"} & set(words):
+    others = {"--json", "--list-models", "--list-layers", "--doctor", "--info", "--help", "-h"}
+    if words[0] == "eb-saliency" and not others & set(words):
         assert all(Path(path).is_file() for path in result.stdout.splitlines())
     return result
 

@@ -116,8 +116,8 @@ def photos(directory: Path, count: int) -> None:
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """All that is below a directory, but the records."""
-    paths = (path for path in directory.rglob("*") if path.name != "records.jsonl")
+    """All that is below a directory, but the records and the settings."""
+    paths = (path for path in directory.rglob("*") if path.name not in ("records.jsonl", "settings.toml"))
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 

@@ -131,7 +131,7 @@ function card(one, index, count, open) {
   if (outcome.maps.length) {
     const options = outcome.maps.map((map, value) => ({
       value,
-      content: [nameOf(data.classes[map.class])],
+      content: [[roleOf(outcome, map), nameOf(data.classes[map.class])].filter(Boolean).join(": ")],
       title: nameOf(data.classes[map.class]),
     }));
     const choose = (value) => {

@@ -8,6 +8,17 @@ const collator = new Intl.Collator(undefined, { numeric: true });
 
 const nameOf = ([index, name]) => name ?? `class ${index}`;
 
+// "label", "predicted" or both for a class of an image whose true class is known, else "".
+function roleOf(outcome, map) {
+  if (outcome.label === null || outcome.label === undefined) return "";
+  const [index] = data.classes[map.class];
+  return [index === outcome.label && "label", index === outcome.predicted && "predicted"].filter(Boolean).join(", ");
+}
+
+const isLabeled = (outcome) => outcome.label !== null && outcome.label !== undefined;
+
+const isWrong = (outcome) => isLabeled(outcome) && outcome.label !== outcome.predicted;
+
 const number = (value) => (value === null ? "–" : value < 0.001 && value > 0 ? value.toExponential(1) : value.toFixed(3));
 
 // "photos/cat.jpg" -> ["photos/", "cat.jpg"]
@@ -55,6 +66,7 @@ function shownOf(image, filter, words) {
   const fits = (map) =>
     (filter.class === "" || map.class === Number(filter.class)) &&
     (filter.status !== "blank" || map.blank) &&
+    (filter.status !== "wrong" || isWrong(outcome)) &&
     within(map.score, filter.score) &&
     within(map.mass, filter.mass) &&
     left.every((word) => data.folded[map.class].includes(word));

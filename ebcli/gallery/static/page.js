@@ -41,6 +41,14 @@ function summarize() {
     ["Methods", data.methods.join(", ") || "–"],
     ["Time", `${seconds.toFixed(1)} s in all, ${(seconds / Math.max(1, outcomes.length)).toFixed(2)} s an image`],
   ]);
+  const labeled = outcomes.filter(isLabeled);
+  if (labeled.length) {
+    const right = labeled.filter((outcome) => !isWrong(outcome)).length;
+    lead.push(`accuracy ${(right / labeled.length).toFixed(3)} (${right} of ${labeled.length})`);
+    part("lead").textContent = lead.join(" · ");
+    const only = part("status").querySelector("[value=wrong]");
+    only.hidden = only.disabled = false;
+  }
   const reasons = new Map();
   for (const outcome of failed) reasons.set(outcome.error, (reasons.get(outcome.error) ?? 0) + 1);
   part("failures").hidden = !failed.length;

@@ -101,6 +101,7 @@ class Viewer {
       content: [
         element("strong", {}, nameOf(data.classes[map.class])),
         element("small", {}, map.blank ? `${data.classes[map.class][0]}, blank` : String(data.classes[map.class][0])),
+        element("small", {}, roleOf(outcome, map)),
         bar("score", map.score),
         bar("mass", map.mass),
       ],

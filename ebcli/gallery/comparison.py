@@ -1,0 +1,187 @@
+"""Two runs side by side: a page and JSON, sorted by disagreement."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.drawing.overlay import covered, interpolated, is_blank, picture
+from ebcli.drawing.style import DrawingStyle
+from ebcli.errors import ConfigurationError, ImageError, OutputError
+from ebcli.files.directory import ResultFiles
+from ebcli.files.encoding import encode_picture
+from ebcli.files.images import Placement, decode
+from ebcli.files.naming import PRIVATE
+from ebcli.files.pairs import MapPair
+from ebcli.files.regular import open_regular
+from ebcli.gallery.backfill import below, roots_of
+
+PAGE = Path("comparison", "index.html")
+DATA = Path("comparison", "comparison.json")
+
+_MARK = b"<!-- eb-saliency -->"
+_SIDE = 256  # pixels, the longer side of each picture, and of the grid on which maps are compared
+_GAP = 8
+_STYLE = (
+    "body{font:15px system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
+    "article{border-top:1px solid #8886;padding:1rem 0}h2{font-size:1rem;margin:0 0 .25rem;overflow-wrap:anywhere}"
+    "img{max-width:100%;height:auto}p{margin:.25rem 0;color:#777}:root{color-scheme:light dark}"
+)
+
+
+def write_comparison(
+    directory: Path,
+    pairs: Iterable[MapPair],
+    correlation: Callable[[Any, Any], float],
+    inputs: Sequence[Path] = (),
+    overwrite: bool = False,
+) -> Path:
+    """Write the page, its pictures, and the same as JSON into ``comparison/`` below a directory.
+
+    Args:
+        directory: the output directory.
+        pairs: the maps; they are compared over the part of the image that both cover.
+        correlation: the rank correlation of two arrays of equal shape.
+        inputs: of the photos, only those below these paths are read; maps of others are drawn without one.
+        overwrite: also replace a page that this program did not write.
+
+    Returns:
+        The page.
+
+    Raises:
+        ConfigurationError: there are no pairs, or another page would be replaced.
+        OutputError: the directory cannot be written to.
+    """
+    _check(directory / PAGE, overwrite)
+    roots, rows = roots_of(inputs), list[dict[str, Any]]()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=PRIVATE, dir=directory) as private:
+            files = ResultFiles(directory, Path(private), overwrite=True)
+            for pair in pairs:
+                row, drawn = _row(pair, correlation, below(pair.input, roots))
+                files.write({PAGE.with_name(row["picture"]): encode_picture(drawn, "png")})
+                rows.append(row)
+            if not rows:
+                raise ConfigurationError(
+                    "the runs have no raw maps of the same class of the same image: run both with --raw, and both with "
+                    "the same --target"
+                )
+            rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
+            files.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), PAGE: _html(rows)})
+    except OSError as error:
+        raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
+    return directory / PAGE
+
+
+def _check(page: Path, overwrite: bool) -> None:
+    if overwrite or not os.path.lexists(page):
+        return
+    try:
+        with open_regular(page, follow=False) as file:
+            if file.read(len(_MARK)) == _MARK:
+                return
+    except OSError:  # a link or a directory, which is no page of ours
+        pass
+    raise ConfigurationError(
+        f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
+    )
+
+
+def _row(
+    pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None
+) -> tuple[dict[str, Any], Image.Image]:
+    """A pair as JSON, and drawn: the photo, both maps and their difference."""
+    scale = _SIDE / max(pair.size)
+    size = max(1, round(pair.size[0] * scale)), max(1, round(pair.size[1] * scale))
+    x, y = size[0] / pair.size[0], size[1] / pair.size[1]
+    regions = [
+        Placement(at.left * x, at.top * y, at.right * x, at.bottom * y)
+        for at in (pair.one.placement, pair.other.placement)
+    ]
+    boxes = [covered(region, size) for region in regions]
+    both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
+    box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
+    one, other = (
+        interpolated(raw.values, region, box) for raw, region in zip((pair.one, pair.other), regions, strict=True)
+    )
+    difference = _drawn(one) - _drawn(other)
+    key = "\0".join((pair.input, str(pair.index), pair.one.about, pair.other.about))
+    row = {
+        "input": pair.input,
+        "class": pair.index,
+        "name": pair.name,
+        "rank_correlation": round(correlation(one, other), 4),
+        "mean_difference": round(float(np.abs(difference).mean()), 4),
+        "one": {"run": pair.one.about, "score": pair.one.score},
+        "other": {"run": pair.other.about, "score": pair.other.score},
+        "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
+    }
+    small = _photo(photo, size)
+    style = DrawingStyle("heatmap" if small is None else "overlay")
+    under = small or Image.new("RGB", size, "white")
+    tiles = [*([small] if small else []), *(
+        picture(under, raw.values, region, style) for raw, region in zip((pair.one, pair.other), regions, strict=True)
+    )]  # fmt: skip
+    whole = Placement(box[0], box[1], box[2], box[3])
+    if difference.any():
+        tiles.append(picture(under, difference, whole, DrawingStyle("heatmap", signed=True)))
+    else:
+        tiles.append(Image.new("RGB", size, "white"))
+    strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
+    for at, tile in enumerate(tiles):
+        strip.paste(tile, (at * (size[0] + _GAP), 0))
+    return row, strip
+
+
+def _drawn(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The positive part, scaled to its maximum, as maps are drawn."""
+    return np.zeros_like(values) if is_blank(values) else np.maximum(values, 0) / values.max()
+
+
+def _photo(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
+    try:
+        return None if path is None else decode(path).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    except ImageError:
+        return None
+
+
+def _html(rows: Sequence[dict[str, Any]]) -> bytes:
+    """The page; its policy allows no scripts and no network."""
+    policy = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+    mean = sum(row["rank_correlation"] for row in rows) / len(rows)
+    articles = []
+    for row in rows:
+        name = row["name"] or f"class {row['class']}"
+        scores = ", ".join(
+            "–" if row[side]["score"] is None else f"{row[side]['score']:.3f}" for side in ("one", "other")
+        )
+        articles.append(
+            f"<article><h2>{_text(row['input'])} · {_text(name)}</h2>"
+            f"<p>rank correlation {row['rank_correlation']:.3f} · mean difference {row['mean_difference']:.3f} · "
+            f"scores {scores}</p><p>A: {_text(row['one']['run'])} · B: {_text(row['other']['run'])}</p>"
+            f'<img loading="lazy" src="{quote(row["picture"])}" alt="both maps and their difference"></article>'
+        )
+    head = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>Two runs compared</title>'
+        f"<style>{_STYLE}</style><h1>Two runs compared</h1><p>{len(rows)} pairs of maps, mean rank correlation "
+        f"{mean:.3f}, least alike first. From left to right: the photo if it was given, A, B, and A − B: red where A "
+        "is higher, blue where B is.</p>"
+    )
+    return _MARK + "\n".join((head, *articles)).encode(errors="replace") + b"\n"
+
+
+def _text(text: str) -> str:
+    return escape(text.encode(errors="replace").decode())

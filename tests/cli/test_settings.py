@@ -1,0 +1,200 @@
+"""Options from files and presets, in their order, and the file that repeats a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import stub_run
+from click.testing import CliRunner
+from plans import make_plan
+from runs import invoke, photos, tree
+from stub_run import DONE, finished
+
+from ebcli.cli.saliency import main
+from ebcli.cli.settings import PRESETS
+
+EVERYTHING = """
+images = ["a.jpg", "b"]
+top-k = 3
+layer = ["features.5", "input"]
+marginal = true
+mean = [0.5, 0.25, 0.125]
+std = 0.5
+class_names = "names.txt"
+shard = "2/4"
+style = "contour"
+report = true
+include = "*.jpg"
+"""
+
+
+@pytest.fixture
+def worker(worker: mock.Mock) -> mock.Mock:
+    """One that runs any number of times."""
+    worker.side_effect = lambda plan: finished(DONE)
+    return worker
+
+
+@pytest.fixture(autouse=True)
+def directory(working_directory: Path) -> Path:
+    Path("names.txt").write_text("a\n")
+    return working_directory
+
+
+def test_a_file_sets_options_and_inputs(worker: mock.Mock) -> None:
+    Path("run.toml").write_text(EVERYTHING)
+    result = stub_run.invoke("--config", "run.toml")
+    assert result.exit_code == 0, result.output
+    expected = make_plan(
+        *("a.jpg", "b"),
+        top_k=3,
+        layers=("features.5", "input"),
+        contrastive=False,
+        mean=(0.5, 0.25, 0.125),
+        std=(0.5,),
+        class_names=Path("names.txt"),
+        shard=(2, 4),
+        style="contour",
+        report=True,
+        include=("*.jpg",),
+    )
+    assert worker.mock_calls == [mock.call(expected)]
+
+
+def test_the_command_line_wins_over_the_environment_and_that_over_files_and_presets(worker: mock.Mock) -> None:
+    Path("pyproject.toml").write_text("[tool.eb-saliency]\ntop-k = 2\nalpha = 0.5\n")
+    Path("run.toml").write_text('preset = "figure"\ntop-k = 4\n')
+
+    def top_k(*arguments: str, **environment: str) -> int:
+        result = stub_run.invoke("a.jpg", *arguments, **environment)
+        assert result.exit_code == 0, result.output
+        return int(worker.call_args.args[0].maps.top_k)
+
+    assert top_k() == 2
+    assert top_k("--config", "run.toml") == 4  # the file's own settings win over its preset
+    assert worker.call_args.args[0].output.panel
+    assert worker.call_args.args[0].style.alpha == 0.85  # pyproject.toml is not used beside --config
+    assert top_k("--config", "run.toml", "--preset", "figure") == 3
+    assert top_k("--preset", "figure", EB_SALIENCY_TOP_K="5") == 5
+    assert top_k("--preset", "figure", "--top-k", "6", EB_SALIENCY_TOP_K="5") == 6
+    assert top_k(EB_SALIENCY_CONFIG="run.toml") == 4
+
+
+def test_classes_on_the_command_line_win_over_those_in_a_file(worker: mock.Mock) -> None:
+    Path("run.toml").write_text('target = ["tabby"]\n')
+    stub_run.invoke("a.jpg", "--config", "run.toml", "--top-k", "2")
+    assert (worker.call_args.args[0].maps.targets, worker.call_args.args[0].maps.top_k) == ((), 2)
+    Path("run.toml").write_text("top-k = 3\n")
+    stub_run.invoke("a.jpg", "--config", "run.toml", "--target", "tabby")
+    assert worker.call_args.args[0].maps.targets == ("tabby",)
+    Path("run.toml").write_text('top-k = 3\ntarget = ["tabby"]\n')
+    assert "both choose the classes" in stub_run.invoke("a.jpg", "--config", "run.toml").stderr
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_are_options_that_the_help_shows(name: str, worker: mock.Mock) -> None:
+    result = stub_run.invoke("--preset", name, "a.jpg")
+    words = [str(word) for item in PRESETS[name].items() for word in (f"--{item[0]}", item[1]) if word is not True]
+    assert result.exit_code == 0, result.output
+    by_preset = worker.call_args.args[0]
+    assert stub_run.invoke(*words, "a.jpg").exit_code == 0
+    assert worker.call_args.args[0] == by_preset != make_plan("a.jpg")
+    shown = " ".join(stub_run.invoke("--preset", name, "--help").output.split())
+    assert f"The preset {name} stands for {' '.join(words)}." in shown
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("topk = 3", "no such setting 'topk'; did you mean 'top-k'?"),
+        ("doctor = true", "no such setting 'doctor'"),
+        ("config = 'b.toml'", "no such setting 'config'"),
+        ("panel = 3", "panel must be true or false"),
+        ("style = true", "style must be a value"),
+        ("style = ['contour']", "style must be one value"),
+        ("preset = 'talk'", "unknown preset 'talk': choose figure"),
+        ("style = 'contor'", "'contor' is not one of"),
+        ("style =", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(content: str, message: str, worker: mock.Mock) -> None:
+    Path("run.toml").write_text(content)
+    result = stub_run.invoke("--config", "run.toml", "a.jpg")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert message in result.stderr
+    assert not worker.mock_calls
+    assert "cannot read 'none.toml'" in stub_run.invoke("--config", "none.toml", "a.jpg").stderr
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'model = "nets.py:small"',
+        'model = "package.nets:small"',
+        'images = ["/etc"]',
+        'from-file = "list"',
+        'class-names = "/etc/passwd"',
+        'class-names = "../names.txt"',
+        'weights = "/tmp/w.pth"',
+        'output = "../elsewhere"',
+        'output = "/tmp/elsewhere"',
+        "overwrite = true",
+        "max-pixels = 1000000000000",
+        "max-bytes = 1000000000000",
+        'engine = "ray"',
+        'config = "run.toml"',
+        'report-only = "maps"',
+    ],
+)
+def test_the_project_s_file_cannot_name_code_inputs_or_other_places(setting: str, worker: mock.Mock) -> None:
+    Path("pyproject.toml").write_text(f"[tool.eb-saliency]\n{setting}\n")
+    result = stub_run.invoke("a.jpg")
+    assert (result.exit_code, worker.mock_calls) == (2, [])
+    assert "pyproject.toml" in result.stderr
+    Path("run.toml").write_text("")
+    assert stub_run.invoke("--config", "run.toml", "a.jpg").exit_code == 0  # which is the user's own
+
+
+def test_what_the_project_s_file_sets_is_said(worker: mock.Mock) -> None:
+    Path("pyproject.toml").write_text('[tool.eb-saliency]\nmodel = "vgg16"\nstyle = "contour"\n')
+    assert stub_run.invoke("a.jpg").stderr == "Settings from pyproject.toml: model, style\n"
+    assert stub_run.invoke("-q", "a.jpg").stderr == ""
+    assert worker.call_args.args[0].model.name == "vgg16"
+    for other in ("not toml", "[tool.other]\nstyle = 3\n", "tool = 3"):
+        Path("pyproject.toml").write_text(other)
+        assert stub_run.invoke("a.jpg").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--top-k", "2", "--marginal", "--style", "contour"],
+        ["--target", "class b", "--target", "3", "--signed", "--mean", "0.5,0.25,0.125", "--shard", "1/1"],
+        ["--include", "*.jpg", "--exclude", 'no\x7f"such\\', "--raw"],
+    ],
+)
+def test_the_settings_of_a_run_repeat_it(options: list[str]) -> None:
+    photos(Path("photos"), 3)
+    first = invoke("-o", "maps", *options, "photos/0", "photos/1")
+    assert first.exit_code == 0, first.output
+    before = tree(Path("maps"))
+    settings = Path("maps/settings.toml").read_bytes()
+    for path in Path("maps").rglob("*.png"):
+        path.unlink()
+    Path("pyproject.toml").write_text('[tool.eb-saliency]\nstyle = "paper"\n')
+    again = CliRunner().invoke(main, ["--config", "maps/settings.toml"])
+    assert (again.exit_code, again.stdout) == (0, first.stdout)
+    assert tree(Path("maps")) == before
+    assert Path("maps/settings.toml").read_bytes() == settings
+
+
+def test_a_settings_file_of_one_s_own_stops_the_run() -> None:
+    photos(Path("photos"), 1)
+    Path("maps").mkdir()
+    Path("maps/settings.toml").write_text("precious = true\n")
+    result = invoke("-o", "maps", "photos")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'maps/settings.toml' would be replaced" in result.stderr
+    assert Path("maps/settings.toml").read_text() == "precious = true\n"

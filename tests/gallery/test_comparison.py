@@ -1,0 +1,85 @@
+"""Two runs side by side."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from PIL import Image
+from runs import invoke, photos
+
+pytestmark = pytest.mark.usefixtures("working_directory")
+
+
+def compare(*arguments: str) -> list[dict[str, Any]]:
+    result = invoke("--compare", *arguments, "-o", "compared")
+    assert (result.exit_code, result.stdout) == (0, "compared/comparison/index.html\n"), result.output
+    rows: list[dict[str, Any]] = json.loads(Path("compared/comparison/comparison.json").read_text())
+    return rows
+
+
+def test_pairs_by_input_and_class_sorted_by_disagreement() -> None:
+    photos(Path("photos"), 4)
+    invoke("--raw", "--target", "3", "--target", "5", "-o", "a", "photos")
+    invoke("--raw", "--target", "5", "--target", "1", "--marginal", "-o", "b", "photos/0", "photos/1")
+    rows = compare("a", "b")
+    assert {(row["input"], row["class"], row["name"]) for row in rows} == {
+        (f"photos/{path}", 5, "class f") for path in ("0/0000.jpg", "0/0003.jpg", "1/0001.jpg")
+    }
+    found = [row["rank_correlation"] for row in rows]
+    assert found == sorted(found)
+    assert rows[0]["one"]["run"] == "tiny (seeded), 2, contrastive EB"
+    assert rows[0]["other"]["run"] == "tiny (seeded), 2, marginal EB"
+    for row in rows:  # upsampling changes ranks a little
+        with np.load(f"a/{row['input']}.npz") as a, np.load(f"b/{row['input']}.maps+marginal.npz") as b:
+            exact = scipy.stats.spearmanr(a["maps"][1].ravel(), b["maps"][0].ravel()).statistic
+        assert row["rank_correlation"] == pytest.approx(exact, abs=0.15)
+        with Image.open(Path("compared/comparison", row["picture"])) as strip:
+            assert strip.width == 3 * 256 + 2 * 8  # A, B and the difference; no photos were named
+    compare("a", "b", "photos")
+    with Image.open(Path("compared/comparison", rows[0]["picture"])) as strip:
+        assert strip.width == 4 * 256 + 3 * 8
+
+
+def test_a_run_agrees_with_itself_and_other_resolutions_can_be_compared() -> None:
+    photos(Path("photos"), 2)
+    invoke("--raw", "--target", "3", "-o", "a", "photos")
+    assert [(row["rank_correlation"], row["mean_difference"]) for row in compare("a", "a")] == [(1, 0), (1, 0)]
+    invoke("--raw", "--target", "3", "--layer", "0", "--layer", "input", "-o", "b", "photos")  # "2", too
+    rows = compare("a", "b")
+    assert [(row["rank_correlation"], row["other"]["run"]) for row in rows] == [
+        (1, "tiny (seeded), 2, contrastive EB")
+    ] * 2
+
+
+def test_names_and_records_are_data() -> None:
+    photos(Path("photos"), 1)
+    name = "<img src=x onerror=alert(1)>.jpg"
+    Path("photos/0/0000.jpg").rename(f"photos/0/{name}")
+    invoke("--raw", "--target", "3", "-o", "a", "photos")
+    compare("a", "a")
+    page = Path("compared/comparison/index.html").read_text()
+    assert "<img src=x" not in page
+    assert "&lt;img src=x" in page
+    assert "script-src" not in page  # default-src 'none' allows none
+    Path("a/photos/0", f"{name}.npz").write_bytes(b"PK broken")
+    assert "no raw maps of the same class" in invoke("--compare", "a", "a", "-o", "compared").stderr
+
+
+def test_what_cannot_be_compared_says_so() -> None:
+    photos(Path("photos"), 1)
+    invoke("-o", "plain", "photos")
+    result = invoke("--compare", "plain", "plain", "-o", "compared")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "run both with --raw" in result.stderr
+    assert "cannot read 'none/records.jsonl'" in invoke("--compare", "plain", "none").stderr
+    invoke("--raw", "-o", "raw", "photos")
+    page = Path("compared/comparison/index.html")
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text("precious")
+    assert "would be replaced" in invoke("--compare", "raw", "raw", "-o", "compared").stderr
+    assert page.read_text() == "precious"

@@ -1,0 +1,142 @@
+"""True classes beside predicted ones, and maps for every class above a score."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from runs import invoke, photos, tiny_model
+
+from ebcli.gallery.entries import read_entries
+
+LETTERS = "abcdefg"
+
+
+@pytest.fixture(autouse=True)
+def predicted(working_directory: Path) -> dict[str, int]:
+    """Six photos, and the class that the network finds in each."""
+    photos(Path("photos"), 6)
+    loaded, found = tiny_model(), {}
+    for path in sorted(Path("photos").rglob("*.jpg")):
+        with torch.no_grad():
+            found[str(path)] = int(loaded.net(loaded.transforms(Image.open(path))[None]).argmax())
+    return found
+
+
+def wrong_for(path: str, predicted: dict[str, int]) -> int:
+    return (predicted[path] + 1) % 7
+
+
+def records_of(*arguments: str) -> tuple[list[dict[str, Any]], str]:
+    result = invoke("--json", *arguments)
+    assert result.exit_code == 0, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()], result.stderr
+
+
+def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[str, int]) -> None:
+    right, wrong = list(predicted)[:4], list(predicted)[4:]
+    names = {path: f"class {LETTERS[index]}" for path, index in predicted.items()}
+    lines = [f"{path},{names[path]}" for path in right[:2]]
+    lines += [f"{Path(path).name},{predicted[path]}" for path in right[2:]]  # the end of the path is enough
+    lines += [f"{path},{wrong_for(path, predicted)}" for path in wrong]
+    Path("labels.csv").write_text("file,class\n" + "\n".join(lines) + "\n")
+    records, stderr = records_of("--labels", "labels.csv", "--raw", "--report", "photos")
+    assert "Accuracy 0.667: 4 of 6 labeled images are right\n" in stderr
+    for record in records:
+        path, best = record["input"], predicted[record["input"]]
+        expected = [best] if path in right else [wrong_for(path, predicted), best]
+        assert [one["index"] for one in record["classes"]] == expected
+        assert (record["label"], record["predicted"]) == (expected[0], best)
+    # the maps are those of these classes, whatever chose them
+    path = wrong[0]
+    classes = [wrong_for(path, predicted), predicted[path]]
+    invoke("-o", "asked", "--raw", *(word for k in classes for word in ("--target", str(k))), path)
+    with np.load(f"saliency/{path}.npz") as labeled, np.load(f"asked/{path}.npz") as asked:
+        for key in ("maps", "classes", "scores"):
+            assert labeled[key] == pytest.approx(asked[key], abs=1e-6)
+    entries = {entry.input: entry.outcomes[0] for entry in read_entries(Path("saliency"))}
+    assert {name for name, outcome in entries.items() if outcome.label != outcome.predicted} == set(wrong)
+    # other labels for the same images are other results
+    assert records_of("--labels", "labels.csv", "--raw", "--report", "--skip-existing", "photos")[0] == []
+    Path("labels.csv").write_text("".join(f"{path},{predicted[path]}\n" for path in predicted))
+    assert len(records_of("--labels", "labels.csv", "--raw", "--skip-existing", "photos")[0]) == 6
+
+
+def test_directories_named_after_classes(predicted: dict[str, int]) -> None:
+    for path, best in predicted.items():
+        name = f"class_{LETTERS[best]}" if path.endswith(("0.jpg", "1.jpg")) else str(wrong_for(path, predicted))
+        Path("sorted", name).mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, Path("sorted", name))
+    records, stderr = records_of("--labels", "folders", "sorted")
+    assert "Accuracy 0.333: 2 of 6" in stderr
+    assert sum(record["label"] == record["predicted"] for record in records) == 2
+    wrong = invoke("--labels", "folders", "photos/0")
+    assert wrong.exit_code == 0  # "0" is the index of a class
+    Path("zebra").mkdir()
+    shutil.copy("photos/0/0000.jpg", "zebra")
+    result = invoke("--labels", "folders", "zebra")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the directory 'zebra' is not named after a class" in result.stderr
+
+
+def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int]) -> None:
+    path = next(iter(predicted))
+    Path("labels.csv").write_text(f"{path},{predicted[path]}\n")
+    records, stderr = records_of("--labels", "labels.csv", "photos")
+    assert "5 files have no label in 'labels.csv'" in stderr
+    assert "1 of 1 labeled images" in stderr
+    assert [record["label"] for record in records].count(None) == 5
+    assert all(one["index"] == predicted[record["input"]] for record in records for one in record["classes"])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("0000.jpg,class z\n", "unknown class 'class z'"),
+        ("0000.jpg,9\n", "class 9 does not exist"),
+        ("0000.jpg\n", "each line must be a file, a comma, a class"),
+        ("other.jpg,1\n", "names none of the images, such as 'photos/0/0000.jpg'"),
+    ],
+)
+def test_wrong_labels(content: str, message: str) -> None:
+    Path("labels.csv").write_text(content)
+    result = invoke("--labels", "labels.csv", "photos")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert "cannot read labels from 'none.csv'" in invoke("--labels", "none.csv", "photos").stderr
+    assert "both choose the classes" in invoke("--labels", "labels.csv", "--top-k", "2", "photos").stderr
+
+
+def test_every_class_above_a_score() -> None:
+    loaded = tiny_model()
+    records, _ = records_of("--above", str(1 / 7), "photos")
+    for record in records:
+        with torch.no_grad():
+            scores = loaded.net(loaded.transforms(Image.open(record["input"]))[None])[0].softmax(0)
+        expected = [int(k) for k in scores.argsort(descending=True) if scores[k] > 1 / 7]
+        assert 0 < len(expected) < 7
+        assert [one["index"] for one in record["classes"]] == expected
+    # seven classes take two turns, and are the seven most likely ones
+    invoke("--above", "0", "--raw", "--verbose", "-o", "above", "photos/0")
+    invoke("--top-k", "7", "--raw", "--verbose", "-o", "top", "photos/0")
+    for path in ("photos/0/0000.jpg", "photos/0/0003.jpg"):
+        with np.load(f"above/{path}.npz") as above, np.load(f"top/{path}.npz") as top:
+            for key in ("classes", "scores", "mass", "maps", "relevance"):
+                assert above[key] == pytest.approx(top[key], abs=1e-6), key
+    above, top = (json.loads(Path(d, "records.jsonl").read_text().splitlines()[0])["classes"] for d in ("above", "top"))
+    assert [one["losses"] for one in above] == [pytest.approx(one["losses"]) for one in top]
+
+
+@pytest.mark.parametrize("panel", [False, True])
+def test_no_class_above_a_score_is_said_and_done(panel: bool) -> None:
+    options = ["--above", "0.999", "--report", *["--panel"] * panel]
+    records, stderr = records_of(*options, "photos")
+    assert [(record["status"], record["output"], record["classes"]) for record in records] == [("done", [], [])] * 6
+    assert "photos/0/0000.jpg: no class scores above the threshold\n" in stderr
+    assert records_of(*options, "--skip-existing", "photos")[0] == []
