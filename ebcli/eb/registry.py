@@ -65,7 +65,8 @@ def spelled(func: Callable[..., Any]) -> list[Callable[..., Any] | str]:
         return [func]
     namespace, name = str(func).split(".")[:2]  # aten.add.Tensor
     found = [getattr(space, name) for space in _NAMESPACES if namespace == "aten" and hasattr(space, name)]
-    return [func, f"{namespace}.{name}", *found]
+    # modes see the getter of a property such as mT
+    return [func, f"{namespace}.{name}", *(f.__get__ if inspect.isgetsetdescriptor(f) else f for f in found)]
 
 
 def rule_for(func: Callable[..., Any]) -> Callable[..., Any] | None:

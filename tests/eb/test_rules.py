@@ -127,6 +127,11 @@ CONVENTION = {
     "local_response_norm": (nn.LocalResponseNorm(3), (1, 4, 2, 2)),
     "normalize": (F.normalize, (3, 4)),
     "batch_norm alone": (nn.BatchNorm2d(3), (2, 3, 2, 2)),
+    "native_layer_norm": (lambda a: torch.native_layer_norm(a, (4,), None, None, 1e-5)[0], (2, 3, 4)),
+    "native_batch_norm": (
+        lambda a: torch.native_batch_norm(a, None, None, weights(3), weights(3) ** 2 + 1, False, 0.1, 1e-5)[0],
+        (2, 3, 2, 2),
+    ),
     "softmax": (nn.Softmax(1), (2, 4)),
     "softmin": (nn.Softmin(1), (2, 4)),
     "log_softmax": (nn.LogSoftmax(1), (2, 4)),
@@ -209,6 +214,12 @@ case(
 )
 case("aten.linear", lambda a: torch.ops.aten.linear.default(a, weights(4, 5)), (3, 5))
 case("interpolate bicubic", nn.Upsample(scale_factor=2, mode="bicubic"), (1, 2, 3, 3))
+case("upsample_bicubic2d", lambda a: torch.ops.aten.upsample_bicubic2d(a, [5, 4], False), (1, 2, 3, 3))
+case("norm", lambda a: a.norm(dim=1), (3, 4))
+case("norm of order 3", lambda a: torch.norm(a, 3, (0, 2), True), (3, 4, 2))
+case("norm of all", torch.norm, (3, 4))
+case("vector_norm", lambda a: torch.linalg.vector_norm(a, 1, -1), (3, 4))
+case("copied into", lambda a: torch.ops.aten.copy.default(weights(2, 3, 4), a), (3, 4))
 case("interpolate bicubic down", lambda a: F.interpolate(a, (2, 3), mode="bicubic", antialias=True), (1, 1, 5, 4))
 case(
     "roi_align",

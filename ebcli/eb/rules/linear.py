@@ -70,15 +70,14 @@ def transposed_convolution(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
-    # input (B, in, ...), weight (in, out / groups, ...)
+    # input (B, in, ...), weight (in, out / groups, ...); args: stride, padding, output_padding, groups, dilation
+    groups = kwargs.get("groups", args[3] if len(args) > 3 else 1)
+
     def spread(a: Tensor, w: Tensor) -> Tensor:
-        return call.func(a, w, None, stride, padding, output_padding, groups, dilation)
+        return call.func(a, w, None, *args, **kwargs)
 
     def per_output(scale: Tensor) -> Tensor:
         rows = weight.shape[0] // groups  # inputs of one group, connected to all outputs of that group

@@ -41,6 +41,28 @@ def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, gate=0)
 
 
+# the operators behind them in decomposed programs, which also return the statistics
+@rule(*overloads("native_layer_norm", "native_group_norm", "_fused_rms_norm"))
+def native_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    first, *statistics = _computed(call)
+    return norm(first, input), *statistics
+
+
+@rule(*overloads("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"))
+def native_batch_norm(call: Call, input: Tensor, weight: Tensor | None, *args: Any, **kwargs: Any) -> Any:
+    if any(arg is True for arg in (*args, *kwargs.values())):
+        return NotImplemented  # the input's own statistics, as what instance norm is decomposed into
+    first, *statistics = _computed(call)
+    return batch_norm(first, input, weight=weight), *statistics
+
+
+def _computed(call: Call) -> tuple[Any, ...]:
+    """A call with the first of its values, which is computed already, and the other values."""
+    with torch.no_grad():
+        value, *others = call.compute()
+    return replace(call, func=lambda: value, args=(), kwargs={}), *others
+
+
 @rule(*overloads("normalize"))
 def normalized(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input))

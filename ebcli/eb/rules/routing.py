@@ -91,7 +91,8 @@ OPERATORS = [
     "aten.slice",
     "aten.split_copy",
 ]
-OPERATORS += ["aten.constant_pad_nd", "aten.reflection_pad2d", "aten.replication_pad2d", "aten.index"]
+OPERATORS += [f"aten.{kind}_pad{axes}d" for kind in ("reflection", "replication") for axes in (1, 2, 3)]
+OPERATORS += ["aten.constant_pad_nd", "aten.index"]
 
 # What the value depends on: the first operand alone, the others giving a shape or type, or no operand's values.
 FIRST_ONLY = frozenset(overloads("to", "type", "type_as", "expand_as", "view_as", "reshape_as"))

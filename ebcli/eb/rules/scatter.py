@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from ebcli.eb.contributions import LinearMap
-from ebcli.eb.facts import has_share
-from ebcli.eb.primitives import weighted_sum
+from ebcli.eb.facts import carries_signal, has_share, is_nonnegative
+from ebcli.eb.primitives import pass_through, weighted_sum
 from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.rules.routing import routed
 
@@ -43,6 +43,14 @@ def index_add(call: Call, input: Tensor, dim: int, index: Tensor, source: Tensor
     if alpha <= 0:
         return NotImplemented
     return _added(call, input, source, lambda zeros, v: zeros.index_add(dim, index, v))
+
+
+@rule("aten.copy")
+def copy(call: Call, input: Tensor, src: Tensor, *args: Any) -> Any:
+    # of the tensor written into, only shape and type matter; autograd has no formula
+    if not carries_signal(src):
+        return call.compute().detach()
+    return pass_through(call, src, nonnegative=is_nonnegative(src), keeps_zero=True)
 
 
 def _added(call: Call, input: Tensor, values: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> Any:

@@ -17,6 +17,9 @@ from ebcli.eb.registry import Call, overloads, rule
     *overloads("adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"),
     *overloads("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"),
     *overloads("upsample_linear1d", "upsample_bilinear2d", "upsample_trilinear3d"),
+    *overloads("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
+    *overloads("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
+    *overloads("_upsample_bilinear2d_aa"),
     *overloads("mean", "sum", "cumsum", "fold"),
 )
 def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -27,24 +30,21 @@ def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 @rule(*overloads("interpolate"))
-def interpolation(
-    call: Call,
-    input: Tensor,
-    size: Any = None,
-    scale_factor: Any = None,
-    mode: str = "nearest",
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    if mode != "bicubic":
-        return weighted_sum(call, input, LinearMap(lambda a: call.func(a, size, scale_factor, mode, *args, **kwargs)))
+def interpolation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    # args: size, scale_factor, mode
+    if kwargs.get("mode", args[2] if len(args) > 2 else "nearest") == "bicubic":
+        return bicubic(call, input, *args, **kwargs)
+    return average(call, input, *args, **kwargs)
 
+
+@rule(*overloads("upsample_bicubic2d", "_upsample_bicubic2d_aa"))
+def bicubic(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     # W a = R a C^T, whose rows R and columns C have negative weights too
     def along(axis: int) -> list[Tensor]:
         units = torch.eye(input.shape[axis], dtype=input.dtype, device=input.device)
         images = units[:, None, :, None].expand(-1, 1, -1, input.shape[-1])  # rows are units, columns alike
         images = images if axis == -2 else units[:, None, None].expand(-1, 1, input.shape[-2], -1)
-        resampled = call.func(images.contiguous(), size, scale_factor, mode, *args, **kwargs)
+        resampled = call.func(images.contiguous(), *args, **kwargs)
         weight = (resampled[:, 0, :, 0] if axis == -2 else resampled[:, 0, 0]).T
         return [weight.clamp(min=0), (-weight).clamp(min=0)]
 

@@ -1,0 +1,122 @@
+"""Programs of torch.export, as they are and decomposed into core operators, have the maps of the network itself."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from twins import assert_twins, images, seeded
+
+import ebcli
+from ebcli.errors import UnsupportedOpError
+
+
+class Layered(nn.Module):
+    """A convolution, a module or function on (B, 4, 4, 4), a pooling and a head."""
+
+    def __init__(self, middle):
+        super().__init__()
+        self.conv, self.middle, self.fc = nn.Conv2d(3, 4, 3), middle, nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.fc(self.middle(self.conv(x)).flatten(2).mean(2))
+
+
+class Attended(nn.Module):
+    """Attention over the 16 positions."""
+
+    def __init__(self, modules):
+        super().__init__()
+        self.modules_by_hand = modules
+        self.norm = nn.LayerNorm(4)
+        self.heads = nn.MultiheadAttention(4, 2, batch_first=True) if modules else None
+
+    def forward(self, y):
+        tokens = self.norm(y.flatten(2).mT)
+        if self.heads is not None:
+            return (tokens + self.heads(tokens, tokens, tokens)[0]).mT
+        return (tokens + F.scaled_dot_product_attention(tokens, tokens, tokens)).mT
+
+
+class Function(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, y):
+        return self.function(y)
+
+
+MODULES = {
+    "batch_norm": lambda: nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()),
+    "signed_batch_norm": lambda: nn.Sequential(nn.BatchNorm2d(4), nn.Tanh()),
+    "group_norm": lambda: nn.Sequential(nn.GroupNorm(2, 4), nn.SiLU()),
+    "layer_norm": lambda: nn.Sequential(nn.LayerNorm([4, 4, 4]), nn.GELU()),
+    "rms_norm": lambda: nn.Sequential(nn.RMSNorm([4, 4, 4]), nn.GELU()),
+    "transposed_convolution": lambda: nn.Sequential(nn.ReLU(), nn.ConvTranspose2d(4, 4, 2, 2)),
+    "grouped_transposed_convolution": lambda: nn.Sequential(nn.ConvTranspose2d(4, 4, 2, groups=2), nn.BatchNorm2d(4)),
+    "adaptive_pooling": lambda: nn.AdaptiveAvgPool2d(3),
+    "average_pooling": lambda: nn.AvgPool2d(2, 1, 1),
+    "max_pooling": lambda: nn.Sequential(nn.ReLU(), nn.MaxPool2d(3, 1)),
+    "adaptive_max_pooling": lambda: nn.AdaptiveMaxPool2d(2),
+    "nearest": lambda: nn.Upsample(scale_factor=2),
+    "nearest_exact": lambda: nn.Upsample(size=(3, 5), mode="nearest-exact"),
+    "bilinear": lambda: nn.Upsample(scale_factor=2, mode="bilinear"),
+    "bicubic_antialiased": lambda: Function(lambda y: F.interpolate(y, (3, 3), mode="bicubic", antialias=True)),
+    "reflection_padding": lambda: nn.ReflectionPad2d(1),
+    "replication_padding": lambda: nn.ReplicationPad2d(1),
+    "circular_padding": lambda: nn.CircularPad2d(1),
+    "constant_padding": lambda: nn.ZeroPad2d(1),
+    "dropout": lambda: nn.Sequential(nn.Dropout(), nn.BatchNorm2d(4), nn.ReLU(inplace=True)),
+    "attention": lambda: Attended(False),
+    "multi_head_attention": lambda: Attended(True),
+    "glu": lambda: nn.Sequential(nn.Conv2d(4, 8, 1), nn.GLU(1)),
+    "pixel_shuffle": lambda: nn.Sequential(nn.Conv2d(4, 16, 1), nn.PixelShuffle(2)),
+    "residual": lambda: Function(lambda y: y.relu() - 0.5 * y),
+    "squeeze_excitation": lambda: Function(lambda y: y * F.hardsigmoid(y.mean((2, 3), keepdim=True))),
+    "norm_of_channels": lambda: Function(lambda y: y * y.norm(dim=(2, 3), keepdim=True)),
+    "flip_and_roll": lambda: Function(lambda y: y.flip(2).roll(1, 3)),
+    "einsum": lambda: Function(lambda y: torch.einsum("bchw->bcwh", y)),
+    "amax": lambda: Function(lambda y: y + y.amax((2, 3), keepdim=True)),
+}
+ACTIVATIONS = [
+    *(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU, nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Sigmoid),
+    *(nn.Tanh, nn.Softplus, nn.Softsign, nn.PReLU, nn.Hardtanh, nn.LogSigmoid, nn.Softmax2d),
+]
+
+
+# decomposed into sums of sums, which share probability term by term
+SUMS = {
+    "bicubic": lambda: nn.Upsample(scale_factor=2, mode="bicubic"),
+    "hardsigmoid": nn.Hardsigmoid,
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_an_exported_sum(name):
+    _assert_same(lambda: Layered(SUMS[name]()), decomposed=False)
+
+
+@pytest.mark.parametrize("decomposed", [False, True])
+@pytest.mark.parametrize("name", MODULES)
+def test_an_exported_module(name, decomposed):
+    _assert_same(lambda: Layered(MODULES[name]()), decomposed)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_decomposed_activation(activation):
+    _assert_same(lambda: Layered(activation()), decomposed=True)
+
+
+def test_norms_by_the_statistics_of_the_input_are_refused_by_name():
+    net = seeded(lambda: Layered(nn.InstanceNorm2d(4)))
+    program = torch.export.export(net, (images(),)).run_decompositions()
+    with pytest.raises(UnsupportedOpError, match="batch_norm"):
+        ebcli.excitation_backprop(program.module(), images(), 1)
+
+
+def _assert_same(make, decomposed):
+    net = seeded(make)
+    program = torch.export.export(net, (images(),))
+    if decomposed:
+        program = program.run_decompositions()
+    assert_twins(program.module(), net)
