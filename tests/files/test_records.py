@@ -77,6 +77,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "losses": None,
             "layer": "",
             "peak": None,
+            "region": None,
         }
     ]
     assert entry["schema"] == 1
