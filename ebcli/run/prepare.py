@@ -69,7 +69,6 @@ def prepare(plan: RunPlan) -> Prepared:
         OutputError: the output directory cannot be written to.
     """
     style, output, inputs = plan.style, plan.output, plan.inputs
-    palette(style.colormap)
     limit_pixels(inputs.max_pixels)
     facts, explainer = NetworkFacts.of_bundled(plan), None
     history = History.read(output.directory)
@@ -80,6 +79,8 @@ def prepare(plan: RunPlan) -> Prepared:
     sources = listing(shard=inputs.shard)
     if not plan.execution.dry_run:
         check_writable(output.directory)
+    if sources:
+        palette(style.colormap)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_is_work, sources))
     if is_work and (facts is None or output.scale == "run"):
