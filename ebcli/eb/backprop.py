@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ebcli.eb.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from ebcli.eb.capture import Capture, LayerChoice, single_tensor
+from ebcli.eb.contrast import Against, priors_against
 from ebcli.eb.evaluation import as_found
 from ebcli.eb.graph import BackwardGraph
 from ebcli.eb.mode import ExcitationMode, Unsupported
@@ -28,6 +29,7 @@ def excitation_backprop(
     layer: LayerChoice = None,
     contrastive: bool = False,
     *,
+    against: Against | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -42,6 +44,7 @@ def excitation_backprop(
     layer: list[Any] | tuple[LayerChoice, ...],
     contrastive: bool = False,
     *,
+    against: Against | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -55,6 +58,7 @@ def excitation_backprop(
     layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
     contrastive: bool = False,
     *,
+    against: Against | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -63,7 +67,8 @@ def excitation_backprop(
 
     Marginal EB (MWP; Eq. 4, 10) splits each neuron's probability among its inputs by their contributions with the
     sign of the neuron's response. Contrastive EB (c-MWP; Eq. 6 to 8) subtracts, at the layer below the classifier,
-    the probability of the target's dual, a unit with negated weights, and propagates the difference.
+    the probability of the target's dual, a unit with negated weights, and propagates the difference. At a layer with
+    class or register tokens, which are no cells of the map, the maps of both are normalized over its cells first.
 
     The network runs in evaluation mode and is restored afterwards. Up to the layer it runs without autograd.
 
@@ -76,6 +81,8 @@ def excitation_backprop(
         layer: a module of `net`, or its name in ``net.named_modules()``; None for the input. A list or tuple of
             layers shares one forward pass and the same backward passes.
         contrastive: subtract the dual's map.
+        against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
+            classes, each normalized over the cells of the map. It replaces the dual.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
@@ -87,7 +94,8 @@ def excitation_backprop(
     Raises:
         LayerError: the layer does not exist, is not called exactly once, does not return a single tensor, or the
             output does not depend on it.
-        ConfigurationError: the targets do not fit the logits, or the inputs are not finite.
+        ConfigurationError: the targets do not fit the logits, a class is both a target and in `against`, or the
+            inputs are not finite.
         NonFiniteError: the logits or the map are not finite.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
@@ -132,20 +140,22 @@ def excitation_backprop(
         mode.settled = True
         values = logits.detach()
         prior, single = priors(targets(values) if callable(targets) else targets, values, where)
-        passes = BackwardPasses(logits, graph, paths, prior)
+        others = None if against is None else priors_against(against, prior)
+        passes = BackwardPasses(logits, graph, paths, prior, tuple(inputs.shape))
         lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
-        shares = passes.relevance(contrastive)
+        shares = passes.relevance(contrastive) if others is None else passes.against(others)
         check_relevance([relevance for relevance, _ in shares])
     results = tuple(
         ExcitationResult(
             relevance=relevance[0] if single else relevance.transpose(0, 1),
             mass=mass[0] if single else mass.mT,
             logits=values,
-            contrastive=contrastive,
+            contrastive=contrastive or against is not None,
             layer=path.cut.name,
             input_shape=tuple(inputs.shape),
             layer_shape=tuple(path.cut.value.shape),
             lost_mass=lost and {site: by_class[0] if single else by_class.mT for site, by_class in lost.items()},
+            against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
         )
         for path, (relevance, mass), lost in zip(paths, shares, lost_mass, strict=True)
     )

@@ -15,7 +15,8 @@ class ExcitationResult:
 
     Attributes:
         relevance: the probability at each element of the layer's output: (B, ...) or (B, K, ...). Never negative if
-            marginal, signed if contrastive.
+            marginal, signed if contrastive: the difference of two maps, which at a layer with class or register
+            tokens, or with `against`, are both normalized over the cells of the map.
         mass: (B,) or (B, K), the sum of the marginal map: 1 minus what was lost at neurons activated only by their
             bias.
         logits: (B, num_classes), the network's output; (B, num_classes, H, W) for dense predictions.
@@ -26,6 +27,7 @@ class ExcitationResult:
         lost_mass: with ``track_lost_mass``, (B,) or (B, K) for each operation that lost probability, by its name and
             module: the probability that arrived at neurons to which no input contributes. Whatever `mass` and
             these leave of 1 bypassed the layer or ended at constants. None if it was not tracked.
+        against: the classes whose mean map was subtracted; None if it was the dual's, or none.
 
     Examples:
         >>> import ebcli, torch
@@ -46,6 +48,7 @@ class ExcitationResult:
     input_shape: tuple[int, ...]
     layer_shape: tuple[int, ...]
     lost_mass: dict[str, Tensor] | None = None
+    against: tuple[int, ...] | None = None
 
     @property
     def maps(self) -> Tensor:
