@@ -72,7 +72,8 @@ def default_layer(family: str, net: nn.Module) -> str | None:
     """The layer that ebcli would choose for a network of this family, at this size."""
     name = {"VGG": "vgg11_bn", "ResNet": "resnet18"}.get(family, family)
     transforms = ImageClassification(crop_size=SIDE, resize_size=SIDE)
-    return ebcli.default_layer(ebcli.LoadedModel(name, net, transforms, None, "none"))
+    *_, last = (module for module in net.modules() if isinstance(module, nn.Linear))
+    return ebcli.default_layer(ebcli.LoadedModel(name, net, transforms, None, "none", last.out_features))
 
 
 def _seen(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

@@ -65,7 +65,8 @@ def priors_against(against: Against, priors: Tensor) -> Tensor:
             )
         if not 0 <= index < num_classes:
             raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
-        if bool((priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2).any()):
+        is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)
+        if not priors.is_meta and bool(is_target.any()):
             raise ConfigurationError(f"class {index} is both a target and contrasted with: choose another class")
     units = F.one_hot(torch.tensor(chosen, device=priors.device), num_classes).to(priors)
     return units.reshape(len(chosen), 1, num_classes, *(1 for _ in priors.shape[3:])) * total[0]

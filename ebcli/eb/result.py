@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ebcli.eb.maps import saliency_map
+from ebcli.eb.maps import saliency_map, special_tokens
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,24 @@ class ExcitationResult:
     layer_shape: tuple[int, ...]
     lost_mass: dict[str, Tensor] | None = None
     against: tuple[int, ...] | None = None
+
+    @property
+    def method(self) -> str:
+        """How the map was computed, in words, such as ``"contrastive EB"``."""
+        return self.method_of({})
+
+    def method_of(self, names: Mapping[int, str]) -> str:
+        """`method`, with names for the classes in `against`."""
+        if not self.contrastive:
+            return "marginal EB"
+        others = ", ".join(names.get(index, f"class {index}") for index in self.against or ())
+        words = f"contrastive EB against {others}" if others else "contrastive EB"
+        return f"{words}, over the cells of the map" if self.special_tokens else words
+
+    @property
+    def special_tokens(self) -> int:
+        """How many tokens at the front of the layer's output, such as a class token, are not cells of the map."""
+        return special_tokens(self.layer_shape, self.input_shape)
 
     @property
     def maps(self) -> Tensor:

@@ -77,6 +77,7 @@ class Record:
         input_bytes, input_mtime_ns: the input's size and modification time; None if it could not be read.
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
+        against: the indices of the classes contrasted with; empty for the class's dual, or if the map is marginal.
         output_sha256: the checksums of the result files.
     """
 
@@ -95,6 +96,7 @@ class Record:
     weights: str = ""
     layer: str = ""
     method: str = ""
+    against: tuple[int, ...] = ()
     output_sha256: tuple[str, ...] = ()
 
     def line(self) -> str:

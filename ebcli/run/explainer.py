@@ -6,6 +6,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from math import inf
 
 import numpy as np
 import torch
@@ -50,6 +51,8 @@ class Explainer:
         device: the name of the device.
         num_classes: the number of classes.
         classes: the classes to explain in every image; None for each image's most likely ones.
+        against: the classes to contrast with; None for the target's dual.
+        method: how the maps are computed, in words.
         batch_size: images per batch; halved when memory runs out.
     """
 
@@ -73,17 +76,31 @@ class Explainer:
             _check_distinct(self.layers)
         self.batch_size = execution.batch_size or default_batch_size(self.device)
         self.num_classes = self.loaded.num_classes
-        self._check_layers()
-        found = [resolve_class(self.loaded.categories, target, self.num_classes) for target in maps.targets]
-        self.classes = list(dict.fromkeys(found)) or None  # an index and a name can mean the same class
-        if self.classes is None and maps.top_k > self.num_classes:
+        self.classes, self.against = self._resolved(maps.targets), self._resolved(maps.against)
+        others = len(self.against or ())
+        if self.classes is None and maps.top_k > self.num_classes - others:
+            besides = f" besides {others} to contrast with" if others else ""
             raise ConfigurationError(
-                f"top-k is {maps.top_k}, but {self.loaded.name} has only {self.num_classes} classes"
+                f"top-k is {maps.top_k}, but {self.loaded.name} has only {self.num_classes - others} classes{besides}"
             )
+        both = set(self.classes or ()).intersection(self.against or ())
+        if both:
+            raise ConfigurationError(
+                f"{self._label(both.pop())} is both --target and --against: choose another class to contrast with"
+            )
+        self.method = self._check_layers()
 
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""
         return self.loaded.categories[index] if self.loaded.categories else None
+
+    def _resolved(self, names: Sequence[str]) -> list[int] | None:
+        """The indices of classes, each once, as an index and a name can mean the same one; None if there are none."""
+        found = [resolve_class(self.loaded.categories, name, self.num_classes) for name in names]
+        return list(dict.fromkeys(found)) or None
+
+    def _label(self, index: int) -> str:
+        return self.category(index) or f"class {index}"
 
     def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
         """The maps of any number of images, each (crop, crop, 3); or its error.
@@ -142,7 +159,7 @@ class Explainer:
 
         def choose(logits: Tensor) -> Tensor:
             if self.classes is None:
-                chosen.append(logits.topk(self._maps.top_k).indices)
+                chosen.append(self._without_others(logits).topk(self._maps.top_k).indices)
             else:
                 chosen.append(torch.tensor([self.classes] * len(logits), device=logits.device))
             return chosen[0]
@@ -181,24 +198,36 @@ class Explainer:
             targets,
             layer=[None if layer == INPUT else layer for layer in self.layers],
             contrastive=contrastive,
+            against=self.against if contrastive else None,
             unsupported="gradient" if self._maps.allow_unsupported else "error",
             track_lost_mass=self._maps.track_lost_mass,
         )
 
-    def _check_layers(self) -> None:
-        """Explain a blank image, to report layers without a map and operations without a rule before any work."""
-        side, target = self.loaded.transforms.crop_size[0], torch.zeros(1, 1, dtype=torch.long, device=self.device)
+    def _without_others(self, logits: Tensor) -> Tensor:
+        """Logits that rank the classes to contrast with last."""
+        return logits if self.against is None else logits.index_fill(1, logits.new_tensor(self.against).long(), -inf)
+
+    def _check_layers(self) -> str:
+        """Explain a blank image, to report layers without a map and operations without a rule before any work.
+
+        Returns the method, in words.
+        """
+        side = self.loaded.transforms.crop_size[0]
         results = probe(
             self.loaded.name,
             self.loaded.net,
             (side, side),
-            lambda blank: self._backprop(blank, target, self._maps.contrastive),
+            lambda blank: self._backprop(
+                blank, lambda logits: self._without_others(logits).topk(1).indices, self._maps.contrastive
+            ),
         )
         try:
             for result in results:
                 len(result.maps)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
+        names = {index: self._label(index) for index in self.against or ()}
+        return "; ".join(dict.fromkeys(result.method_of(names) for result in results))
 
 
 def _by_image(

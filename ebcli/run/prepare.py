@@ -135,12 +135,12 @@ def _rounded_up(value: float) -> float:
 def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
     """The fields of a record that all images share."""
     loaded, maps, output = explainer.loaded, plan.maps, plan.output
-    method = "contrastive EB" if maps.contrastive else "marginal EB"
     drawn = [style.name, style.colormap, style.alpha, style.signed, style.vmin, style.vmax, style.percentile]
     settings = {
         **network_settings(loaded),
         "layers": explainer.layers,
-        "method": method,
+        "method": explainer.method,
+        "against": explainer.against or (),
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
         "classes": maps.top_k if explainer.classes is None else explainer.classes,
@@ -154,7 +154,8 @@ def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
         model=loaded.name,
         weights=loaded.weights,
         layer=", ".join(explainer.layers),
-        method=method,
+        method=explainer.method,
+        against=tuple(explainer.against or ()),
     )
 
 
