@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -13,8 +14,10 @@ from ebcli.eb.capture import Capture, LayerChoice, single_tensor
 from ebcli.eb.contrast import Against, priors_against
 from ebcli.eb.evaluation import as_found
 from ebcli.eb.graph import BackwardGraph
+from ebcli.eb.joint_passes import JointPasses
 from ebcli.eb.mode import ExcitationMode, Unsupported
-from ebcli.eb.passes import BackwardPasses, LayerPath
+from ebcli.eb.passes import BackwardPasses
+from ebcli.eb.paths import LayerPath
 from ebcli.eb.primitives import let_feed_inactive
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.targets import Targets, Where, priors
@@ -30,6 +33,7 @@ def excitation_backprop(
     contrastive: bool = False,
     *,
     against: Against | None = None,
+    joint: bool | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -45,6 +49,7 @@ def excitation_backprop(
     contrastive: bool = False,
     *,
     against: Against | None = None,
+    joint: bool | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -59,6 +64,7 @@ def excitation_backprop(
     contrastive: bool = False,
     *,
     against: Against | None = None,
+    joint: bool | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -83,6 +89,9 @@ def excitation_backprop(
         contrastive: subtract the dual's map.
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.
+        joint: explain all winning neurons jointly (True) or step by step (False). None explains them jointly where
+            activations with negative values, such as GELU, SiLU and hard swish, are between the layer and the
+            classifier, which takes another forward pass.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
@@ -122,44 +131,85 @@ def excitation_backprop(
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-        with (
-            as_found(net),
-            ExcitationMode(net, unsupported=unsupported) as mode,
-            Capture(net, layers) as capture,
-            torch.enable_grad(),
-            batch_checked(net, inputs),
-        ):
-            output = net(capture.enter(inputs))
-        logits = single_tensor(output, "the network's output")
-        check_logits(net, inputs, logits)
-        let_feed_inactive(logits)
-        graph = BackwardGraph(logits)
-        paths = [LayerPath.down_to(cut, graph) for cut in capture.cuts()]
-        if graph.sites:
-            mode.refuse(graph.sites)
-        mode.settled = True
-        values = logits.detach()
+        forward = _forward(net, inputs, layers, unsupported, joint=bool(joint))
+        values = forward.logits.detach()
         prior, single = priors(targets(values) if callable(targets) else targets, values, where)
         others = None if against is None else priors_against(against, prior)
-        passes = BackwardPasses(logits, graph, paths, prior, tuple(inputs.shape))
-        lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
-        shares = passes.relevance(contrastive) if others is None else passes.against(others)
-        check_relevance([relevance for relevance, _ in shares])
-    results = tuple(
-        ExcitationResult(
-            relevance=relevance[0] if single else relevance.transpose(0, 1),
-            mass=mass[0] if single else mass.mT,
-            logits=values,
-            contrastive=contrastive or against is not None,
-            layer=path.cut.name,
-            input_shape=tuple(inputs.shape),
-            layer_shape=tuple(path.cut.value.shape),
-            lost_mass=lost and {site: by_class[0] if single else by_class.mT for site, by_class in lost.items()},
-            against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
-        )
-        for path, (relevance, mass), lost in zip(paths, shares, lost_mass, strict=True)
-    )
+        signed = [forward.graph.has_signed_units(path.above) for path in forward.paths]
+        by_layer = signed if joint is None else [joint] * len(layers)
+        found: dict[int, ExcitationResult] = {}
+        for is_joint in sorted(set(by_layer)):
+            chosen = [i for i, which in enumerate(by_layer) if which == is_joint]
+            paths = [forward.paths[i] for i in chosen]
+            if is_joint and joint is None:
+                del forward  # and its memory
+                forward = _forward(net, inputs, [layers[i] for i in chosen], unsupported, joint=True, settled=True)
+                paths = forward.paths
+            passes: BackwardPasses | JointPasses = (JointPasses if is_joint else BackwardPasses)(
+                forward.logits, forward.graph, paths, prior, tuple(inputs.shape)
+            )
+            lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
+            shares = passes.relevance(contrastive) if others is None else passes.against(others)
+            check_relevance([relevance for relevance, _ in shares])
+            for i, path, (relevance, mass), lost in zip(chosen, paths, shares, lost_mass, strict=True):
+                found[i] = ExcitationResult(
+                    relevance=relevance[0] if single else relevance.transpose(0, 1),
+                    mass=_by_image(mass, single),
+                    logits=values,
+                    contrastive=contrastive or against is not None,
+                    layer=path.cut.name,
+                    input_shape=tuple(inputs.shape),
+                    layer_shape=tuple(path.cut.value.shape),
+                    lost_mass=lost and {site: _by_image(by_class, single) for site, by_class in lost.items()},
+                    against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
+                    joint=is_joint,
+                )
+    results = tuple(found[i] for i in range(len(layers)))
     return results if isinstance(layer, (list, tuple)) else results[0]
+
+
+def _by_image(by_class: Tensor, single: bool) -> Tensor:
+    """(K, B) as (B, K), or (B,) if there is no K."""
+    return by_class[0] if single else by_class.mT
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A forward pass: the logits, the graph below them, and the part of it above each layer."""
+
+    logits: Tensor
+    graph: BackwardGraph
+    paths: list[LayerPath]
+
+
+def _forward(
+    net: nn.Module,
+    inputs: Tensor,
+    layers: Sequence[LayerChoice],
+    unsupported: Unsupported,
+    *,
+    joint: bool,
+    settled: bool = False,
+) -> _Forward:
+    """Run the network; `settled` if operations without a rule were reported before."""
+    with (
+        as_found(net),
+        ExcitationMode(net, unsupported=unsupported, joint=joint) as mode,
+        Capture(net, layers, keep_values=joint) as capture,
+        torch.enable_grad(),
+        batch_checked(net, inputs),
+    ):
+        output = net(capture.enter(inputs))
+    logits = single_tensor(output, "the network's output")
+    if not settled:
+        check_logits(net, inputs, logits)
+    let_feed_inactive(logits)
+    graph = BackwardGraph(logits)
+    paths = [LayerPath.down_to(cut, graph) for cut in capture.cuts()]
+    if graph.sites and not settled:
+        mode.refuse(graph.sites)
+    mode.settled = True
+    return _Forward(logits, graph, paths)
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:

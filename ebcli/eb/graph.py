@@ -17,7 +17,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from ebcli.eb.autograd import NodeFacts
 from ebcli.eb.facts import Layer, is_known
 
-_NO_RULE, _ROUTES = "no excitation rule", "routes values"
+_NO_RULE, _ROUTES, _WEIGHTED = "no excitation rule", "routes values", "has weights"
 _MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # of a module's backward hooks; returns its operands
 _LEAF = "AccumulateGrad"
 
@@ -66,6 +66,11 @@ class BackwardGraph:
             waiting += new
         return found.difference(ends)
 
+    def has_signed_units(self, above: set[Any]) -> bool:
+        """Whether an activation with negative values is among these nodes and below the classifier."""
+        below = set(descend(self.classifiers)).difference(self.classifiers)
+        return any(getattr(facts(node), "is_signed", False) for node in above.intersection(below))
+
     def loses_nothing(self) -> bool:
         """Whether all probability certainly arrives at the layers. Needs a backward pass that kept its normalizers.
 
@@ -106,10 +111,11 @@ def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) ->
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
 
-    def has_weights(node: Any) -> bool:
-        return getattr(contributions_of(node), "weight", None) is not None
+    return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
 
-    return [node for node in descend(nodes, has_weights) if has_weights(node)]
+
+def _has_weights(node: Any) -> bool:
+    return getattr(contributions_of(node), "weight", None) is not None or _WEIGHTED in node.metadata
 
 
 def is_accounted_for(node: Any) -> bool:
@@ -132,6 +138,21 @@ def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool 
     for node in list(descend(_own_nodes(value), lambda node: node in known or is_accounted_for(node))):
         if node not in known and not is_accounted_for(node):
             node.metadata[_ROUTES] = lossless
+
+
+def mark_weighted(value: Tensor) -> None:
+    """Note that a layer with weights made the value, of which its node does not tell."""
+    node: Any = value.grad_fn
+    if node is not None:
+        node.metadata[_WEIGHTED] = True
+
+
+def mark_above_classifier(logits: Tensor) -> None:
+    """Note which nodes probability passes on the way from the logits to the classifier."""
+    for node in descend([logits.grad_fn], _has_weights):
+        noted = facts(node)
+        if noted is not None and not _has_weights(node):
+            noted.is_above_classifier = True
 
 
 def mark_without_rule(value: Tensor, site: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:

@@ -2,70 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ebcli.eb.autograd import quiet
-from ebcli.eb.capture import Cut
 from ebcli.eb.contrast import difference, difference_from_mean, mass
-from ebcli.eb.graph import BackwardGraph, contributions_of, facts, parents
+from ebcli.eb.graph import BackwardGraph, contributions_of, facts
 from ebcli.eb.maps import special_tokens
-from ebcli.errors import LayerError
-
-
-@dataclass(frozen=True)
-class LayerPath:
-    """The part of the graph between the logits and a layer.
-
-    Attributes:
-        cut: the layer.
-        ends: the nodes at which the layer's probability arrives, with the rearrangements between the layer's output
-            and the node's value.
-        above: the nodes whose probability can reach the layer.
-    """
-
-    cut: Cut
-    ends: dict[Any, list[Callable[[Tensor], Tensor]]]
-    above: set[Any]
-
-    @classmethod
-    def down_to(cls, cut: Cut, graph: BackwardGraph) -> LayerPath:
-        """Raises LayerError if the output does not depend on the layer."""
-        ends = graph.ends(cut.edge.node)
-        if not ends:
-            raise LayerError(
-                f"the network's output does not depend on {cut.label}, or detach() or torch.no_grad() in the network "
-                "cuts the path between them: choose a layer closer to the output"
-            )
-        return cls(cut, ends, graph.above(list(ends)))
-
-    def arriving(self, shares: Sequence[Tensor | None]) -> Tensor:
-        """The probability at the layer's output, from what arrives at each end."""
-        total: Any = 0
-        for P, moves in zip(shares, self.ends.values(), strict=True):
-            total = total + (self._moved_back(P, moves) if moves else P) if P is not None else total
-        return total if isinstance(total, Tensor) else torch.zeros_like(self.cut.value)
-
-    def _moved_back(self, P: Tensor, moves: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-        def move(value: Tensor) -> Tensor:
-            return functools.reduce(lambda moved, step: step(moved), moves, value)
-
-        with quiet():
-            back = torch.func.vjp(move, torch.zeros_like(self.cut.value, dtype=P.dtype))[1]
-            return back(P)[0]
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether no probability bypasses the layer on its way to another one."""
-        known = self.above.union(self.ends)
-        return all(parent in known for node in self.above for parent in parents(node))
+from ebcli.eb.paths import LayerPath, check_below
 
 
 class BackwardPasses:
@@ -124,12 +72,8 @@ class BackwardPasses:
             LayerError: contrastive, at a layer that is not below the classifier.
         """
         top = self._graph.classifiers if contrastive else []
-        for path in self._paths:
-            if contrastive and path.above.isdisjoint(top):
-                raise LayerError(
-                    f"{path.cut.label} is not below the classifier, so it has no contrastive map: choose a layer "
-                    "closer to the input"
-                )
+        if contrastive:
+            check_below(top, self._paths)
         for node in top:
             contributions_of(node).dual = contributions_of(node).of_dual()
         self._prepare(self._priors, kept=contrastive)

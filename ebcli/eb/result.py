@@ -28,6 +28,7 @@ class ExcitationResult:
         lost_mass: with ``track_lost_mass``, (B,) or (B, K) for each operation that lost probability, by its name and
             module: the probability that arrived at neurons to which no input contributes. Whatever `mass` and
             these leave of 1 bypassed the layer or ended at constants. None if it was not tracked.
+        joint: whether all winning neurons were explained jointly rather than step by step.
         against: the classes whose mean map was subtracted; None if it was the dual's, or none.
 
     Examples:
@@ -50,6 +51,7 @@ class ExcitationResult:
     layer_shape: tuple[int, ...]
     lost_mass: dict[str, Tensor] | None = None
     against: tuple[int, ...] | None = None
+    joint: bool = False
 
     @property
     def method(self) -> str:
@@ -58,10 +60,11 @@ class ExcitationResult:
 
     def method_of(self, names: Mapping[int, str]) -> str:
         """`method`, with names for the classes in `against`."""
+        rule = "joint EB" if self.joint else "EB"
         if not self.contrastive:
-            return "marginal EB"
+            return f"marginal {rule}"
         others = ", ".join(names.get(index, f"class {index}") for index in self.against or ())
-        words = f"contrastive EB against {others}" if others else "contrastive EB"
+        words = f"contrastive {rule} against {others}" if others else f"contrastive {rule}"
         return f"{words}, over the cells of the map" if self.special_tokens else words
 
     @property

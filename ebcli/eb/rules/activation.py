@@ -59,8 +59,9 @@ def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 @rule(*overloads("sign", "nan_to_num", "round", "trunc", "neg", "negative"))
 def odd(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    value = folded(call, input, scale=-1.0) if "neg" in name_of(call.func) else None
-    return pass_through(call, input, keeps_zero=True) if value is None else value
+    is_negative = "neg" in name_of(call.func)
+    value = folded(call, input, scale=-1.0) if is_negative else None
+    return pass_through(call, input, keeps_zero=True, affine=is_negative) if value is None else value
 
 
 @rule(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from ebcli.eb.autograd import ratio
 from ebcli.eb.facts import is_nonnegative
 from ebcli.eb.primitives import folded, pass_through
 from ebcli.eb.registry import Call, overloads, rule, spelled
@@ -25,19 +28,60 @@ def batch_norm(
     # torch.batch_norm has (weight, bias) where F.batch_norm has (running_mean, running_var)
     gamma = running_mean if _is_native(call) else weight
     value = folded(call, input, channels=gamma)
-    return pass_through(call, input, gate=0) if value is None else value
+    return pass_through(call, input, gate=0, affine=True) if value is None else value
 
 
 def _is_native(call: Call) -> bool:
     return torch.batch_norm in spelled(call.func)
 
 
-# the paper's rule for local response normalization, which applies to every norm that rescales units by a common factor
-@rule(*overloads("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"))
+# The paper's rule for local response normalization applies to every norm that rescales units by a common factor. Under
+# the joint rule, that factor is a constant, and the mean that some norms subtract is part of the linear map.
+@rule(*overloads("local_response_norm", "rms_norm", "instance_norm"))
 def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, gate=0)
+    return pass_through(call, input, gate=0, affine=_rescaled(lambda a: call.func(a, *args, **kwargs)))
+
+
+@rule(*overloads("layer_norm"))
+def layer_norm(
+    call: Call, input: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any
+) -> Tensor:
+    def centered(a: Tensor) -> Tensor:
+        return a - a.mean(tuple(range(-len(shape), 0)), keepdim=True)
+
+    return pass_through(
+        call, input, gate=0, affine=_rescaled(lambda a: F.layer_norm(a, shape, weight, None, eps), centered)
+    )
+
+
+@rule(*overloads("group_norm"))
+def group_norm(
+    call: Call, input: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any
+) -> Tensor:
+    def centered(a: Tensor) -> Tensor:
+        by_group = a.reshape(len(a), groups, -1)
+        return (by_group - by_group.mean(2, keepdim=True)).reshape(a.shape)
+
+    return pass_through(
+        call, input, gate=0, affine=_rescaled(lambda a: F.group_norm(a, groups, weight, None, eps), centered)
+    )
 
 
 @rule(*overloads("normalize"))
 def normalized(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input))
+    affine = _rescaled(lambda a: call.func(a, *args, **kwargs))
+    return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input), affine=affine)
+
+
+def _rescaled(
+    normalize: Callable[[Tensor], Tensor], centered: Callable[[Tensor], Tensor] = lambda a: a
+) -> Callable[[Tensor], Tensor]:
+    """A norm, without its bias, as a function of the signal whose factors are those of this signal."""
+
+    def affine(a: Tensor) -> Tensor:
+        before = centered(a)
+        with torch.no_grad():
+            factor = ratio(normalize(a.detach()), before)
+        return before * factor
+
+    return affine
