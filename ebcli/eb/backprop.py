@@ -89,9 +89,9 @@ def excitation_backprop(
         contrastive: subtract the dual's map.
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.
-        joint: explain all winning neurons jointly (True) or step by step (False). None explains them jointly where
-            activations with negative values, such as GELU, SiLU and hard swish, are between the layer and the
-            classifier, which takes another forward pass.
+        joint: explain all winning neurons jointly (True) or step by step (False). None decides by the network, and
+            takes another forward pass if jointly: where activations with negative values, such as GELU, SiLU and hard
+            swish, are between the layer and the classifier, unless attention mixes cells that the classifier averages.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
@@ -135,7 +135,7 @@ def excitation_backprop(
         values = forward.logits.detach()
         prior, single = priors(targets(values) if callable(targets) else targets, values, where)
         others = None if against is None else priors_against(against, prior)
-        signed = [forward.graph.has_signed_units(path.above) for path in forward.paths]
+        signed = [forward.graph.explains_jointly(path.above) for path in forward.paths]
         by_layer = signed if joint is None else [joint] * len(layers)
         found: dict[int, ExcitationResult] = {}
         for is_joint in sorted(set(by_layer)):

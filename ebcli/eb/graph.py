@@ -66,10 +66,19 @@ class BackwardGraph:
             waiting += new
         return found.difference(ends)
 
-    def has_signed_units(self, above: set[Any]) -> bool:
-        """Whether an activation with negative values is among these nodes and below the classifier."""
-        below = set(descend(self.classifiers)).difference(self.classifiers)
-        return any(getattr(facts(node), "is_signed", False) for node in above.intersection(below))
+    def explains_jointly(self, above: set[Any]) -> bool:
+        """Whether the joint rule holds for a layer with these nodes between it and the logits.
+
+        It does where activations with negative values are between the layer and the classifier. It does not where
+        attention mixes cells that the classifier averages, because there the average assigns probability to places,
+        which is more exact step by step (Swin). Where the classifier reads a class token, attention does.
+        """
+        between = above.intersection(descend(self.classifiers)).difference(self.classifiers)
+        if not any(getattr(facts(node), "is_signed", False) for node in between):
+            return False
+        if not any(map(_is_attention, between)):
+            return True
+        return not any(map(_is_average, descend(self.classifiers, _is_attention)))
 
     def loses_nothing(self) -> bool:
         """Whether all probability certainly arrives at the layers. Needs a backward pass that kept its normalizers.
@@ -145,6 +154,22 @@ def mark_weighted(value: Tensor) -> None:
     node: Any = value.grad_fn
     if node is not None:
         node.metadata[_WEIGHTED] = True
+
+
+def mark_attention(value: Tensor) -> None:
+    """Note that attention made the value."""
+    noted = facts(value.grad_fn)
+    if noted is not None:
+        noted.is_attention = True
+
+
+def _is_attention(node: Any) -> bool:
+    return getattr(facts(node), "is_attention", False)
+
+
+def _is_average(node: Any) -> bool:
+    linear = getattr(contributions_of(node), "linear", None)
+    return linear is not None and linear.is_nonnegative and not _is_attention(node)
 
 
 def mark_above_classifier(logits: Tensor) -> None:
