@@ -160,4 +160,7 @@ def test_default_layer_is_the_documented_one(name):
     (row,) = (line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` "))
     assert f"| `{layer}` |" in row
     stride = {found.name: found.stride for found in layers(loaded)}[layer]
-    assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer
+    if name.startswith(("swin", "convnext")):
+        assert stride == 4
+    else:
+        assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer
