@@ -208,7 +208,7 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
     grids: list[tuple[int, ...]]
     if len(shape) == 3:
         grids = [shape[1:], shape[:2]]
-    elif len(shape) == 2:
+    elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
         _, grid = token_grid(shape[0], (height, width))
         grids = [] if grid is None else [grid[-2:]]
     else:

@@ -4,6 +4,7 @@ import copy
 
 import pytest
 import torch
+import zoo
 from nets import NUM_CLASSES
 from test_contrast import Tokens
 from torch import nn
@@ -252,6 +253,25 @@ def test_what_follows_the_classifier_has_no_dual():
     z = h * net[2].weight[1] * passes
     maps = [(s * z).clamp(min=0) for s in (1, -1)]
     torch.testing.assert_close(found.relevance, maps[0] / maps[0].sum() - maps[1] / maps[1].sum())
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_b_32", "convnext_tiny", "swin_t", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1"]
+)
+def test_networks_of_torchvision(name):
+    specimen = zoo.small(name)
+    plain = specimen.forward()
+    layers = [specimen.layer, None]
+    for contrastive in (False, True):
+        results = ebcli.excitation_backprop(specimen.net, specimen.inputs, 3, layers, contrastive, joint=True)
+        for result in results:
+            assert torch.equal(result.logits, plain)
+            assert result.relevance.isfinite().all()
+            assert result.mass.item() == pytest.approx(1, abs=1e-4)
+            if not contrastive:
+                assert (result.relevance >= 0).all()
+            elif name != "vit_b_32":  # whose class token is not part of the map
+                assert abs(result.relevance.sum().item()) < 1e-4
 
 
 def test_contrastive_maps_are_below_the_classifier():
