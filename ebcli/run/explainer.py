@@ -88,6 +88,7 @@ class Explainer:
             raise ConfigurationError(
                 f"{self._label(both.pop())} is both --target and --against: choose another class to contrast with"
             )
+        self._joint: bool | None = None
         self.method = self._check_layers()
 
     def category(self, index: int) -> str | None:
@@ -199,6 +200,7 @@ class Explainer:
             layer=[None if layer == INPUT else layer for layer in self.layers],
             contrastive=contrastive,
             against=self.against if contrastive else None,
+            joint=self._joint,
             unsupported="gradient" if self._maps.allow_unsupported else "error",
             track_lost_mass=self._maps.track_lost_mass,
         )
@@ -226,6 +228,8 @@ class Explainer:
                 len(result.maps)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
+        rules = {result.joint for result in results}
+        self._joint = rules.pop() if len(rules) == 1 else None  # known, so that no forward pass is repeated
         names = {index: self._label(index) for index in self.against or ()}
         return "; ".join(dict.fromkeys(result.method_of(names) for result in results))
 

@@ -25,6 +25,7 @@ from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.fingerprint import configuration_hash, network_settings
+from ebcli.models.measured import caveat
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 from ebcli.run.stages import ImageStages, RenderOptions, load_image
@@ -76,6 +77,8 @@ def prepare(plan: RunPlan) -> Prepared:
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not explainer.loaded.trained:
         warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)
+    elif doubts := caveat(explainer.loaded.name):
+        warnings.warn(doubts, stacklevel=2)
     common = _common(plan, explainer, style)
     skipped = []
     if output.skip_existing:

@@ -49,16 +49,12 @@ def by_definition(below, activation, above, x, sign):
 def test_units_between_linear_maps(activation):
     torch.manual_seed(1)
     net, x = Stack(activation).double().eval(), torch.randn(2, 6, dtype=torch.double)
+    below, above = nn.Sequential(net.first, net.second), nn.Sequential(net.third, net.head)
     for k in range(NUM_CLASSES):
         found = ebcli.excitation_backprop(net, x, k, joint=True)
         contrast = ebcli.excitation_backprop(net, x, k, contrastive=True, joint=True)
         for i, image in enumerate(x):
-            maps = [
-                by_definition(
-                    lambda a: net.second(net.first(a)), activation, lambda h, k=k: net.head(net.third(h))[k:][:1], image, s
-                )
-                for s in (1, -1)
-            ]
+            maps = [by_definition(below, activation, lambda h, k=k: above(h)[k : k + 1], image, s) for s in (1, -1)]
             torch.testing.assert_close(found.relevance[i], maps[0])
             torch.testing.assert_close(contrast.relevance[i], maps[0] - maps[1])
         torch.testing.assert_close(found.mass, torch.ones(2, dtype=torch.double))
@@ -142,7 +138,10 @@ def test_residual_streams_norms_gates_and_scales_are_one_affine_map(kind):
     for i, image in enumerate(x):
         affine = block.fixed(image)
         torch.testing.assert_close(affine(image), block(x)[i])
-        maps = [by_definition(lambda a: net[1](affine(a)), F.gelu, lambda h: net[3](h)[1:2], image, s) for s in (1, -1)]
+        maps = [
+            by_definition(lambda a, affine=affine: net[1](affine(a)), F.gelu, lambda h: net[3](h)[1:2], image, s)
+            for s in (1, -1)
+        ]
         torch.testing.assert_close(found.relevance[i], maps[0] - maps[1])
 
 
@@ -241,7 +240,7 @@ def test_which_networks_are_explained_jointly():
 
 
 def test_what_follows_the_classifier_has_no_dual():
-    """SqueezeNet's classifier is a convolution, followed by a ReLU and a mean: its dual is not what the ReLU lets pass."""
+    """SqueezeNet's classifier is a convolution, followed by a ReLU and a mean, which would stop its dual."""
     torch.manual_seed(7)
     head = [nn.Conv2d(8, NUM_CLASSES, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.GELU(), *head, nn.Softmax(1)).double().eval()
