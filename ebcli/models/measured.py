@@ -13,15 +13,7 @@ _BELOW: tuple[tuple[re.Pattern[str], str, float], ...] = (
 
 
 def caveat(name: str) -> str | None:
-    """A sentence about the maps of a network, by its name, if they were less faithful than those of others.
-
-    Examples:
-        >>> from ebcli.models.measured import caveat
-        >>> caveat("timm/vit_tiny_patch16_224").partition(":")[0]
-        "timm/vit_tiny_patch16_224's maps may be wrong in part"
-        >>> caveat("resnet50") is None
-        True
-    """
+    """A sentence about the maps of a network, by its name, if they were less faithful than those of others."""
     for pattern, family, share in _BELOW:
         if pattern.search(name):
             return (
