@@ -42,10 +42,13 @@ class OutputError(EbcliError):
     """A result cannot be written, which ends the run."""
 
 
+_CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
+
+
 def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """A hint such as ``did you mean 'vgg16', 'vgg19' or 'vgg11'?``, or ``""`` if no name is close."""
+    """A hint such as ``did you mean 'vgg16', 'vgg19' or 'vgg11'?``, or ``""`` if no name is really close."""
     by_folded = {candidate.casefold(): candidate for candidate in valid}
-    near = [by_folded[m] for m in difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=0.4)]
+    near = [by_folded[m] for m in difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=_CLOSE)]
     if not near:
         return ""
     quoted = [repr(candidate) for candidate in near]

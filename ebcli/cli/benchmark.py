@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from ebcli.cli.benchmark_session import Session, benchmark_command
+from ebcli.cli.parameters import plain_option
 from ebcli.evaluate.names import BASELINES
 from ebcli.imports import DISTRIBUTION
 
@@ -28,14 +29,14 @@ _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 _images = click.argument("images", type=_FOLDER)
-_labels = click.option(
+_labels = plain_option(
     "--labels",
     metavar="FILE",
     type=_FILE,
     show_default="predicted classes",
     help="CSV file of classes: a path relative to IMAGES, a comma, an index or name.",
 )
-_baselines = click.option(
+_baselines = plain_option(
     "--baseline",
     "baselines",
     type=click.Choice(BASELINES),
@@ -43,7 +44,7 @@ _baselines = click.option(
     default=BASELINES,
     help="Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
 )
-_steps = click.option("--steps", type=click.IntRange(min=1), default=32, help="Replace the pixels in this many steps.")
+_steps = plain_option("--steps", type=click.IntRange(min=1), default=32, help="Replace the pixels in this many steps.")
 
 
 @click.group(
@@ -61,15 +62,15 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--voc", metavar="DIR", type=_FOLDER, help="Use PASCAL VOC: the directory that contains VOCdevkit.")
-@click.option("--year", default="2007", help="Select VOC's year.")
-@click.option("--split", default="test", help="Select VOC's list of images in ImageSets/Main.")
-@click.option("--coco", metavar="DIR", type=_FOLDER, help="Use COCO: the directory of images, such as val2014.")
-@click.option(
+@plain_option("--voc", metavar="DIR", type=_FOLDER, help="Use PASCAL VOC: the directory that contains VOCdevkit.")
+@plain_option("--year", default="2007", help="Select VOC's year.")
+@plain_option("--split", default="test", help="Select VOC's list of images in ImageSets/Main.")
+@plain_option("--coco", metavar="DIR", type=_FOLDER, help="Use COCO: the directory of images, such as val2014.")
+@plain_option(
     "--annotations", metavar="FILE", type=_FILE, help="Annotations for --coco, such as instances_val2014.json."
 )
-@click.option("--skip-flagged", is_flag=True, help="Ignore objects that VOC flags as difficult, and COCO's crowds.")
-@click.option(
+@plain_option("--skip-flagged", is_flag=True, help="Ignore objects that VOC flags as difficult, and COCO's crowds.")
+@plain_option(
     "--tolerance", type=click.IntRange(min=0), default=15, help="Accept hits this many pixels off the object."
 )
 @benchmark_command
@@ -104,15 +105,15 @@ def pointing(
 @main.command()
 @_images
 @_labels
-@click.option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
-@click.option("--mosaics", type=click.IntRange(min=1), default=100, help="Number of mosaics.")
-@click.option(
+@plain_option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
+@plain_option("--mosaics", type=click.IntRange(min=1), default=100, help="Number of mosaics.")
+@plain_option(
     "--confidence",
     type=click.FloatRange(0, 1),
     default=0.5,
     help="Use images recognized with at least this probability.",
 )
-@click.option(
+@plain_option(
     "--cell", metavar="PIXELS", type=click.IntRange(min=1), show_default="the model's crop", help="Side of each image."
 )
 @benchmark_command
@@ -175,7 +176,7 @@ def insertion(session: Session, images: Path, labels: Path | None, baselines: tu
 @main.command()
 @_images
 @_labels
-@click.option("--steps", type=click.IntRange(min=1), default=8, help="Compare maps this many times on the way down.")
+@plain_option("--steps", type=click.IntRange(min=1), default=8, help="Compare maps this many times on the way down.")
 @benchmark_command
 def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> Benchmark:
     """Sanity check: do maps change as the parameters are shuffled from the classifier down?
@@ -190,7 +191,7 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
 @main.command()
 @_images
 @click.argument("annotations", type=_FOLDER)
-@click.option(
+@plain_option(
     "--alpha",
     "alphas",
     type=click.FloatRange(min=0),

@@ -13,6 +13,7 @@ import click
 
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
 from ebcli.cli.options import model_options
+from ebcli.cli.parameters import plain_option
 from ebcli.errors import EbcliError, ImageError
 from ebcli.evaluate.names import METHODS
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from ebcli.evaluate.runner import Benchmark, Row
 
 _OPTIONS = (
-    click.option(
+    plain_option(
         "--layer",
         "layers",
         metavar="NAME",
@@ -30,7 +31,7 @@ _OPTIONS = (
         show_default="the model's default",
         help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
-    click.option(
+    plain_option(
         "--method",
         "methods",
         type=click.Choice(METHODS),
@@ -38,21 +39,21 @@ _OPTIONS = (
         default=("contrastive",),
         help="Measure maps of this method. Repeatable.",
     ),
-    click.option(
+    plain_option(
         "--device", metavar="NAME", default="auto", help="Run on cpu, cuda, cuda:1, ...; auto uses a GPU if available."
     ),
-    click.option(
+    plain_option(
         "-o",
         "--output",
         type=click.Path(file_okay=False, path_type=Path),
         default=Path("benchmark"),
         help="Save measurements in this directory, and resume from it.",
     ),
-    click.option("--limit", type=click.IntRange(min=1), show_default="all", help="Use a random sample of this size."),
-    click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed for random choices."),
-    click.option("--json", "as_json", is_flag=True, help="Print the rows of the table as JSON, one object per line."),
-    click.option("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
-    click.option("--debug", is_flag=True, help="Show the traceback of an error."),
+    plain_option("--limit", type=click.IntRange(min=1), show_default="all", help="Use a random sample of this size."),
+    plain_option("--seed", type=click.IntRange(min=0), default=0, help="Seed for random choices."),
+    plain_option("--json", "as_json", is_flag=True, help="Print the rows of the table as JSON, one object per line."),
+    plain_option("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
+    plain_option("--debug", is_flag=True, help="Show the traceback of an error."),
 )
 
 

@@ -12,9 +12,9 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 
@@ -28,6 +28,26 @@ if TYPE_CHECKING:
 
 _LOST_SHOWN = 3
 
+
+@dataclass(frozen=True)
+class Printing:
+    """What is printed of a run.
+
+    Attributes:
+        out: where results go.
+        as_json: records instead of paths.
+        print0: end paths with NUL instead of a newline.
+        quiet: neither the progress bar nor warnings.
+        verbose: also settings, scores and where probability was lost.
+    """
+
+    out: IO[str]
+    as_json: bool = False
+    print0: bool = False
+    quiet: bool = False
+    verbose: bool = False
+
+
 SOME_FAILED, MISUSED, INTERRUPTED = 1, 2, 130
 
 
@@ -36,16 +56,35 @@ def say(message: str) -> None:
     click.echo(message, err=True)
 
 
+def say_error(message: str, label: str = "Error") -> None:
+    """Print a line about an error to stderr; its label is red on a terminal, unless ``NO_COLOR`` is set."""
+    color = False if os.environ.get("NO_COLOR") else None  # None: Click colors on a terminal only
+    click.echo(f"{click.style(f'{label}:', fg='red', bold=True)} {message}", err=True, color=color)
+
+
+@contextmanager
+def sign_of_life(message: str, quiet: bool) -> Iterator[None]:
+    """Show a line on the terminal while something takes a moment; it leaves nothing behind."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=message, bar_format="{desc}", leave=False):
+        yield
+
+
 def shown(path: Path | str) -> str:
     """A path for messages: line breaks and escape sequences are escaped."""
     name = click.format_filename(path)
     return name if name.isprintable() else repr(name)
 
 
-def print_results(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose: bool) -> int:
+def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
     """Print results as they come; returns the exit status."""
     from tqdm import tqdm
 
+    quiet, verbose = printing.quiet, printing.verbose
     if verbose:
         say(f"{work.model} ({work.weights}), layer {work.layer}, on {work.device}")
         for path in work.skipped:
@@ -61,34 +100,43 @@ def print_results(work: Run, plan: RunPlan, as_json: bool, quiet: bool, verbose:
                 for record in tqdm(results, total=work.total, unit="image", leave=False, disable=hidden):
                     counts[record.status] += 1
                     with tqdm.external_write_mode():
-                        _print_record(record, as_json, quiet, verbose)
+                        _print_record(record, printing)
         finally:
             counts |= work.recorded
-            _summarize(work, counts, bool(interrupted), quiet and not dry_run)
+            _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
         return 128 + interrupted[0]
     if counts["failed"]:
         return SOME_FAILED
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
-        raise EbcliError("no images found")
+        raise EbcliError(_nothing_found(plan, counts["not an image"]))
     return 0
 
 
-def print_findings(findings: Iterable[Finding], as_json: bool) -> None:
-    """Print the findings of the self-check as they come; exit with a status unless all are fine."""
+def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
+    """Print the findings of the self-check as they come; returns the exit status."""
     failed = False
     for finding in findings:
         failed = failed or not finding.ok
         line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
         click.echo(json.dumps(asdict(finding)) if as_json else line)
-    if failed:
-        sys.exit(SOME_FAILED)
+    return SOME_FAILED if failed else 0
 
 
-def _print_record(record: Record, as_json: bool, quiet: bool, verbose: bool) -> None:
-    name = shown(record.input)
+def _nothing_found(plan: RunPlan, others: int) -> str:
+    """That there are no images, and what to do about it."""
+    inputs = plan.inputs
+    where = f"'{shown(inputs.images[0])}'" if len(inputs.images) == 1 else f"the {len(inputs.images)} inputs"
+    found = f"no images found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
+    if inputs.include or inputs.exclude:
+        return f"{found}: change --include or --exclude"
+    return f"{found}: name an image, or a directory that holds some"
+
+
+def _print_record(record: Record, printing: Printing) -> None:
+    name, quiet, verbose = shown(record.input), printing.quiet, printing.verbose
     if record.error is not None:
-        say(f"{name}: {record.error}")
+        say_error(record.error, label=name)
     if record.status == "not an image":
         if verbose:
             say(f"{name}: not an image, skipped")
@@ -100,11 +148,12 @@ def _print_record(record: Record, as_json: bool, quiet: bool, verbose: bool) -> 
             say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
         if one.blank and not quiet:
             say(f"{name}: the map of {title} is blank")
-    if as_json:
-        click.echo(record.line())
+    if printing.as_json:
+        click.echo(record.line(), printing.out)
         return
     for path in [record.input] if record.status == "planned" else record.output:
-        click.echo(os.fsencode(path))  # bytes: not every file name is valid text
+        # bytes: not every file name is valid text
+        click.echo(os.fsencode(path) + (b"\0" if printing.print0 else b"\n"), printing.out, nl=False)
 
 
 def _lost(one: ClassRecord) -> str:
@@ -114,7 +163,7 @@ def _lost(one: ClassRecord) -> str:
     return f", lost {', '.join(parts)}" * bool(parts)
 
 
-def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) -> None:
+def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:
     """Print one line, unless everything is done and that is all there is to say."""
     others = counts["not an image"]
     left = work.total - counts.total()
@@ -125,7 +174,13 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool) 
         "failed": counts["failed"],
         "left": left,
     }
+    if shard and not work.total and not work.skipped:
+        if not quiet:
+            say(f"Shard {shard[0]}/{shard[1]} has none of the images")
+        return
     trouble = interrupted or counts["failed"] or left
+    if others == work.total and not (interrupted or work.skipped):  # the error says so
+        return
     if trouble or (not quiet and (counts["planned"] or work.skipped or others)):
         total = work.total + len(work.skipped) - others
         said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
@@ -176,10 +231,10 @@ def plain_errors(debug: bool) -> Iterator[None]:
 
             say(traceback.format_exc().rstrip())
         elif isinstance(error, EbcliError):
-            say(f"Error: {error}")
+            say_error(str(error))
         else:
             reason = " ".join(str(error).split())
-            say(f"Error: {type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
+            say_error(f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
         sys.exit(MISUSED)
 
 

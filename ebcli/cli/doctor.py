@@ -53,6 +53,7 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
     yield from _packages()
     reinstall = "reinstall both with pip install --force-reinstall torch torchvision"
     yield _finding("devices", _devices, reinstall)
+    yield _finding("models", _models, reinstall)
     yield _finding("weights", _weights, reinstall)
     yield _finding("a small run", lambda: _small_run(device), "run an image with --debug for the traceback")
     yield _finding("torch.hub cache", _cache, reinstall)
@@ -115,8 +116,14 @@ def _devices() -> str:
     return f"{', '.join(names)}; auto takes {resolve_device('auto')}; torch is built {built}"
 
 
+def _models() -> str:
+    import torchvision.models  # fails if it does not fit torch
+
+    return f"{len(torchvision.models.list_models(module=torchvision.models))} classifiers of torchvision"
+
+
 def _weights() -> str:
-    from ebcli.models.efficientnet_lite import SHA256, published_weights
+    from ebcli.models.efficientnet_lite_weights import SHA256, published_weights
 
     return f"{len(published_weights())} bytes, SHA-256 {SHA256}, as published"
 

@@ -2,23 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import IO, Any
 
 import click
 from click.shell_completion import CompletionItem
 
+from ebcli.cli.console import say_error
+from ebcli.errors import closest
 
-class SectionOption(click.Option):
-    """An option that ``--help`` lists in a section."""
 
-    def __init__(self, *args: Any, section: str, **kwargs: Any) -> None:
+class PlainOption(click.Option):
+    """An option whose help shows a number as N, and a default without parentheses and without its range."""
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        is_number = isinstance(self.type, (type(click.INT), type(click.FLOAT)))
+        return "N" if self.metavar is None and is_number else super().make_metavar(ctx)
+
+    def get_help_extra(self, ctx: click.Context) -> Any:
+        extra = super().get_help_extra(ctx)
+        extra.pop("range", None)  # an error names it
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        return extra
+
+
+plain_option = partial(click.option, cls=PlainOption)
+
+
+class SectionOption(PlainOption):
+    """An option that ``--help`` lists in a section; ``-h`` lists only common ones."""
+
+    def __init__(self, *args: Any, section: str, common: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.section = section
+        self.section, self.common = section, common
+
+
+class Misuse(click.ClickException):
+    """Wrong usage, reported in one line."""
+
+    exit_code = 2
+
+    def show(self, file: IO[Any] | None = None) -> None:  # noqa: ARG002 - Click's signature
+        say_error(self.format_message())
+
+
+@contextmanager
+def _in_one_line(command: str) -> Iterator[None]:
+    """Turn Click's usage errors, which take four lines, into one that says what to do."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.NoSuchOption as error:
+        near = closest(error.option_name, error.possibilities or ())
+        raise Misuse(f"no such option {error.option_name}: {near or f'{command} --help lists all options'}") from error
+    except click.UsageError as error:
+        raise Misuse(error.format_message()) from error
 
 
 class SectionedCommand(click.Command):
-    """A command whose ``--help`` lists options in sections; options without one are listed last."""
+    """A command whose ``--help`` lists options in sections; options without one are listed last.
+
+    ``-h`` lists the common ones only.
+    """
+
+    def show_common(self, ctx: click.Context) -> None:
+        """Print the help on the common options."""
+        formatter = ctx.make_formatter()
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
+        records = [option.get_help_record(ctx) for option in options if getattr(option, "common", False)]
+        with formatter.section("Common options"):
+            formatter.write_dl([record for record in records if record is not None])
+        formatter.write_paragraph()
+        with formatter.indentation():
+            formatter.write_text(f"{ctx.command_path} --help lists all {len(options)} options.")
+        click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
+
+    def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
+        with _in_one_line(info_name or ""):
+            return super().make_context(info_name, *args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _in_one_line(ctx.info_name or ""):
+            return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
@@ -32,6 +103,13 @@ class SectionedCommand(click.Command):
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
+
+
+def show_common_options(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
+    """The callback of ``-h``."""
+    if given and isinstance(ctx.command, SectionedCommand):
+        ctx.command.show_common(ctx)
+        ctx.exit()
 
 
 class ClassName(click.ParamType):
@@ -80,6 +158,10 @@ def complete_colormap(_context: click.Context, _option: click.Parameter, incompl
     from matplotlib import colormaps
 
     return _starting(incomplete, (name for name in colormaps if "_" in incomplete or not name.endswith("_r")))
+
+
+def complete_directory(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(incomplete, type="dir")]
 
 
 def complete_weights(

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from ebcli.eb.autograd import PassThrough, quiet
 from ebcli.eb.facts import ValueFacts, carries_signal, facts_of, mark_bypass, note, note_depth, tensors_in
 from ebcli.eb.graph import contributions_of
-from ebcli.eb.primitives import copied
+from ebcli.eb.primitives import cloned, copied
 from ebcli.errors import LayerError, closest
 
 LayerChoice = str | nn.Module | None
@@ -118,7 +118,7 @@ def _start(value: Tensor) -> Tensor:
     leaf = value.detach().requires_grad_()
     torch.set_grad_enabled(True)  # until the caller's no_grad() ends
     # a copy, because leaves must not be modified in place
-    start: Tensor = PassThrough.apply(leaf.clone, leaf)
+    start: Tensor = PassThrough.apply(lambda: cloned(leaf), leaf)
     is_nonnegative = not (value.is_meta or bool((value < 0).any()))
     note(start, ValueFacts(is_nonnegative, facts_of(value).gate))
     return note_depth(start, [value])

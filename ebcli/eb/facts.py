@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -56,7 +56,15 @@ class ValueFacts:
     is_softmax: bool = False
 
 
-_UNKNOWN = ValueFacts()
+class Depth(NamedTuple):
+    """What a tensor has come through on its way from the input, each on the path with the most."""
+
+    activations: int = 0
+    layers: int = 0  # linear layers and convolutions
+    mixtures: int = 0  # matrix products of two signals, as in attention
+
+
+_UNKNOWN, _SHALLOW = ValueFacts(), Depth()
 _FACTS, _BYPASS, _PLAIN, _READS, _DEPTH = (f"_ebcli_{name}" for name in ("facts", "bypass", "plain", "reads", "depth"))
 
 
@@ -88,15 +96,16 @@ def is_read_once(value: Tensor) -> bool:
     return getattr(value, _READS, 0) <= 1
 
 
-def depth_of(value: Tensor) -> int:
-    """How many activations the tensor has come through, on the path with the most."""
-    return getattr(value, _DEPTH, 0)
+def depth_of(value: Tensor) -> Depth:
+    """What the tensor has come through."""
+    return getattr(value, _DEPTH, _SHALLOW)
 
 
-def note_depth(value: Any, operands: Iterable[Tensor], more: bool = False) -> Any:
-    """Count the activations that a value has come through, `more` if its operation is one. Returns the value."""
-    depth = max(map(depth_of, operands), default=0) + more
-    if depth:
+def note_depth(value: Any, operands: Iterable[Tensor], more: Depth = _SHALLOW) -> Any:
+    """Count what a value has come through: what its operands have, and `more`. Returns the value."""
+    depths = zip(_SHALLOW, *map(depth_of, operands), strict=True)
+    depth = Depth(*(max(column) + step for column, step in zip(depths, more, strict=True)))
+    if depth != _SHALLOW:
         for tensor in tensors_in(value):
             setattr(tensor, _DEPTH, depth)
     return value
@@ -116,6 +125,11 @@ def gate_of(value: Any) -> int:
     if not isinstance(value, Tensor):
         return 0
     return MASK if value.dtype == torch.bool else facts_of(value).gate
+
+
+def signed_gate_of(value: Tensor) -> int:
+    """How clearly a tensor is meant to be a factor once it is multiplied by constants of both signs."""
+    return {BOUNDED: ACTIVATED, SWITCH: MIXED, MASK: MIXED}.get(gate_of(value), gate_of(value))
 
 
 def is_nonnegative(value: Any) -> bool:

@@ -20,6 +20,7 @@ import ebcli.eb.rules  # noqa: F401  importing the rules registers them
 from ebcli.eb import graph
 from ebcli.eb.autograd import is_quiet, quiet
 from ebcli.eb.facts import (
+    Depth,
     carries_signal,
     count_read,
     gate_of,
@@ -34,6 +35,8 @@ from ebcli.eb.facts import (
 from ebcli.eb.kept import forget
 from ebcli.eb.primitives import overwritten
 from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
+from ebcli.eb.rules.attention import PRODUCTS
+from ebcli.eb.rules.linear import LAYERS
 from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
 from ebcli.errors import UnsupportedOpError
 
@@ -114,7 +117,7 @@ class ExcitationMode(TorchFunctionMode):
             value = self._without_signal(func, args, kwargs, tensors)
         else:
             value = self._with_signal(func, args, kwargs, tensors, frame)
-        return note_depth(value, tensors, not MAKES_GATES.isdisjoint(spelled(func)))
+        return note_depth(value, tensors, _step(func, tensors))
 
     def _with_signal(
         self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
@@ -198,6 +201,15 @@ class ExcitationMode(TorchFunctionMode):
         if module is None:
             return name_of(func)
         return f"{name_of(func)} in {self._names.get(id(module)) or type(module).__name__}"
+
+
+def _step(func: Callable[..., Any], operands: Sequence[Tensor]) -> Depth:
+    """What an operation adds to the depth of its value."""
+    names = spelled(func)
+    if not PRODUCTS.isdisjoint(names):
+        mixes = sum(map(has_share, operands)) > 1
+        return Depth(layers=not mixes, mixtures=mixes)
+    return Depth(activations=not MAKES_GATES.isdisjoint(names), layers=not LAYERS.isdisjoint(names))
 
 
 def _calling_module(frame: FrameType | None) -> nn.Module | None:

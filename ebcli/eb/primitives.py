@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from ebcli.eb.facts import (
 )
 from ebcli.eb.kept import keep_saved, preserve
 from ebcli.eb.registry import RULES, Call
+
+_ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
 
 
 def pass_through(
@@ -84,13 +87,29 @@ def pass_through(
 def copied(signal: Tensor) -> Tensor:
     """A copy with all facts about the signal and a node of its own, which only the copy's readers reach."""
     facts = facts_of(signal)
-    value = PassThrough.apply(signal.clone, signal)
+    value = PassThrough.apply(lambda: cloned(signal), signal)
     trail: tuple[Any, ...] = ()
     if facts.layer is not None:
         trail = (*facts.layer.trail, object())
         facts = replace(facts, layer=replace(facts.layer, trail=trail))
     _note(value, facts, trail=trail)
     return note_depth(value, [signal])
+
+
+def cloned(value: Tensor) -> Tensor:
+    """A copy with the same strides, gaps and alignment: matrix products of other layouts round differently.
+
+    `Tensor.clone` makes a part of a tensor contiguous.
+    """
+    if value.is_meta or not value.numel():
+        return value.clone()
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(value.shape, value.stride(), strict=True))
+    start = value.data_ptr() % _ALIGNMENT // value.element_size()
+    if extent == value.numel() and not start:
+        return value.clone()
+    memory = value.new_empty(start + extent)
+    memory[start:] = value.detach().as_strided((extent,), (1,))
+    return value.new_empty(0).set_(memory.untyped_storage(), start, value.shape, value.stride())
 
 
 def unchanged(call: Call, signal: Tensor) -> Tensor:
@@ -233,8 +252,10 @@ def folded(
     node, before = layer.node, layer.node.facts.contributions
     moves = layer.moves_since(node.facts.trail[-1])
     linear, turn = before.linear, before.turn
+    if turn is not None:
+        turn = turn.expand(before.shape)  # the layout in which it was made
     for move in moves:
-        linear, turn = linear.moved(move), None if turn is None else move(turn.expand(before.shape))
+        linear, turn = linear.moved(move), None if turn is None else move(turn)
     if channels is not None and linear.per_output is not None:
         linear = linear.scaled(channels)
     elif channels is not None:
@@ -251,8 +272,12 @@ def folded(
     with keep_saved():
         value = Excitation.apply(call.compute, contributions, None, len(skipped), *skipped, *node.saved_tensors)
     contributions.follow(value, node.facts.site)
+    trail = layer.trail
+    if value.shape != signal.shape:  # broadcast by a bias or a scale
+        copies = partial(torch.broadcast_to, size=value.shape)
+        contributions.linear, trail = linear.moved(copies), (*trail, copies)
     facts = ValueFacts(rectified, gate, root=None)
-    _note_layer(value, facts, (*layer.trail, object()), site=node.facts.site, can_fold=not rectified)
+    _note_layer(value, facts, (*trail, object()), site=node.facts.site, can_fold=not rectified)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -52,20 +51,6 @@ class ExcitationResult:
     lost_mass: dict[str, Tensor] | None = None
     against: tuple[int, ...] | None = None
     joint: bool = False
-
-    @property
-    def method(self) -> str:
-        """How the map was computed, in words, such as ``"contrastive EB"``."""
-        return self.method_of({})
-
-    def method_of(self, names: Mapping[int, str]) -> str:
-        """`method`, with names for the classes in `against`."""
-        rule = "joint EB" if self.joint else "EB"
-        if not self.contrastive:
-            return f"marginal {rule}"
-        others = ", ".join(names.get(index, f"class {index}") for index in self.against or ())
-        words = f"contrastive {rule} against {others}" if others else f"contrastive {rule}"
-        return f"{words}, over the cells of the map" if self.special_tokens else words
 
     @property
     def special_tokens(self) -> int:

@@ -26,6 +26,24 @@ except ImportError:  # Windows: the directories of killed runs stay
 _MARKER = "eb-saliency-run"
 
 
+def check_writable(directory: Path) -> None:
+    """Check that a directory exists or can be made, and can be written to; nothing is left behind.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    there = directory
+    while not os.path.lexists(there):
+        there = there.parent
+    if not there.is_dir():
+        raise OutputError(f"cannot write to '{directory}': '{there}' is not a directory")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write to '{directory}': {error.strerror}") from error
+
+
 def refuse_foreign_files(directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool]) -> None:
     """Check that a run replaces no files but this program's own.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import zipfile
 import zlib
@@ -13,16 +14,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import ImageError
 from ebcli.files.regular import open_regular
 
 SOFTWARE = "eb-saliency"
+FACTS = ("model", "weights", "layer", "method", "class", "score", "version")
 
 _SOFTWARE_TAG = 0x0131  # EXIF's Software
-_EXIF = Image.Exif()
-_EXIF[_SOFTWARE_TAG] = SOFTWARE
-_MARK = _EXIF.tobytes().removeprefix(b"Exif\0\0")
+_DESCRIPTION_TAG = 0x010E  # EXIF's ImageDescription
+_TIFF = b"MM\0*\0\0\0\x08"  # how EXIF data starts as Pillow writes it, in big endian
+_SOFTWARE_VALUE = SOFTWARE.encode() + b"\0"
+_SOFTWARE_ENTRY = struct.pack(">HHL", _SOFTWARE_TAG, 2, len(_SOFTWARE_VALUE))  # followed by the value's offset
+_LONGEST_FACT = 300  # characters; all facts must fit into _MARK_WITHIN
 _MARK_WITHIN = 4096  # bytes from either end: PNG and JPEG have EXIF before the pixels, WebP behind them
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 _FIRST_ARRAY = b"software.npy"
@@ -35,23 +40,56 @@ _SAVING: dict[str, dict[str, Any]] = {
 }
 
 
-def encode_picture(picture: Image.Image, suffix: str) -> bytes:
+def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] | None = None) -> bytes:
     """The content of a picture file; its EXIF data names this program.
 
     Args:
         picture: what to encode.
         suffix: ``png``, ``jpg`` or ``webp``.
+        facts: how it was made, some of ``FACTS``; stored as text in PNG, else as JSON in EXIF's description.
 
     Raises:
         ImageError: the format cannot hold the picture.
     """
-    buffer = io.BytesIO()
+    buffer, exif, texts = io.BytesIO(), Image.Exif(), PngInfo()
+    exif[_SOFTWARE_TAG] = SOFTWARE
+    known = {name: value[:_LONGEST_FACT] for name, value in (facts or {}).items()}
+    if suffix == "png":
+        for name, value in known.items():
+            texts.add_text(name, value)
+    elif known:
+        exif[_DESCRIPTION_TAG] = json.dumps(known)
     try:
-        picture.save(buffer, exif=_EXIF, **_SAVING[suffix])
+        picture.save(buffer, exif=exif, pnginfo=texts, **_SAVING[suffix])
     except (OSError, ValueError) as error:
         size = f"{picture.width} x {picture.height} pixels"
         raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
     return buffer.getvalue()
+
+
+def read_facts(path: Path) -> dict[str, str]:
+    """How a result was made: those of ``FACTS`` that this program wrote into it; empty for other files.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if path.suffix.lower() == ".npz":
+        try:
+            arrays = read_arrays(path, (*FACTS, "software")) if is_own(path) else {}
+        except ValueError:
+            return {}
+        return {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
+    with open_regular(path, follow=False) as file:
+        if not is_own(path):
+            return {}
+        with Image.open(file) as image:
+            found = image.info
+            if image.format != "PNG":
+                try:
+                    found = json.loads(image.getexif().get(_DESCRIPTION_TAG, "{}"))
+                except ValueError:
+                    found = {}
+    return {name: str(found[name]) for name in FACTS if name in found}
 
 
 def encode_arrays(arrays: Mapping[str, ArrayLike]) -> bytes:
@@ -88,9 +126,19 @@ def is_own(path: Path) -> bool:
             if head.startswith(b"PK"):
                 return _names_software(head)
             file.seek(max(0, file.seek(0, io.SEEK_END) - _MARK_WITHIN))
-            return _MARK in head or _MARK in file.read()
+            return _says_software(head) or _says_software(file.read())
     except (OSError, ValueError, struct.error, zlib.error):
         return False
+
+
+def _says_software(data: bytes) -> bool:
+    """Whether EXIF data somewhere in these bytes names this program as the software."""
+    start = data.find(_TIFF)
+    entry = data.find(_SOFTWARE_ENTRY, start)
+    if min(start, entry) < 0 or len(data) < entry + 12:
+        return False
+    (offset,) = struct.unpack_from(">L", data, entry + 8)
+    return data[start + offset :].startswith(_SOFTWARE_VALUE)
 
 
 def _names_software(head: bytes) -> bool:

@@ -45,7 +45,7 @@ class Geometry:
     @classmethod
     def of(cls, preset: ImageClassification) -> Geometry:
         """The geometry of ``LoadedModel.transforms``."""
-        resample = Image.Resampling[preset.interpolation.value.upper()]
+        resample = Image.Resampling[preset.interpolation.name]
         fit = getattr(preset, "fit", "crop")
         fill = tuple(round(255 * value) for value in preset.mean) if fit == "pad" else (0, 0, 0)
         return cls(preset.resize_size[0], preset.crop_size[0], resample, fit, fill)
@@ -105,7 +105,7 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
     except ImageError:
         raise
     except UnidentifiedImageError as error:
-        raise ImageError("it is not an image in a format that Pillow reads") from error
+        raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
         raise ImageError("it has too many pixels: raise --max-pixels") from error
     except OSError as error:

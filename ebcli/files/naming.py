@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+STDIN = Path("-")  # among the inputs; its results are named after "stdin"
 RECORDS = "records.jsonl"
 PAGE = Path("report", "index.html")
 PRIVATE = ".eb-saliency-"
@@ -18,7 +19,11 @@ PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that 
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
 _OUTSIDE = "absolute"
-_RESULT = r"(?P<stem>.+)\.(?:(?P<index>[0-9]{1,9})(?:-[a-z0-9-]+)?(?:@[a-z0-9-]+)?\.[a-z]+|panel\.[a-z]+|npz)"
+_LONGEST_MARKS = 56
+_MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
+_RESULT = rf"(?P<stem>.+)\.(?:(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}\.[a-z]+|panel{_MARKS}\.[a-z]+|npz)"
+_MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
+_LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
 _RESERVED = re.compile(rf"(?:{_RESULT}|{re.escape(RECORDS)}|{PAGE.name}|{re.escape(PRIVATE)}.*?)~*", re.DOTALL)
 
@@ -37,8 +42,8 @@ def output_relpath(path: Path) -> Path:
 
     A relative path is kept: ``a/b.jpg`` -> ``a/b.jpg``. An absolute path, or one outside the working directory, goes
     to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. If the name is too long to append a class, its end
-    is replaced by a hash. A directory that is named like a result gets a ``~``: ``a.jpg.npz/b.jpg`` ->
-    ``a.jpg.npz~/b.jpg``.
+    is replaced by a hash. What is named like a result, or like one without its suffix, gets a ``~``:
+    ``a.jpg.npz/b.jpg`` -> ``a.jpg.npz~/b.jpg``, ``a.jpg.maps@b`` -> ``a.jpg.maps@b~``.
     """
     plain = canonical(path)
     if plain.is_absolute() or plain.parts[:1] == (_OUTSIDE,):
@@ -50,7 +55,7 @@ def output_relpath(path: Path) -> Path:
         mark = "~" + hashlib.sha256(name).hexdigest()[:16]
         plain = plain.with_name(name[: _LONGEST_STEM - len(mark)].decode(errors="ignore") + mark)
     folders = (f"{folder}~" if _RESERVED.fullmatch(folder) else folder for folder in plain.parts[:-1])
-    return Path(*folders, plain.name)
+    return Path(*folders, f"{plain.name}~" if _LIKE_MARKED_RAW.fullmatch(plain.name) else plain.name)
 
 
 def slug(name: str) -> str:
@@ -59,26 +64,41 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", ascii_name.lower())[:_LONGEST_SLUG].strip("-")
 
 
-def picture_relpath(
-    relpath: Path, index: int, class_name: str | None, suffix: str = "png", layer: str | None = None
-) -> Path:
+def marks(layers: Iterable[str], method: str = "") -> str:
+    """What tells maps from the default ones in file names: ``@features-11``, ``+marginal``, ``@a@b+marginal``.
+
+    Args:
+        layers: the layers to name.
+        method: the method, in words that ``slug`` keeps; empty for the default.
+    """
+    names = [*layers, method]
+    whole = "".join(f"@{slug(layer)}" for layer in names[:-1]) + (f"+{slug(method)}" if method else "")
+    if len(whole) <= _LONGEST_MARKS and max(map(len, names)) <= _LONGEST_SLUG:
+        return whole
+    digest = hashlib.sha256("\0".join(names).encode()).hexdigest()[:16]
+    return f"{whole[: _LONGEST_MARKS - 17]}-{digest}"
+
+
+def picture_relpath(relpath: Path, index: int, class_name: str | None, suffix: str = "png", mark: str = "") -> Path:
     """``photos/cat.jpg`` + class 282 -> ``photos/cat.jpg.282-tiger-cat.png``.
 
-    The whole input name and the class index are part of it, so different inputs and classes never collide. With a
-    layer: ``photos/cat.jpg.282-tiger-cat@features-11.png``.
+    The whole input name and the class index are part of it, so different inputs and classes never collide. With
+    ``marks``: ``photos/cat.jpg.282-tiger-cat@features-11.png``.
     """
-    label = "-".join(filter(None, (str(index), slug(class_name or ""))))
-    return relpath.with_name(f"{relpath.name}.{label}" + (f"@{slug(layer)}" if layer else "") + f".{suffix}")
+    # 255 bytes, without the stem, two dots, a dash, the index and the suffix
+    room = 255 - _LONGEST_STEM - 3 - 9 - 4 - len(mark)
+    label = "-".join(filter(None, (str(index), slug(class_name or "")[:room].strip("-"))))
+    return relpath.with_name(f"{relpath.name}.{label}{mark}.{suffix}")
 
 
-def panel_relpath(relpath: Path, suffix: str = "png") -> Path:
-    """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``."""
-    return relpath.with_name(f"{relpath.name}.panel.{suffix}")
+def panel_relpath(relpath: Path, suffix: str = "png", mark: str = "") -> Path:
+    """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``; with ``marks``, ``photos/cat.jpg.panel+marginal.png``."""
+    return relpath.with_name(f"{relpath.name}.panel{mark}.{suffix}")
 
 
-def raw_relpath(relpath: Path) -> Path:
-    """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``."""
-    return relpath.with_name(f"{relpath.name}.npz")
+def raw_relpath(relpath: Path, mark: str = "") -> Path:
+    """``photos/cat.jpg`` -> ``photos/cat.jpg.npz``; with ``marks``, ``photos/cat.jpg.maps+marginal.npz``."""
+    return relpath.with_name(f"{relpath.name}.maps{mark}.npz" if mark else f"{relpath.name}.npz")
 
 
 def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
@@ -89,8 +109,10 @@ def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
     match = _RESULT_NAME.fullmatch(result.name)
     if match is None:
         return None
-    index = None if match["index"] is None else int(match["index"])
-    return result.with_name(match["stem"]), index
+    stem, index = match["stem"], None if match["index"] is None else int(match["index"])
+    if result.suffix == ".npz" and (marked := _MARKED_RAW.fullmatch(stem)):
+        stem = marked["stem"]
+    return result.with_name(stem), index
 
 
 @dataclass(frozen=True)
@@ -101,13 +123,17 @@ class ResultNames:
         format: the pictures' suffix.
         panel: one panel of all maps instead of a picture for each.
         raw: also an ``.npz`` file.
-        layers: the run's layers; if there are several, pictures are named by their layer, too.
+        layers: the run's layers; they are part of the names, except for the default layer on its own.
+        default_layer: the layer that a run without ``--layer`` uses; None if there is none.
+        method: what differs from the default method, in words for ``slug``; empty for the default.
     """
 
     format: str
     panel: bool
     raw: bool
     layers: tuple[str, ...]
+    default_layer: str | None = None
+    method: str = ""
 
     def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]]) -> list[Path]:
         """The results of one image: its pictures or its panel, then its ``.npz`` file.
@@ -117,10 +143,10 @@ class ResultNames:
             maps: the class index, class name and layer of each map.
         """
         if self.panel:
-            results = [panel_relpath(relpath, self.format)]
+            results = [panel_relpath(relpath, self.format, self._marks(self.layers))]
         else:
             results = [self._picture(relpath, *map_) for map_ in maps]
-        return [*results, raw_relpath(relpath)] if self.raw else results
+        return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
@@ -135,4 +161,7 @@ class ResultNames:
         )
 
     def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str) -> Path:
-        return picture_relpath(relpath, index, class_name, self.format, layer if len(self.layers) > 1 else None)
+        return picture_relpath(relpath, index, class_name, self.format, self._marks((layer,)))
+
+    def _marks(self, layers: tuple[str, ...]) -> str:
+        return marks(() if self.layers == (self.default_layer,) else layers, self.method)

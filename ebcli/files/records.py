@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import json
 import math
 import operator
@@ -154,13 +155,14 @@ def parse_record(line: bytes) -> ParsedRecord | None:
         if status == "done":
             stamp = _integer(fields["input_bytes"]), _integer(fields["input_mtime_ns"])
             results = _results(fields)
-            words += [path for path, _, _ in results]
+            paths = [path for path, _, _ in results]
+            words += paths
             words += [_checked_class(one) for one in classes]
-            if not classes or sum(not path.endswith(".npz") for path, _, _ in results) not in (1, len(classes)):
+            if not classes or len([path for path in paths if not path.endswith(".npz")]) not in (1, len(classes)):
                 return None
         joined = "".join(words)  # raises for other types
-        if b"\\u" in line or not line.isascii():  # without these, there are only characters that paths can hold
-            os.fsencode(joined)
+        if not joined.isascii():
+            os.fsencode(joined)  # raises for characters that paths cannot hold
         parts = f"/{fields['place'].replace(os.sep, '/')}/"
         if "\0" in joined or "//" in parts or "/./" in parts or "/../" in parts or (os.name == "nt" and ":" in parts):
             return None
@@ -174,12 +176,12 @@ def _results(fields: Mapping[str, Any]) -> list[tuple[str, int, str | None]]:
     names, sizes = fields["output"], fields["output_bytes"]
     digests = fields.get("output_sha256") or (None,) * len(names)
     folder, separator, stem = fields["place"].rpartition(os.sep)
-    results = []
+    beside, prefix, results = folder + separator, stem + ".", []
     for path, size, digest in zip(names, sizes, digests, strict=True):
         name = path.rpartition(os.sep)[2]
-        if not name.startswith(f"{stem}."):
+        if not name.startswith(prefix):
             raise ValueError(name)
-        results.append((folder + separator + name, _integer(size), digest))
+        results.append((beside + name, _integer(size), digest))
     return results
 
 
@@ -242,8 +244,9 @@ class History:
         """
         history = cls()
         try:
-            for record in read_records(directory):
-                history._add(record)
+            with _no_garbage_collection():  # it would look through all that is read, again and again
+                for record in read_records(directory):
+                    history._add(record)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
@@ -257,7 +260,7 @@ class History:
             now = source.stamp()
             return stamp == (now.bytes, now.mtime_ns) and all(
                 self.written[relpath] == configuration and (directory / relpath).stat().st_size == size
-                for relpath, size, _ in results
+                for relpath, size in results
             )
         except OSError:
             return False
@@ -270,7 +273,7 @@ class History:
             return
         for relpath, _, _ in record.results:
             self.written[relpath] = configuration
-        self.finished[key] = record.stamp, record.results
+        self.finished[key] = record.stamp, tuple([(relpath, size) for relpath, size, _ in record.results])
 
 
 class RecordFile:
@@ -315,6 +318,17 @@ class RecordFile:
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
+
+
+@contextlib.contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextlib.contextmanager

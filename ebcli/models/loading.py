@@ -6,10 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import contained
@@ -17,9 +17,13 @@ from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
 from ebcli.models.keywords import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.preset import Preset
 from ebcli.models.probe import count_classes
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
+
+if TYPE_CHECKING:
+    from torchvision.transforms._presets import ImageClassification
 
 
 @dataclass(frozen=True)
@@ -29,8 +33,9 @@ class LoadedModel:
     Attributes:
         name: the name it was loaded by, such as ``"vgg16"``.
         net: maps images (B, 3, H, W) to logits (B, num_classes); in evaluation mode, on its device.
-        transforms: the preprocessing, a preset of torchvision with ``resize_size``, ``crop_size``, ``mean``, ``std``,
-            ``interpolation`` and ``antialias``.
+        transforms: the preprocessing: a preset of torchvision, which maps an image to the network's input (3, H, W), or
+            one with the same attributes: ``resize_size``, ``crop_size``, ``mean``, ``std``, ``interpolation``,
+            ``antialias``.
         categories: class names in the order of the logits; None if unknown.
         weights: name of the weights, path of the checkpoint, or ``"none"``.
         num_classes: number of classes.
@@ -49,7 +54,7 @@ class LoadedModel:
 
     name: str
     net: nn.Module
-    transforms: ImageClassification
+    transforms: ImageClassification | Preset
     categories: tuple[str, ...] | None
     weights: str
     num_classes: int

@@ -14,6 +14,8 @@ from ebcli.models.keywords import CROP, FITS
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
 
+    from ebcli.models.preset import Preset
+
 Channels = float | Sequence[float]
 
 
@@ -65,7 +67,7 @@ class Preprocessing:
                 raise ConfigurationError(f"{name} is {value}, but must be one or three {what}")
             object.__setattr__(self, name, values)  # one number and three equal ones compare equal
 
-    def applied_to(self, preset: ImageClassification) -> ImageClassification:
+    def applied_to(self, preset: ImageClassification | Preset) -> ImageClassification | Preset:
         """A copy of the preset with these settings.
 
         Raises:
@@ -81,7 +83,7 @@ class Preprocessing:
         if self.std is not None:
             changed.std = list(self.std)  # type: ignore[arg-type]
         if self.fit not in (None, getattr(preset, "fit", CROP)):
-            from ebcli.models.presets import with_fit
+            from ebcli.models.fitted_preset import with_fit
 
             changed = with_fit(changed, self.fit)
             if self.fit != CROP and self.resize is None:

@@ -66,7 +66,8 @@ def run(plan: RunPlan) -> Run:
         results = cluster.results(stopping, recorded)
     else:
         prepared = prepare(plan)
-        stages, device = prepared.stages, prepared.explainer.device
+        stages = prepared.stages
+        device = plan.execution.device if prepared.explainer is None else prepared.explainer.device
         total, skipped = len(prepared.sources), prepared.skipped
         is_dry = plan.execution.dry_run
         results = _planned(prepared.sources, stages.common) if is_dry else _results(plan, prepared, stopping, recorded)
@@ -89,9 +90,25 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
     output, execution = plan.output, plan.execution
+    if prepared.explainer is None:
+        count = 0
     folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
+        if prepared.explainer is None:
+            yield from _unreadable(prepared, folder, recorded)
+            return
         pipeline = Pipeline(
             prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
         )
         yield from pipeline.run(sources)
+
+
+def _unreadable(prepared: Prepared, folder: OutputFolder, recorded: Counter[str]) -> Generator[Record]:
+    """The records of files none of which can be read."""
+    for source in prepared.sources:
+        record = prepared.stages.load(source, lambda function, *arguments: function(*arguments))
+        if isinstance(record, Record):  # otherwise the file has appeared since, and is left to the next run
+            if record.status != "not an image":
+                folder.record(record)
+                recorded[record.status] += 1
+            yield record

@@ -6,29 +6,30 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torchvision.transforms import functional
 
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.files.naming import slug
+from ebcli.imports import contained
 from ebcli.models import (
     LoadedModel,
     default_layer,
     layer_per_resolution,
     load_model,
-    resolve_class,
     resolve_layer,
 )
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import ALL, INPUT
 from ebcli.models.probe import probe
+from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
 from ebcli.run.plan import RunPlan
 
 
@@ -48,6 +49,7 @@ class Explainer:
     Attributes:
         loaded: the network.
         layers: the names of the layers.
+        default_layer: the layer that is used if none is asked for; None if the network has none, or several are used.
         device: the name of the device.
         num_classes: the number of classes.
         classes: the classes to explain in every image; None for each image's most likely ones.
@@ -72,36 +74,38 @@ class Explainer:
         # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
         self.layers = _layers(maps.layers, self.loaded)
+        self.default_layer = None if maps.layers else self.layers[0]
+        if len(self.layers) == 1 and maps.layers:
+            with suppress(LayerError):  # this layer may do nevertheless
+                self.default_layer = default_layer(self.loaded)
         if not plan.output.panel:
             _check_distinct(self.layers)
         self.batch_size = execution.batch_size or default_batch_size(self.device)
         self.num_classes = self.loaded.num_classes
-        self.classes, self.against = self._resolved(maps.targets), self._resolved(maps.against)
-        others = len(self.against or ())
-        if self.classes is None and maps.top_k > self.num_classes - others:
-            besides = f" besides {others} to contrast with" if others else ""
-            raise ConfigurationError(
-                f"top-k is {maps.top_k}, but {self.loaded.name} has only {self.num_classes - others} classes{besides}"
-            )
-        both = set(self.classes or ()).intersection(self.against or ())
-        if both:
-            raise ConfigurationError(
-                f"{self._label(both.pop())} is both --target and --against: choose another class to contrast with"
-            )
+        categories = self.loaded.categories
+        self.against = contrasting_classes(maps, categories, self.num_classes)
         self._joint: bool | None = None
         self.method = self._check_layers()
+        self.classes = chosen_classes(maps, self.loaded.name, categories, self.num_classes)
 
-    def category(self, index: int) -> str | None:
-        """The name of a class; None if it is unknown."""
-        return self.loaded.categories[index] if self.loaded.categories else None
-
-    def _resolved(self, names: Sequence[str]) -> list[int] | None:
-        """The indices of classes, each once, as an index and a name can mean the same one; None if there are none."""
-        found = [resolve_class(self.loaded.categories, name, self.num_classes) for name in names]
-        return list(dict.fromkeys(found)) or None
-
-    def _label(self, index: int) -> str:
-        return self.category(index) or f"class {index}"
+    @property
+    def facts(self) -> NetworkFacts:
+        """What records, names and checks need to know."""
+        loaded = self.loaded
+        return NetworkFacts(
+            loaded.name,
+            loaded.weights,
+            loaded.files,
+            loaded.transforms,
+            loaded.categories,
+            loaded.scores,
+            self.num_classes,
+            self.layers,
+            self.default_layer,
+            self.classes,
+            self.against,
+            self.method,
+        )
 
     def explain(self, images: Sequence[NDArray[np.uint8]]) -> list[Explanation | ImageError]:
         """The maps of any number of images, each (crop, crop, 3); or its error.
@@ -132,7 +136,8 @@ class Explainer:
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
-            return self._finite(images)
+            with contained(self.loaded.name):
+                return self._finite(images)
         except (torch.OutOfMemoryError, MemoryError):
             pass
         except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
@@ -177,18 +182,18 @@ class Explainer:
             for name, result, beside in zip(self.layers, results, marginal, strict=True)
         ]
         seconds = (time.perf_counter() - start) / len(images)
+        category = self.facts.category
         return [
-            Explanation(
-                classes[i], scores[i], [self.category(k) for k in classes[i]], tuple(at[i] for at in layers), seconds
-            )
+            Explanation(classes[i], scores[i], list(map(category, classes[i])), tuple(at[i] for at in layers), seconds)
             for i in range(len(images))
         ]
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized."""
         preset = self.loaded.transforms
-        images = functional.convert_image_dtype(torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous())
-        return functional.normalize(images, preset.mean, preset.std).to(self.device, self._dtype)
+        mean, std = (torch.tensor(values)[:, None, None] for values in (preset.mean, preset.std))
+        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous() / 255
+        return images.sub_(mean).div_(std).to(self.device, self._dtype)
 
     def _backprop(
         self, inputs: Tensor, targets: Tensor | Callable[[Tensor], Tensor], contrastive: bool
@@ -230,8 +235,12 @@ class Explainer:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}
         self._joint = rules.pop() if len(rules) == 1 else None  # known, so that no forward pass is repeated
-        names = {index: self._label(index) for index in self.against or ()}
-        return "; ".join(dict.fromkeys(result.method_of(names) for result in results))
+        labels = class_labels(self.loaded.categories, self.against)
+        found = [
+            method_in_words(self._maps, labels, joint=result.joint, over_cells=result.special_tokens > 0)
+            for result in results
+        ]
+        return "; ".join(dict.fromkeys(found))
 
 
 def _by_image(

@@ -8,15 +8,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.run.explainer import Explainer
 from ebcli.run.stages import ImageStages, NetworkInput
 from ebcli.run.workers import Workers
+
+if TYPE_CHECKING:
+    from ebcli.run.explainer import Explainer
 
 _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile

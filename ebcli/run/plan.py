@@ -27,6 +27,7 @@ class InputOptions:
         shard: (i, n) for the i-th, from 1, of n shards; None for all images.
         remote: limits for files behind URLs and in tar files.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
+        stdin: a file with the bytes that the input ``-`` stands for.
 
     Raises:
         ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.
@@ -38,6 +39,7 @@ class InputOptions:
     shard: tuple[int, int] | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     max_pixels: int | None = None
+    stdin: Path | None = None
 
     def __post_init__(self) -> None:
         if not self.images:
@@ -188,6 +190,8 @@ class RunPlan:
 
     def __post_init__(self) -> None:
         style, output = self.style, self.output
+        if self.inputs.stdin is not None and self.execution.engine == "ray":
+            raise ConfigurationError("other machines cannot read stdin: name a file, or drop --engine ray")
         if style.signed and not self.maps.contrastive:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
         if style.name == "mask" and output.format == "jpg" and not output.panel:

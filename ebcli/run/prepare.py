@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +20,21 @@ from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
-from ebcli.files.directory import refuse_foreign_files
+from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
-from ebcli.imports import DISTRIBUTION
+from ebcli.files.storage import url_of
+from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, network_settings
 from ebcli.models.measured import caveat
-from ebcli.run.explainer import Explainer
+from ebcli.run.facts import NetworkFacts
 from ebcli.run.plan import RunPlan
-from ebcli.run.stages import ImageStages, RenderOptions, load_image
+from ebcli.run.stages import ImageStages, RenderOptions, is_image, load_image
+
+if TYPE_CHECKING:
+    from ebcli.run.explainer import Explainer
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -38,14 +44,14 @@ class Prepared:
     """A run that is ready to start.
 
     Attributes:
-        explainer: the network.
+        explainer: the network; None if nothing is to be done with it.
         history: what earlier runs left in the output directory.
         stages: what is done for each image.
         skipped: the inputs whose results are up to date.
         sources: the files to work on.
     """
 
-    explainer: Explainer
+    explainer: Explainer | None
     history: History
     stages: ImageStages
     skipped: list[Path]
@@ -61,38 +67,64 @@ def prepare(plan: RunPlan) -> Prepared:
         UnsupportedOpError: the network has operations without an excitation rule.
         OutputError: the output directory cannot be written to.
     """
-    style, output, shard = plan.style, plan.output, plan.inputs.shard
+    style, output, inputs = plan.style, plan.output, plan.inputs
     palette(style.colormap)
-    explainer = Explainer(plan)
-    history = History.read(output.directory)
-    inputs = plan.inputs
     limit_pixels(inputs.max_pixels)
-    listing = partial(find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote)
-    sources = listing(shard)
-    # a batch is never larger than the run, whether or not some of its images are skipped
-    explainer.batch_size = max(1, min(explainer.batch_size, len(sources)))
-    geometry = Geometry.of(explainer.loaded.transforms)
-    if output.scale == "run":
-        everything = sources if shard is None else listing(None)
+    facts, explainer = NetworkFacts.of_bundled(plan), None
+    history = History.read(output.directory)
+    listing = partial(
+        find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+    )
+    sources = listing(shard=inputs.shard)
+    if not plan.execution.dry_run:
+        check_writable(output.directory)
+    # importing torch takes seconds, so a network is loaded only if something is to be done with it
+    is_work = any(map(_is_work, sources))
+    if is_work and (facts is None or output.scale == "run"):
+        explainer = _loaded(plan, len(sources))
+        facts = explainer.facts
+    facts = facts or NetworkFacts.of_plan(plan)
+    geometry = Geometry.of(facts.transforms)
+    if output.scale == "run" and explainer is not None:
+        everything = sources if inputs.shard is None else listing()
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
-    if not explainer.loaded.trained:
-        warnings.warn(f"{explainer.loaded.name} is untrained, so its maps carry no meaning", stacklevel=2)
-    elif doubts := caveat(explainer.loaded.name):
+    if not facts.trained:
+        warnings.warn(f"{facts.name} is untrained, so its maps carry no meaning", stacklevel=2)
+    elif doubts := caveat(facts.name):
         warnings.warn(doubts, stacklevel=2)
-    common = _common(plan, explainer, style)
-    skipped = []
+    common = _common(plan, facts, style)
+    total, skipped = len(sources), []
     if output.skip_existing:
         done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
-    options = _render_options(plan, explainer, style, common)
+    options = _render_options(plan, facts, style, common)
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
-        possible = range(explainer.num_classes) if explainer.classes is None else explainer.classes
-        class_names = {index: explainer.category(index) for index in possible}
+        possible = range(facts.num_classes) if facts.classes is None else facts.classes
+        class_names = {index: facts.category(index) for index in possible}
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names))
+    if explainer is None and not plan.execution.dry_run and any(map(_is_work, sources)):
+        explainer = _loaded(plan, total)
     stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
     return Prepared(explainer, history, stages, skipped, sources)
+
+
+def _is_work(source: Source) -> bool:
+    """Whether a file may be an image that can be read; False if it certainly is not."""
+    if source.problem is not None:
+        return False
+    remote = source.span is not None or url_of(source.path) is not None
+    return (remote or os.path.lexists(source.path)) and is_image(source)
+
+
+def _loaded(plan: RunPlan, total: int) -> Explainer:
+    from ebcli.run.explainer import Explainer
+
+    explainer = Explainer(plan)
+    # a batch is never larger than the run, whether or not some of its images are skipped
+    explainer.batch_size = max(1, min(explainer.batch_size, total))
+    return explainer
 
 
 def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry, style: DrawingStyle) -> float:
@@ -135,18 +167,18 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
-def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
+def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
     """The fields of a record that all images share."""
-    loaded, maps, output = explainer.loaded, plan.maps, plan.output
+    maps, output = plan.maps, plan.output
     drawn = [style.name, style.colormap, style.alpha, style.signed, style.vmin, style.vmax, style.percentile]
     settings = {
-        **network_settings(loaded),
-        "layers": explainer.layers,
-        "method": explainer.method,
-        "against": explainer.against or (),
+        **network_settings(facts),
+        "layers": facts.layers,
+        "method": facts.method,
+        "against": facts.against or (),
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
-        "classes": maps.top_k if explainer.classes is None else explainer.classes,
+        "classes": maps.top_k if facts.classes is None else facts.classes,
         "look": [*drawn, output.format, output.panel, maps.with_marginal],
         "raw": output.raw,
     }
@@ -154,24 +186,33 @@ def _common(plan: RunPlan, explainer: Explainer, style: DrawingStyle) -> Record:
         input="",
         status="planned",
         configuration=configuration_hash(settings),
-        model=loaded.name,
-        weights=loaded.weights,
-        layer=", ".join(explainer.layers),
-        method=explainer.method,
-        against=tuple(explainer.against or ()),
+        model=facts.name,
+        weights=facts.weights,
+        layer=", ".join(facts.layers),
+        method=facts.method,
+        against=tuple(facts.against or ()),
     )
 
 
-def _render_options(plan: RunPlan, explainer: Explainer, style: DrawingStyle, common: Record) -> RenderOptions:
-    facts = {
+def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, common: Record) -> RenderOptions:
+    arrays = {
         "model": np.array(common.model),
         "weights": np.array(common.weights),
-        "layer": np.array(explainer.layers if len(explainer.layers) > 1 else common.layer),
+        "layer": np.array(facts.layers if len(facts.layers) > 1 else common.layer),
         "method": np.array(common.method),
         "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
     }
-    weights = common.weights if explainer.loaded.trained else "untrained"
+    weights = common.weights if facts.trained else "untrained"
     about = f"{common.model} ({weights}), layer {common.layer}, {common.method}"
     output = plan.output
-    names = ResultNames(output.format, output.panel, output.raw, tuple(explainer.layers))
-    return RenderOptions(style, names, about, facts if output.raw else None)
+    method = "" if plan.maps.contrastive else "marginal"
+    if facts.against:
+        method = f"against {' '.join(map(str, facts.against))}"
+    names = ResultNames(output.format, output.panel, output.raw, tuple(facts.layers), facts.default_layer, method)
+    provenance = {
+        "model": common.model,
+        "weights": weights,
+        "method": common.method,
+        "version": f"{DISTRIBUTION} {installed_version()}",
+    }
+    return RenderOptions(style, names, about, provenance, arrays if output.raw else None)

@@ -8,7 +8,6 @@ files and leaves the list in the output directory, in parts that tasks read.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import os
@@ -22,6 +21,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
 from threading import Event, Thread
 from typing import Any
 
@@ -42,6 +42,8 @@ from ebcli.run.ray_tasks import (
 )
 from ebcli.run.workers import processors
 
+# or Ray's threads would start a new cluster when this run has left its own
+os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 try:
     import ray
     import ray.data
@@ -58,6 +60,7 @@ _MAX_PARTS = 4096  # the driver knows them all; longer lists get larger parts
 _CPUS_PER_TASK = 0.5
 _CONNECT_TIMEOUT = 30  # seconds
 _STOP_TIMEOUT = 5  # seconds for the images in progress
+_POLL = 0.1  # seconds
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no reports to Ray's developers
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -92,7 +95,10 @@ class Cluster:
         self._coordinator = coordinator.options(num_cpus=0, scheduling_strategy=here).remote(self._cwd)
         # the coordinator's machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        self.stages, batch_size, self.total, skipped, messages = _get(self._coordinator.prepare.remote(local))
+        prepared = _get(self._coordinator.prepare.remote(local))
+        if isinstance(prepared, EbcliError):
+            raise prepared
+        self.stages, batch_size, self.total, skipped, messages = prepared
         for message in messages:
             warnings.warn(message, stacklevel=2)
         self.skipped: Collection[Path] = _Skipped(self._coordinator, skipped)
@@ -124,8 +130,7 @@ class Cluster:
             context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
             parts = _get(self._coordinator.deal.remote(folder.files, self._part))
             ray.kill(self._coordinator)
-            Thread(target=_end_soon, args=(stopping, context.stop), daemon=True).start()
-            for row in _rows(self._stream(context, parts), stopping):
+            for row in _rows(self._stream(context, parts), stopping, context.stop):
                 record: Record | EbcliError = row["record"]
                 if isinstance(record, EbcliError):
                     error = error or record
@@ -137,7 +142,6 @@ class Cluster:
                     if self._plan.execution.fail_fast and record.status == "failed":
                         stopping.set()
                     yield record
-            stopping.set()  # ends the thread
             if error is not None:
                 raise error
 
@@ -249,33 +253,38 @@ def _get(reference: Any) -> Any:
         raise
 
 
-def _end_soon(stopping: Event, stop: Path) -> None:
-    """Once a stop is requested, let the images in progress finish for a few seconds, then disconnect.
+def _rows(stream: ray.data.Dataset, stopping: Event, stop: Path) -> Iterator[Row]:
+    """The rows of a stream, until it ends, or until a few seconds after a stop is requested.
 
-    Ray would start each remaining task, only for it to find that there is nothing left to do.
+    After a stop, Ray would start each remaining task, only for it to find that there is nothing left to do.
     """
-    stopping.wait()
-    with contextlib.suppress(OSError):  # the run may have ended
-        stop.touch()
-    time.sleep(_STOP_TIMEOUT)
-    if stop.exists():
-        ray.shutdown()
-
-
-def _rows(stream: ray.data.Dataset, stopping: Event) -> Iterator[Row]:
-    """The rows of a stream, until it ends or a stop disconnects it; what Ray prints meanwhile goes to stderr."""
-    rows = iter(stream.iter_rows())
-    while True:
+    rows: Queue[Row | Exception | None] = Queue(CHUNK)
+    Thread(target=_fetch, args=(stream, rows), daemon=True).start()
+    deadline = math.inf
+    while time.monotonic() < deadline:
+        if stopping.is_set() and deadline == math.inf:
+            stop.touch()
+            deadline = time.monotonic() + _STOP_TIMEOUT
         try:
-            with contextlib.redirect_stdout(sys.stderr):
-                row = next(rows, None)
-        except Exception:
-            if not stopping.is_set() or ray.is_initialized():
-                raise
-            return
+            row = rows.get(timeout=_POLL)
+        except Empty:
+            continue
         if row is None:
             return
+        if isinstance(row, Exception):
+            raise row
         yield row
+    ray.shutdown()  # ends the tasks
+
+
+def _fetch(stream: ray.data.Dataset, rows: Queue[Row | Exception | None]) -> None:
+    try:
+        for row in stream.iter_rows():
+            rows.put(row)
+    except Exception as error:
+        rows.put(error)
+    else:
+        rows.put(None)
 
 
 @contextmanager

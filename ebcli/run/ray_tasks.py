@@ -54,13 +54,20 @@ class Coordinator:
         self._cwd = cwd
         self._prepared: Prepared
 
-    def prepare(self, plan: RunPlan) -> tuple[ImageStages, int, int, int, list[str]]:
-        """The stages, the batch size, the numbers of files to do and to skip, and warnings."""
-        _enter(self._cwd)
-        with warnings.catch_warnings(record=True) as caught:
-            prepared = self._prepared = prepare(plan)
+    def prepare(self, plan: RunPlan) -> tuple[ImageStages, int, int, int, list[str]] | EbcliError:
+        """The stages, the batch size, the numbers of files to do and to skip, and warnings.
+
+        An error is returned: Ray cannot raise one that names a path which is not UTF-8.
+        """
+        try:
+            _enter(self._cwd)
+            with warnings.catch_warnings(record=True) as caught:
+                prepared = self._prepared = prepare(plan)
+        except EbcliError as error:
+            return error
         messages = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-        batch_size = prepared.explainer.batch_size
+        total = len(prepared.sources) + len(prepared.skipped)
+        batch_size = max(1, min(plan.execution.batch_size or 1, total))
         return prepared.stages, batch_size, len(prepared.sources), len(prepared.skipped), messages
 
     def skipped(self, start: int) -> list[Path]:

@@ -52,12 +52,14 @@ class RenderOptions:
         style: how maps are drawn.
         names: the names of the result files, and so what is rendered: pictures or a panel, and in which format.
         about: the subtitle of panels: model, layer and method.
+        provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
         facts: the same as arrays by name, for raw files; None if none are written.
     """
 
     style: DrawingStyle
     names: ResultNames
     about: str
+    provenance: Mapping[str, str]
     facts: Mapping[str, NDArray[np.str_]] | None
 
 
@@ -127,13 +129,28 @@ def render(
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
     else:
         pictures = (picture(image, map_, region, style) for map_ in maps)
-    files = [encode_picture(drawn, options.names.format) for drawn in pictures]
+    about = _about_pictures(explanation, options.names.panel)
+    files = [
+        encode_picture(drawn, options.names.format, {**options.provenance, **facts})
+        for drawn, facts in zip(pictures, about, strict=True)
+    ]
     if options.facts is not None:
         crop = np.array([region.left, region.top, region.right, region.bottom])
         facts = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
         files.append(encode_arrays(facts | _arrays(explanation)))
     small = {} if names is None else thumbnails(names, image, region, explanation, style)
     return RenderedFiles(files, [is_blank_on(image.size, map_, region, style.signed) for map_ in maps], small)
+
+
+def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
+    """The layer, class and score of each picture, or of all maps in a panel."""
+    names = zip(explanation.classes, explanation.names, strict=True)
+    classes = [f"{index} {name}" if name else str(index) for index, name in names]
+    scores = [f"{score:.4f}" for score in explanation.scores]
+    if panel:
+        layers = ", ".join(at.layer for at in explanation.layers)
+        return [{"layer": layers, "class": "; ".join(classes), "score": ", ".join(scores)}]
+    return [{"layer": at.layer, "class": classes[k], "score": scores[k]} for k, at in explanation.each_map()]
 
 
 def _arrays(explanation: Explanation) -> dict[str, ArrayLike]:

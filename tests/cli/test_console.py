@@ -5,6 +5,9 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import struct
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Iterator
@@ -13,6 +16,7 @@ from unittest import mock
 import pytest
 from stub_run import DONE, PICTURE, finished, invoke
 
+from ebcli.cli.console import sign_of_life
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.records import ClassRecord, Record
 from ebcli.run.engine import Run
@@ -94,7 +98,15 @@ def test_only_files_that_are_no_images(worker: mock.Mock) -> None:
     worker.return_value = finished(Record("d/notes.txt", "not an image"))
     result = invoke("d")
     assert result.exit_code == 2
-    assert result.stderr.endswith("Error: no images found\n")
+    assert result.stderr == (
+        "Error: no images found in 'd', only 1 other file: name an image, or a directory that holds some\n"
+    )
+    assert "change --include or --exclude" in invoke("--include", "*.jpg", "d").stderr
+    worker.return_value = finished()
+    assert invoke("d").stderr == "Error: no images found in 'd': name an image, or a directory that holds some\n"
+    worker.return_value = finished()
+    empty_shard = invoke("--shard", "2/9", "d")
+    assert (empty_shard.exit_code, empty_shard.stderr) == (0, "Shard 2/9 has none of the images\n")
 
 
 @pytest.mark.parametrize(
@@ -151,3 +163,44 @@ def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
         result = invoke(*["-q"] * quiet, "a.jpg")
     assert not elsewhere
     assert result.stderr == ("" if quiet else "Warning: be careful\n")
+
+
+@pytest.mark.parametrize(("no_color", "label"), [("", "\x1b[31m\x1b[1mError:\x1b[0m"), ("1", "Error:")])
+def test_errors_are_red_on_a_terminal_unless_no_color_is_set(no_color: str, label: str) -> None:
+    code = "from ebcli.cli.console import say_error\nsay_error('wrong')\n"
+    assert run_on_a_terminal(code, NO_COLOR=no_color) == f"{label} wrong\r\n"
+
+
+def test_a_sign_of_life_on_a_terminal_only(capfd: pytest.CaptureFixture[str]) -> None:
+    code = "from ebcli.cli.console import sign_of_life\nwith sign_of_life('Loading vgg16 ...', quiet=False): pass\n"
+    shown = run_on_a_terminal(code)
+    assert "Loading vgg16 ..." in shown
+    assert shown.endswith("\r")  # and it is gone
+    assert "Loading" not in run_on_a_terminal(code.replace("False", "True"))
+    with sign_of_life("Loading vgg16 ...", quiet=False):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+def run_on_a_terminal(code: str, **environment: str) -> str:
+    """What a Python of its own prints to a terminal."""
+    import fcntl  # none of these on Windows
+    import pty
+    import termios
+
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    subprocess.run(
+        [sys.executable, "-c", code],
+        stdin=follower, stdout=follower, stderr=follower, env={**os.environ, **environment}, check=True, timeout=120,
+    )  # fmt: skip
+    os.close(follower)
+    shown = b""
+    try:
+        while part := os.read(leader, 4096):
+            shown += part
+    except OSError:  # on Linux, the end of a terminal
+        pass
+    finally:
+        os.close(leader)
+    return shown.decode()

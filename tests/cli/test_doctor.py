@@ -158,7 +158,7 @@ def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> 
     )
     assert (done.returncode, done.stderr) == (1, "")
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert [line.split()[1] for line in failed] == ["weights", "a"]
+    assert [line.split()[1] for line in failed] == ["models", "a"]
     assert all("torchvision::nms does not exist" in line for line in failed)
     assert "pip install --force-reinstall torch torchvision" in failed[0]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -143,10 +144,22 @@ def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> N
     )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
     named = named - {"directory", "name", "preprocessing", "remote"} | {"output", "style", "model"}
-    assert set(VALUES) == named - {"images", "track_lost_mass", "with_marginal"}
+    assert set(VALUES) == named - {"images", "stdin", "track_lost_mass", "with_marginal"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)
+
+
+def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
+    short, long = invoke("-h"), invoke("--help")
+    assert short.exit_code == long.exit_code == 0
+    listed = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", short.output, re.MULTILINE))
+    assert {"--model", "--layer", "--target", "--top-k", "--output", "--contrastive"} <= listed
+    assert 10 <= len(listed) <= 16
+    assert "eb-saliency --help lists all" in short.output.replace("main", "eb-saliency")
+    everything = re.findall(r"^  (?:-\w, )?--?[\w-]+", long.output, re.MULTILINE)
+    assert f"all {len(everything)} options" in short.output
+    assert not re.search(r"INTEGER|FLOAT|RANGE|x>=", long.output)
 
 
 def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:

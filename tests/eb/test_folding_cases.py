@@ -84,7 +84,7 @@ def test_batch_norm_behind_what_only_moves_values(name, activation):
 
 @pytest.mark.parametrize("back", [lambda z, y: z.reshape_as(y), lambda z, y: z.unflatten(0, y.shape[:2])])
 @pytest.mark.parametrize("handed_on", [lambda y: y, torch.clone, torch.Tensor.contiguous, lambda y: y.flip(1).flip(1)])
-@pytest.mark.parametrize("activation", [nn.Identity, nn.Hardswish])
+@pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Hardswish])
 def test_batch_norm_over_tokens_laid_out_in_the_batch(activation, handed_on, back):
     """LeViT's linear layer: (B, N, C), flattened to (B N, C) for its batch norm."""
 
@@ -210,3 +210,57 @@ def test_a_scale_and_a_shift_are_a_batch_norm():
     shift = bn.bias.detach()[:, None, None] - bn.running_mean[:, None, None] * scale
     frozen = seeded(lambda: Block(lambda net, y: F.relu(y * scale + shift), bn=nn.BatchNorm2d(4)))
     assert_twins(frozen, net)
+
+
+@pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])
+def test_two_scales_with_the_values_moved_in_between(activation):
+    """Each scale turns the neurons in the layout in which it is applied."""
+    first = torch.tensor([1.0, -2.0, -1.0, 3.0], dtype=torch.float64)  # per channel, the last axis of (B, H, W, C)
+    second = torch.tensor([-1.0, 2.0, -3.0, -1.0], dtype=torch.float64)  # per column, the last axis of (B, C, H, W)
+
+    def scaled(net, y):
+        channels_last = (y.permute(0, 2, 3, 1) * first).flip(1).clone()
+        return net.act(channels_last.flip(1).permute(0, 3, 1, 2) * second)
+
+    class Columns(nn.Module):
+        """The same map with the weights of each column scaled: one convolution a column."""
+
+        def __init__(self, conv):
+            super().__init__()
+            self.convs = nn.ModuleList(nn.Conv2d(3, 4, 3) for _ in second)
+            for column, factor in zip(self.convs, second, strict=True):
+                column.weight.data = conv.weight.data * first[:, None, None, None] * factor
+                column.bias.data = conv.bias.data * first * factor
+
+        def forward(self, x):
+            return torch.cat([conv(x[..., i : i + 3]) for i, conv in enumerate(self.convs)], -1)
+
+    net = seeded(lambda: Block(scaled, act=activation()))
+    twin = nn.Sequential(Columns(net.conv), net.act, nn.Flatten(), net.fc)
+    assert_twins(net, twin)
+    # the convolution's own output is every column's, and nothing is lost or moved between the two
+    assert_twins(net, twin, layer="conv", twin_layer="0")
+
+
+@pytest.mark.parametrize("is_head", [True, False])
+@pytest.mark.parametrize("activation", [nn.Identity, nn.ReLU, nn.Tanh])
+def test_a_bias_and_a_scale_that_make_copies(activation, is_head):
+    """One row, and a position embedding for each of four: (B, 1, C) + (4, C)."""
+
+    class Copies(nn.Module):
+        def __init__(self, early):
+            super().__init__()
+            self.early = early
+            self.linear, self.act = nn.Linear(5, 6), activation()
+            self.positions, self.scale = nn.Parameter(torch.randn(4, 6)), nn.Parameter(torch.randn(4, 1))
+            self.fc = nn.Identity() if is_head else nn.Linear(24, 3)
+
+        def forward(self, x):
+            x = x[:, None]
+            y = self.linear(x.expand(-1, 4, -1) if self.early else x)
+            return self.fc(self.act((y * self.scale + self.positions).relu()).flatten(1))
+
+    assert_twins(seeded(lambda: Copies(False)), seeded(lambda: Copies(True)), images((2, 5)))
+    net, early = seeded(lambda: Copies(False)), seeded(lambda: Copies(True))
+    once, four = (ebcli.excitation_backprop(n, images((2, 5)), 1, "linear").relevance for n in (net, early))
+    torch.testing.assert_close(once, four.sum(1, keepdim=True), rtol=0, atol=1e-10)

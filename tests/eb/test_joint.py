@@ -187,7 +187,7 @@ def test_attention_mixes_values_by_constant_weights():
     net, x = Tokens().double().eval(), torch.randn(2, 3, 8, 8, dtype=torch.double)
     found = ebcli.excitation_backprop(net, x, 1, "joined", contrastive=True)
     assert found.joint
-    assert found.method == "contrastive joint EB, over the cells of the map"
+    assert found.special_tokens == 1
     seen = {}
     net.joined.register_forward_hook(lambda _m, _i, output: seen.update(tokens=output.detach()))
     net(x)

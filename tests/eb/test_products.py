@@ -72,6 +72,9 @@ ATTENTION = {
     "exponential": lambda net, s: divided(s.exp()),
     "sigmoid": lambda net, s: s.sigmoid(),
     "in_place": lambda net, s: s.softmax(-1).mul_(0.5),
+    "scaled": lambda net, s: s.softmax(-1) * net.mix.abs().repeat(2, 2),
+    "scaled_by_both_signs": lambda net, s: s.softmax(-1) * net.mix.repeat(2, 2),
+    "negated": lambda net, s: -s.softmax(-1),
 }
 
 
@@ -194,6 +197,28 @@ def test_a_factor_that_comes_through_an_activation_is_the_gate(name, gate_first)
     torch.testing.assert_close(ebcli.excitation_backprop(net, x, 1, "signal").relevance, P.detach())
 
 
+SIGNED = torch.tensor([1.0, -2.0, 0.5, -1.0, 3.0], dtype=torch.float64)
+TURNED = {
+    "tensor": lambda a: a * SIGNED,
+    "divided": lambda a: a / SIGNED,
+    "number": lambda a: a * -1.5,
+    "negated": lambda a: -a,
+}
+
+
+@pytest.mark.parametrize("name", TURNED)
+def test_a_softmax_times_a_negative_constant_is_a_signal_like_any_other(name):
+    """It has lost the range of a gate, so beside a sigmoid it is the signal."""
+
+    def values(a, b):
+        return TURNED[name](a.softmax(-1)) * b.sigmoid()
+
+    net, x = seeded(lambda: Gated(values)), images((3, 6))
+    z = net.fc.weight[1] * values(net.signal(x), net.gate(x))
+    P = z.clamp(min=0) / z.clamp(min=0).sum(1, keepdim=True)
+    torch.testing.assert_close(ebcli.excitation_backprop(net, x, 1, "signal").relevance, P.detach())
+
+
 @pytest.mark.parametrize("name", ["expand", "new_axis", "size_one"])
 def test_a_broadcast_factor_is_the_gate(name):
     """A gate made without an activation, as a scale for all channels, is told by being broadcast."""
@@ -209,6 +234,7 @@ UNDECIDED = {
     "outer": (lambda a, b: a * b, (4, 1), (1, 4)),
     "outer_of_unequal_size": (lambda a, b: (a * b).repeat(1, 1, 2)[..., :4], (4, 1), (1, 3)),
     "both_activated": (lambda a, b: a.tanh() * b.tanh(), (4, 4), (4, 4)),
+    "both_switches": (lambda a, b: (a.softmax(-1) * SIGNED[:4].abs()) * b.sigmoid(), (4, 4), (4, 4)),
 }
 
 

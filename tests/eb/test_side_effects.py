@@ -239,3 +239,37 @@ def test_forward_values_are_bit_identical(name):
     with ebcli.excitation_mode():
         assert torch.equal(net(x.clone().requires_grad_()), expected)
     assert torch.equal(ebcli.excitation_backprop(net, x, 0, contrastive=True).logits, expected)
+
+
+PARTS = {
+    "a_slice": lambda y: y[:, :6],
+    "an_offset": lambda y: y[:, 1:],
+    "transposed": lambda y: y.mT,
+    "every_other": lambda y: y[..., ::2],
+    "expanded": lambda y: y[:, :1].expand(-1, 3, -1),
+    "overlapping": lambda y: y.unfold(1, 3, 1),
+    "a_row": lambda y: y[:, 2],
+}
+
+
+class Part(nn.Module):
+    def __init__(self, of):
+        super().__init__()
+        self.of = of
+
+    def forward(self, y):
+        return self.of(y)
+
+
+@pytest.mark.parametrize("name", PARTS)
+@pytest.mark.parametrize("layers", [["1"], [None, "1"]])
+def test_a_layer_hands_on_its_output_in_the_memory_layout_it_has(name, layers):
+    """Matrix products of another layout or alignment round differently, so logits would not be the network's."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(5, 9), Part(PARTS[name]), nn.Identity(), nn.Flatten(), nn.LazyLinear(4)).double()
+    x, seen = torch.randn(2, 8, 5).double(), []
+    net[2].register_forward_pre_hook(lambda _, args: seen.append((args[0].stride(), args[0].data_ptr() % 64)))
+    plain = net(x)
+    results = ebcli.excitation_backprop(net.eval(), x, 1, layers)
+    assert seen[0] == seen[1]
+    assert all(torch.equal(result.logits, plain) for result in results)

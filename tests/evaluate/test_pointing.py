@@ -140,5 +140,5 @@ def test_broken_images_are_reported_and_the_rest_is_measured(tmp_path: Path) -> 
     (Path(root) / "VOCdevkit/VOC2007/JPEGImages/a.jpg").write_bytes(b"no image")
     result = run(tmp_path, "--voc", root)
     assert result.exit_code == 1
-    assert "a: it is not an image in a format that Pillow reads\n1 could not be measured\n" in result.stderr
+    assert "a: not an image that Pillow can read\n1 could not be measured\n" in result.stderr
     assert cells(result)["contrastive"][3] == "1"

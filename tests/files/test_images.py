@@ -16,7 +16,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ImageError
 from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, network_view, placement, to_rgb
-from ebcli.models.presets import with_fit
+from ebcli.models.fitted_preset import with_fit
 
 
 def photo(width: int, height: int) -> Image.Image:

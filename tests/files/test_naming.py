@@ -9,6 +9,7 @@ import pytest
 
 from ebcli.files.naming import (
     ResultNames,
+    marks,
     output_relpath,
     panel_relpath,
     parse_result_name,
@@ -22,39 +23,62 @@ def test_the_name_holds_the_input_and_the_class() -> None:
     place = picture_relpath(Path("photos/photo.jpg"), 282, "tiger cat")
     assert place == Path("photos/photo.jpg.282-tiger-cat.png")
     assert picture_relpath(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
-    assert picture_relpath(Path("a.png"), 7, "cat", "webp", "features.11") == Path("a.png.7-cat@features-11.webp")
+    assert picture_relpath(Path("a.png"), 7, "cat", "webp", "@features-11") == Path("a.png.7-cat@features-11.webp")
     assert panel_relpath(Path("a.png"), "jpg") == Path("a.png.panel.jpg")
     assert raw_relpath(Path("a.png")) == Path("a.png.npz")
 
 
 @pytest.mark.parametrize(
-    "name", ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c"]
+    "name",
+    ["a.jpg", "a.jpg.5-cat.png", "a", "a.npz", "line\nbreak.png", "a.1", "a.panel", "a@b.5@c", "a.maps@b~"],
 )
 @pytest.mark.parametrize(("index", "category"), [(0, None), (282, "tiger cat"), (7, "猫")])
 def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category: str | None) -> None:
     place = Path("photos", name)
     for suffix in ("png", "jpg", "webp"):
         assert parse_result_name(picture_relpath(place, index, category, suffix)) == (place, index)
-        assert parse_result_name(picture_relpath(place, index, category, suffix, "features.11")) == (place, index)
+        assert parse_result_name(picture_relpath(place, index, category, suffix, "@features-11")) == (place, index)
         assert parse_result_name(panel_relpath(place, suffix)) == (place, None)
-    assert parse_result_name(raw_relpath(place)) == (place, None)
+    for mark in ("", "@features-11", "@a@b+marginal", "+marginal"):
+        place = output_relpath(Path("photos", name))
+        assert parse_result_name(raw_relpath(place, mark)) == (place, None)
+        assert parse_result_name(panel_relpath(place, "png", mark)) == (place, None)
+        assert parse_result_name(picture_relpath(place, index, category, "png", mark)) == (place, index)
 
 
 MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
-PLAIN = ResultNames("png", panel=False, raw=False, layers=("input",))
+PLAIN = ResultNames("png", panel=False, raw=False, layers=("input",), default_layer="input")
 
 
 @pytest.mark.parametrize(
     ("names", "maps", "expected"),
     [
         (PLAIN, MAPS[1::2], ["d/a.jpg.5-tiger-cat.png", "d/a.jpg.9.png"]),
-        (ResultNames("jpg", False, True, ("input",)), MAPS[1:2], ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"]),
+        (
+            ResultNames("jpg", False, True, ("input",), "input"),
+            MAPS[1:2],
+            ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"],
+        ),
+        (
+            ResultNames("jpg", False, True, ("input",), "input", "marginal"),
+            MAPS[1:2],
+            ["d/a.jpg.5-tiger-cat+marginal.jpg", "d/a.jpg.maps+marginal.npz"],
+        ),
+        (
+            ResultNames("jpg", True, True, ("features.11",), "input", "marginal"),
+            MAPS[:1],
+            ["d/a.jpg.panel@features-11+marginal.jpg", "d/a.jpg.maps@features-11+marginal.npz"],
+        ),
         (
             ResultNames("png", False, False, ("features.11", "input")),
             MAPS[1:3],
             ["d/a.jpg.5-tiger-cat@input.png", "d/a.jpg.9@features-11.png"],
         ),
-        (ResultNames("webp", True, True, ("features.11", "input")), MAPS, ["d/a.jpg.panel.webp", "d/a.jpg.npz"]),
+        (
+            ResultNames("webp", True, True, ("features.11", "input"), "input"),
+            MAPS,
+            ["d/a.jpg.panel@features-11@input.webp", "d/a.jpg.maps@features-11@input.npz"],
+        ),
     ],
 )
 def test_the_results_of_an_image_and_no_other_files_match(
@@ -63,6 +87,7 @@ def test_the_results_of_an_image_and_no_other_files_match(
     assert names.of(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
     others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
     others += ["5-tiger-cat@input.png", "9@features-11.png", "9.png", "5-tiger-cat@features-11.png", "9@input.png"]
+    others += ["5-tiger-cat+marginal.jpg", "panel@features-11@input.webp", "panel+marginal.jpg", "maps+marginal.npz"]
     matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
     every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
     assert matching == {str(path) for path in names.of(Path("d/a.jpg"), every)} & {f"d/a.jpg.{end}" for end in others}
@@ -104,14 +129,17 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
         "a.jpg", "a.png", "a", "b/a.jpg", "../a.jpg", "../../a.jpg", "b/../../a.jpg.png",
         "/a.jpg", "/b/a.jpg", "absolute/a.jpg", "/absolute/a.jpg",
         "absolute/absolute/a.jpg", " a.jpg", ".a.jpg", "a.jpg.panel", "a.jpg.1-cat@b", "a.jpg@b", "a.jpg.1-cat@a",
+        "a.jpg.maps@b", "a.jpg.maps@b~", "a.jpg.maps", "a.jpg.maps@a-1+marginal",
     ]  # fmt: skip
     # `../../a.jpg` and the like are the very same files as some absolute path, but not as another of these
     assert len({os.path.normpath(tmp_path / name) for name in inputs}) == len(inputs)
     output = tmp_path / "out"
     mirrors = [output_relpath(Path(name)) for name in inputs]
     places = [output / picture_relpath(place, index, "cat") for place in mirrors for index in (1, 11)]
-    places += [output / picture_relpath(place, 1, "cat", "png", layer) for place in mirrors for layer in ("a.1", "b")]
-    places += [output / function(place) for place in mirrors for function in (panel_relpath, raw_relpath)]
+    places += [output / picture_relpath(place, 1, "cat", "png", mark) for place in mirrors for mark in ("@a-1", "@b")]
+    for mark in ("", "@b", "@a-1+marginal"):
+        places += [output / panel_relpath(place, "png", mark) for place in mirrors]
+        places += [output / raw_relpath(place, mark) for place in mirrors]
     assert len(set(places)) == len(places)
     assert all(os.path.normpath(place).startswith(f"{output}{os.sep}") for place in places)
 
@@ -125,8 +153,16 @@ def test_names_at_the_limit_of_the_file_system_stay_writable_and_apart(tmp_path:
     long = ["ü" * 120 + ending for ending in (".jpg", "1.jpg", "2.jpg")]
     long += [os.fsdecode(b"\xff" * 250 + b".png"), "x" * 255]
     for name in long:
-        (tmp_path / picture_relpath(output_relpath(Path(name)), 21_999, "c" * 100, "webp")).touch()
-    assert len(set(tmp_path.iterdir())) == len(long)
+        for layers in (
+            [],
+            ["l" * 300],
+            ["l" * 300 + "1"],
+            ["layer.1", "layer.2", "layer.3", "layer.4", "layer.5", "input"],
+        ):
+            mark = marks(layers, "against-" + "d" * 100)
+            (tmp_path / picture_relpath(output_relpath(Path(name)), 999_999_999, "c" * 100, "webp", mark)).touch()
+            (tmp_path / raw_relpath(output_relpath(Path(name)), mark)).touch()
+    assert len(set(tmp_path.iterdir())) == 2 * 4 * len(long)
 
 
 def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

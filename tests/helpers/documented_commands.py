@@ -96,13 +96,27 @@ def run_line(line: str) -> Result | None:
     if "--model" in words and "--weights" not in words:
         words += UNTRAINED
     words += shlex.split(LESS.get(words[1], "") if words[0] == "eb-benchmark" else "")
+    if "<" in words:
+        piped = Path(_taken(words, "<")).read_bytes()
+    target = _taken(words, ">") if ">" in words else None
     # no worker processes, which would have to import torch
     result = CliRunner().invoke(COMMANDS[words[0]], words[1:], piped, env={"EB_SALIENCY_WORKERS": "0"})
     assert result.exit_code == 0, f"{line}\n{result.output}"
     assert result.output or "--shard" in line, line  # a shard of few photos can be empty
+    if target is not None:
+        Path(target).write_bytes(result.stdout_bytes)
+        return result
     if words[0] == "eb-saliency" and not {"--json", "--list-models", "--list-layers", "--doctor"} & set(words):
         assert all(Path(path).is_file() for path in result.stdout.splitlines())
     return result
+
+
+def _taken(words: list[str], sign: str) -> str:
+    """Remove a redirection from a command, and return its file."""
+    at = words.index(sign)
+    file = words[at + 1]
+    del words[at : at + 2]
+    return file
 
 
 def run_script(script: str) -> None:

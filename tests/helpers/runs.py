@@ -34,14 +34,15 @@ def tiny_model(*_: object, **__: object) -> Any:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     first, second = nn.Conv2d(3, 8, 3, 2), nn.Conv2d(8, 16, 3)
-    net = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
+    head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
+    net = nn.Sequential(first, nn.ReLU(), second, head)  # "2" is its default layer
     names = tuple(f"class {letter}" for letter in "abcdefg")
     return LoadedModel("tiny", net.eval(), ImageClassification(crop_size=24, resize_size=28), names, "seeded", 7)
 
 
 def invoke(*arguments: str) -> Result:
     """The command within this process, without workers, for a network like ``tiny_model``."""
-    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", *arguments))
+    return CliRunner().invoke(main, ("--model", "tiny", "--layer", "2", "--workers", "0", *arguments))
 
 
 class Started:
@@ -49,7 +50,7 @@ class Started:
 
     def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
         self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
-        arguments = ("--layer", "2", "--workers", str(workers), *arguments)
+        arguments = ("--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments)
         self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments))
         self.process.start()
 

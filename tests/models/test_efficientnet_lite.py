@@ -13,8 +13,9 @@ from efficientnet_lite_pytorch import EfficientNet
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.models import efficientnet_lite, load_model
-from ebcli.models.efficientnet_lite import EfficientNet_Lite0_Weights, SameConv2d
+from ebcli.models import efficientnet_lite_weights, load_model
+from ebcli.models.efficientnet_lite import SameConv2d
+from ebcli.models.torchvision_registration import EfficientNet_Lite0_Weights
 
 PHOTOS = Path(__file__).parents[2] / "sample_images"
 
@@ -98,8 +99,8 @@ def test_same_padding_matches_tensorflow(size, kernel, stride):
 
 
 def test_a_file_with_another_hash_is_refused(monkeypatch):
-    content = efficientnet_lite._installed_file()
-    monkeypatch.setattr(efficientnet_lite, "_installed_file", lambda: content[:-1] + b"?")
+    content = efficientnet_lite_weights._installed_file()
+    monkeypatch.setattr(efficientnet_lite_weights, "_installed_file", lambda: content[:-1] + b"?")
     with pytest.raises(ConfigurationError, match=r"not the published ones.*reinstall") as caught:
         load_model()
     assert "\n" not in str(caught.value)

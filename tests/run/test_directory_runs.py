@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -119,7 +120,7 @@ def test_records_say_what_was_computed() -> None:
     assert sorted(result.stdout.splitlines()) == sorted(Path("saliency/records.jsonl").read_text().splitlines())
     for record, name in ((first, "0/0000.jpg"), (second, "1/0001.jpg")):
         (path,) = record["output"]
-        assert path == f"saliency/photos/{name}.3-class-d.png"
+        assert path == f"saliency/photos/{name}.3-class-d+marginal.png"
         assert record["output_bytes"] == [Path(path).stat().st_size]
         assert (record["schema"], record["status"], record["error"]) == (1, "done", None)
         assert (record["input"], record["layer"], record["method"]) == (f"photos/{name}", "2", "marginal EB")
@@ -133,6 +134,44 @@ def test_records_say_what_was_computed() -> None:
         assert shown["mass"] == pytest.approx(float(expected.mass[0, 0]), rel=1e-5)
         assert shown["score"] == pytest.approx(float(expected.logits[0].softmax(0)[3]), rel=1e-5)
     assert (bad["status"], bad["output"], bad["classes"]) == ("failed", [], [])
+
+
+def test_maps_of_other_layers_and_methods_stand_side_by_side() -> None:
+    photos(Path("photos"), 1)
+    runs = [[], ["--marginal"], ["--layer", "input"]]
+    before: dict[str, bytes] = {}
+    for options in [*runs, *([*options, "--panel"] for options in runs)]:
+        assert invoke("--raw", "--target", "3", *options, "photos").exit_code == 0
+        after = tree(Path("saliency"))
+        assert {name: after[name] for name in before} == before
+        before = after
+    assert sum(name.endswith(".png") for name in before) == 7  # "2" again beside "input", where names tell layers
+    assert sum(name.endswith(".npz") for name in before) == 3
+    assert invoke("--target", "3", "saliency").exit_code == 2  # all of them are known as results
+
+
+@pytest.mark.parametrize(("suffix", "panel"), [("png", False), ("jpg", False), ("webp", True)])
+def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
+    photos(Path("photos"), 1)
+    options = ["--panel", "--layer", "input", "--target", "5"] if panel else []
+    result = invoke("--format", suffix, "--marginal", "--target", "3", *options, "photos")
+    assert result.exit_code == 0, result.output
+    shown = CliRunner().invoke(main, ["--info", result.stdout.strip()]).stdout
+    facts = dict(re.findall(r"^(\w+): +(.*)$", shown, re.MULTILINE))
+    assert facts == {
+        "model": "tiny",
+        "weights": "seeded",
+        "layer": "2, input" if panel else "2",
+        "method": "marginal EB",
+        "class": "3 class d; 5 class f" if panel else "3 class d",
+        "score": facts["score"],
+        "version": f"eb-saliency {version('eb-saliency')}",
+    }
+    as_json = CliRunner().invoke(main, ["--json", "--info", result.stdout.strip()]).stdout
+    assert json.loads(as_json) == facts
+    photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
+    assert (photo.exit_code, photo.stdout) == (2, "")
+    assert "does not say how it was made" in photo.stderr
 
 
 @pytest.mark.parametrize(("name", "format"), [("jpg", "JPEG"), ("webp", "WEBP"), ("PNG", "PNG")])
@@ -227,7 +266,7 @@ def test_fail_fast_stops_at_the_first_failure() -> None:
     assert result.exit_code == 1
     done = len(result.stdout.splitlines())
     assert 2 <= done <= 12
-    assert "photos/0/0006.jpg: it is not an image" in result.stderr
+    assert "photos/0/0006.jpg: not an image that Pillow can read" in result.stderr
     assert result.stderr.endswith(f"60 images: {done} done, 1 failed, {59 - done} left\n")
     assert len(tree(Path("saliency"))) == done + len([p for p in Path("saliency").rglob("*") if p.is_dir()])
     result = invoke("--batch-size", "2", "photos")
@@ -280,7 +319,7 @@ def test_memory_that_does_not_suffice_for_one_image_ends_the_run(monkeypatch: py
 
 def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
     photos(Path("photos"), 2)
-    result = invoke("--layer", "5", "photos")
+    result = invoke("--layer", "3.2", "photos")
     assert result.exit_code == 2
     assert "no spatial dimensions" in result.stderr
     assert not Path("saliency").exists()
@@ -294,7 +333,7 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
 
     def configuration(**settings: Any) -> str:
         plan = make_plan("a.jpg", **{"layers": ("2",), **settings})
-        return _common(plan, Explainer(plan), plan.style).configuration
+        return _common(plan, Explainer(plan).facts, plan.style).configuration
 
     same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
     same += [{"skip_existing": True}, {"overwrite": True}, {"fail_fast": True}, {"include": ("*",)}]

@@ -17,6 +17,7 @@ from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")  # invoke() names layer 2, so one more makes two
 LAYERS = ("--layer", "0", "--layer", "input")
+MARKS = "@2@0@input"
 
 
 def names(directory: str) -> list[str]:
@@ -27,13 +28,15 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     photos(Path("photos"), 4)
     first = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "photos")
     assert first.exit_code == 0, first.output
-    expected = [f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in ("panel.png", "npz")]
+    expected = [
+        f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.png", f"maps{MARKS}.npz")
+    ]
     assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
     assert names("saliency") == sorted([*expected, "records.jsonl"])
     before = tree(Path("saliency"))
 
     assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos").stdout == ""
-    Path("saliency/photos/0/0003.jpg.panel.png").unlink()
+    Path(f"saliency/photos/0/0003.jpg.panel{MARKS}.png").unlink()
     again = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos", "saliency")
     assert again.stdout.splitlines() == [f"saliency/{name}" for name in expected[2:4]]
     assert tree(Path("saliency")) == before
@@ -65,13 +68,14 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
     first, _ = map(json.loads, result.stdout.splitlines())
     order = [(3, "d", "2"), (3, "d", "0"), (3, "d", "input"), (5, "f", "2"), (5, "f", "0"), (5, "f", "input")]
     stem = "saliency/photos/0/0000.jpg"
-    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.png" for k, letter, layer in order] + [f"{stem}.npz"]
+    raw_file = f"{stem}.maps@2@0@input.npz"
+    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.png" for k, letter, layer in order] + [raw_file]
     assert first["layer"] == "2, 0, input"
     assert [(shown["index"], shown["layer"]) for shown in first["classes"]] == [(k, layer) for k, _, layer in order]
 
     loaded = tiny_model()
     inputs = loaded.transforms(Image.open("photos/0/0000.jpg"))[None]
-    with np.load(f"{stem}.npz") as raw:
+    with np.load(raw_file) as raw:
         assert raw["layer"].tolist() == ["2", "0", "input"]
         for place, layer in enumerate(("2", "0", "input")):
             single = ebcli.excitation_backprop(
@@ -135,7 +139,7 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
     # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
-    assert Explainer(make_plan("a.jpg", layers=("all",))).layers == ("3", "input")
+    assert Explainer(make_plan("a.jpg", layers=("all",))).layers == ("2", "input")
 
 
 def test_records_of_panels_name_all_their_maps() -> None:

@@ -19,9 +19,6 @@ from runs import count, records, tree, until
 
 ALL = ("--raw", "--top-k", "2")
 
-# run by hand: clusters of several machines on a small one take minutes
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(scope="module")
 def two() -> Iterator[Any]:
@@ -57,9 +54,14 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     assert files.pop("report/index.html").count(b"caf") == others.pop("report/index.html").count(b"caf") > 0
     assert files == others
 
-    # what is done is left out, what failed is tried again, and what is recorded as ours is replaced
-    (spoilt,) = (cwd / "maps/photos").glob("caf*.png.npz")
-    spoilt.write_bytes(b"mine")
+    # what is done is left out, what failed or is gone is made again, and a file that is not ours is not replaced
+    (lost,) = (cwd / "maps/photos").glob("caf*.png.npz")
+    lost.write_bytes(b"mine")
+    refused = Command(cwd, two.address, *ALL, "--report", "--skip-existing").wait()
+    assert refused[:2] == (2, [])
+    assert "caf" in refused[2]
+    assert lost.read_bytes() == b"mine"
+    lost.unlink()
     again = Command(cwd, two.address, *ALL, "--report", "--skip-existing").wait()
     assert again[0] == 1
     assert len(again[1]) == 3
@@ -115,7 +117,7 @@ def test_an_actor_is_killed_and_then_a_machine_lost_in_the_middle_of_a_run(cwd: 
     with cluster(3) as three:
         run = Command(cwd, three.address, *ALL, "--workers", "2")
         until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
-        actors = processes(b"ray::MapWorker(MapBatches(Explainer))")
+        actors = processes(b"ray::MapWorker(MapBatches(ExplainerActor))")
         assert len(actors) == 2
         os.kill(actors[0], signal.SIGKILL)
         until(lambda: count(cwd / "maps") >= 40 or run.process.poll() is not None)
@@ -162,19 +164,19 @@ def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
-    fill(cwd, 300)
+    fill(cwd, 600)
     run = Command(cwd, two.address)
     until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
     run.process.send_signal(signal.SIGINT)
     status, out, err = run.wait()
     assert status == 130
-    assert "Interrupted. 304 images: " in err
+    assert "Interrupted. 604 images: " in err
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
-    assert len(out) == len(done) < 303
+    assert len(out) == len(done) < 603
     assert {path for record in done for path in record["output"]} == set(out)
     assert len([name for name in tree(cwd / "maps") if name.endswith(".png")]) == len(done)
     assert Command(cwd, two.address, "--skip-existing").wait()[0] == 1
     other, _ = local(cwd)
     assert tree(cwd / "maps") == tree(other / "maps")
     done = [record["input"] for record in records(cwd / "maps") if record["status"] == "done"]
-    assert len(done) == len(set(done)) == 303
+    assert len(done) == len(set(done)) == 603

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ebcli.eb.facts import ACTIVATED, BOUNDED, SWITCH, facts_of, gate_of, is_nonnegative, note
+from ebcli.eb.facts import ACTIVATED, BOUNDED, SWITCH, facts_of, gate_of, is_nonnegative, note, signed_gate_of
 from ebcli.eb.primitives import folded, pass_through, unchanged
 from ebcli.eb.registry import Call, name_of, overloads, rule
 
@@ -27,7 +27,9 @@ def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwar
 
 @rule(*overloads("clamp", "clip", "clamp_min"))
 def clamped(call: Call, input: Tensor, min: Any = None, *args: Any, **kwargs: Any) -> Tensor:
-    return _cut_off(call, input, min)
+    if isinstance(min, (int, float)) and min >= 0:
+        return _cut_off(call, input, min)
+    return pass_through(call, input)  # a guard against overflow, or an upper bound, is no activation
 
 
 def _cut_off(call: Call, input: Tensor, low: Any) -> Tensor:
@@ -57,11 +59,17 @@ def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _activated(call, input, keeps_zero=True)
 
 
-@rule(*overloads("sign", "nan_to_num", "round", "trunc", "neg", "negative"))
+@rule(*overloads("sign", "nan_to_num", "round", "trunc"))
 def odd(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    is_negative = "neg" in name_of(call.func)
-    value = folded(call, input, scale=-1.0) if is_negative else None
-    return pass_through(call, input, keeps_zero=True, affine=is_negative) if value is None else value
+    return pass_through(call, input, keeps_zero=True)
+
+
+@rule(*overloads("neg", "negative"))
+def negative(call: Call, input: Tensor) -> Tensor:
+    value = folded(call, input, scale=-1.0)
+    if value is not None:
+        return value
+    return pass_through(call, input, keeps_zero=True, gate=signed_gate_of(input), affine=True)
 
 
 @rule(

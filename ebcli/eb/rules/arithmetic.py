@@ -10,7 +10,6 @@ from torch import Tensor
 from ebcli.eb.facts import (
     MIXED,
     SWITCH,
-    bypasses,
     carries_signal,
     depth_of,
     feeds_only,
@@ -19,6 +18,7 @@ from ebcli.eb.facts import (
     is_nonnegative,
     mark_bypass,
     root_of,
+    signed_gate_of,
 )
 from ebcli.eb.primitives import by_rule, folded, pass_through, shared, unchanged, with_value
 from ebcli.eb.registry import Call, overloads, rule
@@ -81,12 +81,13 @@ def _signal_of(a: Tensor, b: Tensor) -> Tensor | None:
     if sizes[0] != sizes[1] and full in sizes:
         return a if sizes[0] == full else b
     strengths = [0 if gate == MIXED else gate for gate in gates]
-    if strengths[0] != strengths[1]:
-        return a if strengths[0] < strengths[1] else b
     depths = depth_of(a), depth_of(b)
-    if any(strengths) or depths[0] == depths[1]:
+    # the gate is told by its own activation, by those further down, or by having fewer layers than the signal
+    ranks = [strengths] if any(strengths) else [[d.activations for d in depths], [-d.layers for d in depths]]
+    rank = next((rank for rank in ranks if rank[0] != rank[1]), None)
+    if rank is None:
         return None
-    return a if depths[0] < depths[1] else b
+    return a if rank[0] < rank[1] else b
 
 
 def _distinct(value: Tensor) -> int:
@@ -136,11 +137,15 @@ def _scaled(call: Call, signal: Tensor, factor: Any) -> Tensor:
         return unchanged(call, signal)
     if isinstance(factor, Tensor) and factor.dtype == torch.bool:
         return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal), affine=True)
-    value = folded(call, signal, scale=factor) if _scales_outputs(factor, signal) else None
-    return pass_through(call, signal, keeps_zero=True, affine=True) if value is None else value
+    value = folded(call, signal, scale=factor)
+    if value is not None:
+        return value
+    if not gate_of(signal) or not _has_no_negatives(factor):
+        return pass_through(call, signal, keeps_zero=True, gate=signed_gate_of(signal), affine=True)
+    return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal), affine=True)
 
 
-def _scales_outputs(factor: Any, signal: Tensor) -> bool:
-    """Whether the value of `signal` times the factor has the shape of `signal`."""
-    shape = torch.broadcast_shapes(getattr(factor, "shape", ()), signal.shape)
-    return shape == signal.shape and not bypasses(factor)
+def _has_no_negatives(constant: Any) -> bool:
+    if isinstance(constant, Tensor):
+        return constant.is_meta or bool((constant.detach() >= 0).all())
+    return constant >= 0

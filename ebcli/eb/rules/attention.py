@@ -17,9 +17,27 @@ from torch.nn import functional as F
 
 from ebcli.eb import graph
 from ebcli.eb.contributions import LinearMap
-from ebcli.eb.facts import BOUNDED, carries_signal, facts_of, feeds_only, gate_of, has_share, is_nonnegative, note
+from ebcli.eb.facts import (
+    BOUNDED,
+    carries_signal,
+    depth_of,
+    facts_of,
+    feeds_only,
+    gate_of,
+    has_share,
+    is_nonnegative,
+    note,
+)
 from ebcli.eb.primitives import by_rule, weighted_sum, with_value
 from ebcli.eb.registry import Call, overloads, rule
+
+PRODUCTS = frozenset(
+    [
+        *overloads("matmul", "mm", "bmm", "mv", "einsum", "addmm", "addbmm", "baddbmm", "addmv"),
+        *overloads("scaled_dot_product_attention", "multi_head_attention_forward"),
+        Tensor.__rmatmul__,
+    ]
+)
 
 
 @rule(*overloads("scaled_dot_product_attention"))
@@ -78,20 +96,32 @@ def _product(
         return product(w, a)
 
     if all(map(has_share, (left, right))):
-        gates = gate_of(left), gate_of(right)
-        if max(gates) < BOUNDED:
+        is_left = _is_weight(left, right)
+        if is_left is None:
             return NotImplemented  # queries times keys, which only matter through the attention weights
-        is_left = gates[0] >= gates[1]
         weight, values = (left, right) if is_left else (right, left)
         if feeds_only(weight, values):
             return call.compute().detach()  # the layer only feeds queries and keys
         linear = LinearMap.fixed(weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight))
         value = weighted_sum(call, values, linear)
-        note(value, replace(facts_of(value), gate=min(gates)))
+        note(value, replace(facts_of(value), gate=min(gate_of(left), gate_of(right))))
         return _attended(value)
     if has_share(left):
         return weighted_sum(call, left, LinearMap(product, right, per_output))
     return weighted_sum(call, right, LinearMap(turned, left))
+
+
+def _is_weight(left: Tensor, right: Tensor) -> bool | None:
+    """Whether the left factor holds the weights, and the right one the values; None if neither is certain."""
+    gates = gate_of(left), gate_of(right)
+    if max(gates) >= BOUNDED:
+        return gates[0] >= gates[1]
+    depths = depth_of(left), depth_of(right)
+    if depths[0].mixtures != depths[1].mixtures:  # queries times values that their keys have mixed
+        return depths[0].mixtures < depths[1].mixtures
+    if depths[0].activations != depths[1].activations:  # weights made by a network of their own
+        return depths[0].activations > depths[1].activations
+    return None
 
 
 @rule(*overloads("multi_head_attention_forward"))

@@ -12,6 +12,13 @@ from ebcli.eb.contributions import LinearMap
 from ebcli.eb.primitives import weighted_sum
 from ebcli.eb.registry import Call, overloads, rule
 
+LAYERS = frozenset(
+    [
+        *overloads("linear", "conv1d", "conv2d", "conv3d", "convolution"),
+        *overloads("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    ]
+)
+
 
 def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
     """(C_out,) -> (C_out, 1, ...), to scale a weight whose first axis is the output channel."""

@@ -1,8 +1,10 @@
-"""Normalization: batch norm is folded into the layer before it; all others pass probability through."""
+"""Normalization: batch norm is folded into the layer before it; all others pass probability through. And p-norms."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb.autograd import ratio
-from ebcli.eb.facts import is_nonnegative
-from ebcli.eb.primitives import folded, pass_through
+from ebcli.eb.contributions import LinearMap
+from ebcli.eb.facts import SWITCH, ValueFacts, facts_of, is_nonnegative, note
+from ebcli.eb.primitives import folded, pass_through, weighted_sum, with_value
 from ebcli.eb.registry import Call, overloads, rule, spelled
 
 
@@ -71,6 +74,31 @@ def group_norm(
 def normalized(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     affine = _rescaled(lambda a: call.func(a, *args, **kwargs))
     return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input), affine=affine)
+
+
+@rule(torch.norm, Tensor.norm, makes_gates=True)
+def p_norm(
+    call: Call, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *args: Any, **kwargs: Any
+) -> Any:
+    """(sum_k |a_k|^p)^(1/p): a weighted sum of powers. It is made to rescale, so in a product it is the gate."""
+    order = 2 if p in ("fro", None) else p
+    if not isinstance(order, (int, float)) or not 0 < order < math.inf:
+        return NotImplemented
+    axes = tuple(range(input.ndim)) if dim is None else dim
+    with torch.no_grad():
+        result = call.compute()
+        powers = input.abs() ** order
+    powers = with_value(call, powers, input)
+    note(powers, replace(facts_of(powers), nonnegative=True))
+    sums = replace(call, func=torch.sum, args=(powers, axes, keepdim), kwargs={})
+    value = with_value(call, result, weighted_sum(sums, powers, LinearMap(lambda a: a.sum(axes, keepdim))))
+    note(value, ValueFacts(nonnegative=True, gate=SWITCH))
+    return value
+
+
+@rule(torch.linalg.vector_norm, "aten.linalg_vector_norm", makes_gates=True)
+def vector_norm(call: Call, x: Tensor, ord: Any = 2, *args: Any, **kwargs: Any) -> Any:
+    return p_norm(call, x, ord, *args, **kwargs)
 
 
 def _rescaled(

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import MODELS, contained, load_plugin, plugins
+from ebcli.models.keywords import BUNDLED
 
 if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
 
-_TORCHVISION, _FACTORY = (
+_BUNDLED, _TORCHVISION, _FACTORY = (
+    EntryPoint("bundled", "ebcli.models.sources.bundled:Bundled", MODELS),
     EntryPoint("torchvision", "ebcli.models.sources.torchvision:Torchvision", MODELS),
     EntryPoint("factory", "ebcli.models.sources.own_code:Factory", MODELS),
 )
@@ -41,7 +43,8 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     elif name.endswith(".py"):
         raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
     elif not slash:
-        point, rest = _TORCHVISION, name
+        # names of torchvision's models ignore case
+        point, rest = (_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
     elif prefix in known:
         point = known[prefix]
     else:

@@ -7,15 +7,18 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
-from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
 from ebcli.models.keywords import DEFAULT, SCORES
 from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.preset import Preset
+
+if TYPE_CHECKING:
+    from torchvision.transforms._presets import ImageClassification
 
 
 class ModelSource(ABC):
@@ -90,8 +93,10 @@ class ModelSource(ABC):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
+    def transforms(self, net: nn.Module, weights: str) -> ImageClassification | Preset:
         """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists."""
+        from torchvision.transforms._presets import ImageClassification
+
         usual = ImageClassification(crop_size=224)
         own = getattr(net, "preprocessing", None)
         return own.applied_to(usual) if isinstance(own, Preprocessing) else usual

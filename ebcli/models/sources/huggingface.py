@@ -21,9 +21,10 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
+from ebcli.models.fitted_preset import with_fit
 from ebcli.models.keywords import CROP, DEFAULT, PAD, RAW, SIGMOID, SOFTMAX, SQUASH
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.presets import with_fit
+from ebcli.models.preset import Preset
 from ebcli.models.sources.base import ModelSource, fetching, square
 
 _ADVICE = (
@@ -91,7 +92,7 @@ class HuggingFace(ModelSource):
             )
         return _complete(net, found, title)
 
-    def transforms(self, net: Any, weights: str) -> ImageClassification:
+    def transforms(self, net: Any, weights: str) -> ImageClassification | Preset:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
         with fetching(f"the preprocessing of hf/{self.name}", _ADVICE), self._silent():
             if auto.get_image_processor_config(self.name):

@@ -11,10 +11,10 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
+from ebcli.models.fitted_preset import with_fit
+from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
-from ebcli.models.presets import with_fit
 from ebcli.models.sources.base import ModelSource, fetching, square
-from ebcli.models.sources.torchvision import IMAGENET
 
 _FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode
 
@@ -48,7 +48,7 @@ class Timm(ModelSource):
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if num_classes is None and self._is_headless():
-            num_classes = len(IMAGENET)  # a classifier to compare the checkpoint's with
+            num_classes = len(imagenet_classes())  # a classifier to compare the checkpoint's with
         return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
 
     def pretrained(self, weights: str) -> nn.Module:
@@ -78,7 +78,7 @@ class Timm(ModelSource):
         if subset is None:
             return None
         if subset == "imagenet-1k":
-            return IMAGENET  # shorter than timm's, and the same for every source
+            return imagenet_classes()  # shorter than timm's, and the same for every source
         descriptions: Sequence[str] = self._timm.data.ImageNetInfo(subset).label_descriptions()
         return descriptions
 

@@ -1,4 +1,4 @@
-"""Torchvision's classifiers, and the bundled network, which is registered with torchvision."""
+"""Torchvision's classifiers."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from urllib.parse import urlparse
 import torch
 import torchvision.models
 from torch import nn
-from torchvision.models import ResNet50_Weights, WeightsEnum
+from torchvision.models import WeightsEnum
 from torchvision.transforms._presets import ImageClassification
 
-import ebcli.models.efficientnet_lite  # noqa: F401, registers the bundled network with torchvision
+import ebcli.models.torchvision_registration  # noqa: F401
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint
 from ebcli.models.keywords import BUNDLED
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import ModelSource
-
-IMAGENET: Sequence[str] = ResNet50_Weights.IMAGENET1K_V1.meta["categories"]
 
 
 class Torchvision(ModelSource):

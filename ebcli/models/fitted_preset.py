@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.transforms import functional
+from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.models.keywords import CROP, PAD
+
+if TYPE_CHECKING:
+    from ebcli.models.preset import Preset
 
 
 class FittedPreset(ImageClassification):  # type: ignore[misc]  # torchvision has no types
@@ -23,7 +26,7 @@ class FittedPreset(ImageClassification):  # type: ignore[misc]  # torchvision ha
         fit: ``"squash"`` or ``"pad"``.
     """
 
-    def __init__(self, preset: ImageClassification, fit: str) -> None:
+    def __init__(self, preset: ImageClassification | Preset, fit: str) -> None:
         super().__init__(**_arguments(preset))
         self.fit = fit
 
@@ -48,11 +51,17 @@ class FittedPreset(ImageClassification):  # type: ignore[misc]  # torchvision ha
         return f"{super().__repr__()[:-1]}    fit={self.fit}\n)"
 
 
-def with_fit(preset: ImageClassification, fit: str) -> ImageClassification:
+def with_fit(preset: ImageClassification | Preset, fit: str) -> ImageClassification:
     """A preset with the same settings that fits images by ``"crop"``, ``"squash"`` or ``"pad"``."""
     return ImageClassification(**_arguments(preset)) if fit == CROP else FittedPreset(preset, fit)
 
 
-def _arguments(preset: ImageClassification) -> dict[str, Any]:
-    same = {name: getattr(preset, name) for name in ("mean", "std", "interpolation", "antialias")}
-    return {"crop_size": preset.crop_size[0], "resize_size": preset.resize_size[0], **same}
+def _arguments(preset: ImageClassification | Preset) -> dict[str, Any]:
+    return {
+        "crop_size": preset.crop_size[0],
+        "resize_size": preset.resize_size[0],
+        "mean": preset.mean,
+        "std": preset.std,
+        "interpolation": InterpolationMode[preset.interpolation.name],
+        "antialias": preset.antialias,
+    }

@@ -1,0 +1,122 @@
+"""What ``eb-saliency`` does instead of a run: lists, checks, and pages of earlier results."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ebcli.cli.console import print_findings, say, shown
+from ebcli.drawing.style import DrawingStyle
+from ebcli.errors import ConfigurationError
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import ModelSpec
+
+T = TypeVar("T")
+
+
+def part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
+    """A part of the plan, from the options that are named like its fields and from those named otherwise."""
+    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
+    return kind(**{**same, **renamed})
+
+
+def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Sequence[Path]], int] | None:
+    """The function of the first option that asks for something else than a run; it returns the exit status.
+
+    It is called with all options and the inputs.
+    """
+    functions = {
+        "list_models": _list_models,
+        "list_layers": _list_layers,
+        "info": _info,
+        "doctor": _doctor,
+        "verify": _verify,
+        "report_only": _report_only,
+    }
+    return next((function for name, function in functions.items() if options[name]), None)
+
+
+def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+    from ebcli.models import model_names
+
+    click.echo("\n".join(model_names()))
+    if not options["quiet"]:
+        say("Also accepted: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
+    return 0
+
+
+def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+    from ebcli.models import layers, load_model
+    from ebcli.models.keywords import UNTRAINED
+
+    # layers do not depend on the weights, so none are downloaded
+    weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
+    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE")]
+    loaded = load_model(options["model"], weights, "cpu", preprocessing=part(Preprocessing, options))
+    for layer in layers(loaded):
+        stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
+        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride))
+    heading, *lines = _aligned(rows)
+    if not options["quiet"]:
+        say(heading)
+    click.echo("\n".join(lines))
+    return 0
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+
+
+def _doctor(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+    from ebcli.cli.doctor import examine
+
+    return print_findings(examine(options["device"], options["output"]), options["as_json"])
+
+
+def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+    """Print what a result says about its making."""
+    from ebcli.files.encoding import read_facts
+
+    path: Path = options["info"]
+    try:
+        facts = read_facts(path)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read '{path}': {error.strerror or error}") from error
+    if not facts:
+        raise ConfigurationError(f"'{path}' does not say how it was made: only results of eb-saliency do")
+    if options["as_json"]:
+        click.echo(json.dumps(facts))
+    else:
+        click.echo("\n".join(f"{name + ':':<9}{shown(value)}" for name, value in facts.items()))
+    return 0
+
+
+def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+    """Print the results of a directory that are missing or altered."""
+    from ebcli.files.verification import verify
+
+    directory: Path = options["verify"]
+    found = verify(directory)
+    for path, problem in found.problems.items():
+        click.echo(os.fsencode(directory / path) + f": {problem}".encode())
+    if not options["quiet"]:
+        say(f"{found.results} results: {found.results - len(found.problems)} intact, {len(found.problems)} not")
+    return 1 if found.problems else 0
+
+
+def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
+    from ebcli.gallery.page import write_gallery
+    from ebcli.run.workers import processors
+
+    workers = processors() if options["workers"] is None else options["workers"]
+    style = part(DrawingStyle, options, name=options["style"])
+    page = write_gallery(options["report_only"], style, workers, options["overwrite"], images)
+    click.echo(os.fsencode(page))
+    return 0

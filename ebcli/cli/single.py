@@ -1,0 +1,173 @@
+"""One picture into a named file or to stdout, and an image on stdin."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO, TYPE_CHECKING, Any
+from uuid import uuid4
+
+import click
+
+from ebcli.errors import ConfigurationError, OutputError
+from ebcli.files.naming import PRIVATE, STDIN
+from ebcli.files.storage import url_of
+from ebcli.models.keywords import ALL
+
+if TYPE_CHECKING:
+    from ebcli.files.records import Record
+
+_FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
+_OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".pdf", ".svg", ".tif", ".tiff"}
+_STDOUT = Path("-")
+_AT_A_TIME = 1 << 20  # bytes
+
+
+@dataclass(frozen=True)
+class OnePicture:
+    """The only result of a run: a file, or stdout if ``path`` is None.
+
+    Attributes:
+        path: the file.
+        format: its format, ``png``, ``jpg`` or ``webp``.
+        overwrite: also replace a file that this program did not write.
+    """
+
+    path: Path | None
+    format: str
+    overwrite: bool
+
+    def check(self) -> None:
+        """Check that the picture can be written.
+
+        Raises:
+            ConfigurationError: stdout is a terminal, or another file is in the way.
+        """
+        from ebcli.files.encoding import is_own
+
+        if self.path is None:
+            if sys.stdout.isatty():
+                raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
+        elif os.path.lexists(self.path) and not (self.overwrite or is_own(self.path)):
+            raise ConfigurationError(
+                f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or pass "
+                "--overwrite"
+            )
+
+    def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
+        """The records of a run, each with its picture moved to where it belongs: its file, or ``out``.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        for record in records:
+            if record.status != "done":
+                yield record
+                continue
+            picture = Path(record.output[0])
+            if self.path is None:
+                click.echo(picture.read_bytes(), out, nl=False)
+                yield replace(record, output=())
+                continue
+            beside = self.path.with_name(f"{PRIVATE}{uuid4().hex}")
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(picture, beside)
+                beside.replace(self.path)  # atomic, so the file is complete or as it was before
+            except OSError as error:
+                raise OutputError(f"cannot write '{self.path}': {error.strerror}") from error
+            finally:
+                beside.unlink(missing_ok=True)
+            yield replace(record, output=(str(self.path),))
+
+
+def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool]) -> OnePicture | None:
+    """The picture that ``--output`` names; None if it is a directory.
+
+    Args:
+        options: all options by name.
+        images: the inputs.
+        is_given: whether the user set ``output`` and ``format``.
+
+    Raises:
+        ConfigurationError: the run would write more than this picture, or the format does not exist.
+    """
+    output: Path = options["output"]
+    needs_directory = options["as_json"] or options["dry_run"] or options["raw"] or options["report"]
+    piped = not (is_given["output"] or needs_directory or sys.stdout.isatty()) and images == (STDIN,)
+    if output.is_dir() and not piped:
+        return None
+    suffix = output.suffix.lower()
+    if output == _STDOUT or piped:
+        path, format_, where = None, options["format"], "stdout"
+    elif suffix in _FORMATS:
+        path, format_, where = output, _FORMATS[suffix], f"'{output}'"
+        if is_given["format"] and options["format"] != format_:
+            raise ConfigurationError(f"{where} is not {options['format']}: drop --format, or change the name")
+    elif suffix in _OTHER_FORMATS:
+        raise ConfigurationError(f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp")
+    else:
+        return None
+    several = _several(options, images)
+    if several is not None:
+        raise ConfigurationError(f"{where} takes one picture, but {several}")
+    return OnePicture(path, format_, options["overwrite"])
+
+
+def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
+    """Why a run writes more than one picture, and what to do about it; None if it does not."""
+    directory = "name a directory with -o"
+    if len(images) != 1:
+        return f"there are {len(images)} inputs: {directory}"
+    image = images[0]
+    if url_of(image) is None and (image.is_dir() or image.suffix.lower() == ".tar"):
+        return f"'{image}' may hold many images: {directory}"
+    maps = len(options["targets"]) or options["top_k"]
+    if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
+        return f"there are several maps: add --panel to draw them in one figure, or {directory}"
+    for name in ("raw", "report", "skip_existing"):
+        if options[name]:
+            option = "--" + name.replace("_", "-")
+            return f"{option} needs a directory: drop {option}, or {directory}"
+    if options["as_json"] and options["output"] == _STDOUT:
+        return "--json prints records there: drop one of them"
+    return None
+
+
+@contextmanager
+def temporary_output() -> Iterator[Path]:
+    """A directory for a run whose only result is moved elsewhere."""
+    with TemporaryDirectory(prefix="eb-saliency-") as directory:
+        yield Path(directory)
+
+
+@contextmanager
+def spooled_stdin(images: Sequence[Path], limit: int) -> Iterator[Path | None]:
+    """A file with the bytes on stdin, if one of the inputs is ``-``: an image is read twice, by several processes.
+
+    Raises:
+        ConfigurationError: stdin is a terminal, is empty, or holds more than ``limit`` bytes.
+    """
+    if STDIN not in images:
+        yield None
+        return
+    stream = sys.stdin.buffer
+    if stream.isatty():
+        raise ConfigurationError("stdin is a terminal: redirect an image to it, as in eb-saliency - < in.jpg")
+    with TemporaryDirectory(prefix="eb-saliency-") as directory:
+        spooled, size = Path(directory, "stdin"), 0
+        with spooled.open("wb") as file:
+            while part := stream.read(_AT_A_TIME):
+                file.write(part)
+                size += len(part)
+                if size > limit:
+                    raise ConfigurationError(f"stdin holds more than {limit} bytes: raise --max-bytes")
+        if not size:
+            raise ConfigurationError("stdin is empty: redirect an image to it, as in eb-saliency - < in.jpg")
+        yield spooled

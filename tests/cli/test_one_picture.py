@@ -1,0 +1,150 @@
+"""One picture into a named file or to stdout, an image on stdin, and one line about wrong usage."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import stub_run
+from click.testing import CliRunner, Result
+from PIL import Image
+from runs import invoke, photos
+
+from ebcli.cli.saliency import main
+
+
+@pytest.fixture(autouse=True)
+def photo(working_directory: Path) -> Path:
+    photos(working_directory / "d", 1)
+    path = working_directory / "in.jpg"
+    (working_directory / "d/0/0000.jpg").rename(path)
+    return path
+
+
+def with_stdin(content: bytes, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", *arguments), input=content)
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"), [("out.png", "PNG"), ("new/out.jpeg", "JPEG"), ("out.JPG", "JPEG"), ("a.b.webp", "WEBP")]
+)
+def test_the_picture_is_that_very_file_and_nothing_else_is_written(name: str, format_: str, photo: Path) -> None:
+    before = {path for path in photo.parent.rglob("*") if path.is_file()}
+    result = invoke("in.jpg", "-o", name)
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{name}\n", "")
+    assert {path for path in photo.parent.rglob("*") if path.is_file()} - before == {photo.parent / name}
+    with Image.open(name) as picture:
+        assert (picture.format, picture.size) == (format_, (48, 40))
+    assert invoke("in.jpg", "-o", name).exit_code == 0  # it is this program's own, so it is replaced
+
+
+def test_a_picture_of_one_s_own_is_not_replaced(photo: Path) -> None:
+    content = photo.read_bytes()
+    Path("mine.jpg").write_bytes(content)
+    result = invoke("in.jpg", "-o", "mine.jpg")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "'mine.jpg' would be replaced" in result.stderr
+    assert Path("mine.jpg").read_bytes() == content
+    assert invoke("in.jpg", "-o", "mine.jpg", "--overwrite").exit_code == 0
+    assert Path("mine.jpg").read_bytes() != content
+
+
+def test_several_maps_fit_into_one_panel() -> None:
+    assert invoke("in.jpg", "-o", "out.png", "--top-k", "3", "--panel").exit_code == 0
+    with Image.open("out.png") as picture:
+        assert picture.width > 4 * 48
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["in.jpg", "in.jpg", "-o", "out.png"], "there are 2 inputs"),
+        (["d", "-o", "out.png"], "'d' may hold many images"),
+        (["in.jpg", "-o", "out.png", "--top-k", "2"], "several maps"),
+        (["in.jpg", "-o", "out.png", "--layer", "0"], "several maps"),
+        (["in.jpg", "-o", "-", "--layer", "all"], "several maps"),
+        (["in.jpg", "-o", "out.png", "--raw"], "--raw needs a directory"),
+        (["in.jpg", "-o", "out.png", "--skip-existing"], "--skip-existing needs a directory"),
+        (["in.jpg", "-o", "out.png", "--format", "jpg"], "'out.png' is not jpg"),
+        (["in.jpg", "-o", "out.tif"], "choose .png, .jpg or .webp"),
+        (["in.jpg", "-o", "-", "--json"], "--json prints records"),
+    ],
+)
+def test_what_needs_a_directory_says_so_in_one_line(arguments: list[str], reason: str) -> None:
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not Path("out.png").exists()
+
+
+def test_a_directory_may_be_named_like_a_picture() -> None:
+    Path("maps.png").mkdir()
+    assert invoke("in.jpg", "-o", "maps.png").stdout.startswith("maps.png/in.jpg.")
+
+
+@pytest.mark.parametrize("arguments", [["-"], ["-", "-o", "-"]])
+def test_a_picture_on_stdin_and_stdout(arguments: list[str], photo: Path) -> None:
+    result = with_stdin(photo.read_bytes(), *arguments)
+    assert (result.exit_code, result.stderr) == (0, "")
+    from_file = invoke("in.jpg", "-o", "out.png")
+    assert from_file.exit_code == 0
+    with Image.open(io.BytesIO(result.stdout_bytes)) as piped, Image.open("out.png") as written:
+        assert piped.tobytes() == written.tobytes()
+
+
+def test_stdin_among_other_images(photo: Path) -> None:
+    result = with_stdin(photo.read_bytes(), "-", "in.jpg", "-o", "maps")
+    first, second = result.stdout.splitlines()
+    assert first.startswith("maps/stdin.")
+    assert Path(first).read_bytes() == Path(second).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments", "code", "reason"),
+    [
+        (b"", ["-"], 2, "stdin is empty"),
+        (b"no picture", ["-"], 1, "stdin: not an image that Pillow can read"),
+        (b"x" * 100, ["-", "--max-bytes", "99"], 2, "more than 99 bytes"),
+        (b"a.jpg\n", ["-", "--from-file", "-"], 2, "drop - or --from-file -"),
+        (b"x", ["-", "--engine", "ray", "--workers", "1"], 2, "cannot read stdin"),
+    ],
+)
+def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: str) -> None:
+    result = with_stdin(content, *arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert reason in result.stderr
+
+
+def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
+        stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
+        from ebcli.cli.single import OnePicture, spooled_stdin
+        from ebcli.errors import ConfigurationError
+
+        with pytest.raises(ConfigurationError, match="stdout is a terminal"):
+            OnePicture(None, "png", False).check()
+        with pytest.raises(ConfigurationError, match="stdin is a terminal"), spooled_stdin([Path("-")], 9):
+            pass
+
+
+def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
+    assert stub_run.invoke("--print0", "a.jpg").stdout_bytes == stub_run.PICTURE.encode() + b"\0"
+    assert "drop one of them" in stub_run.invoke("--print0", "--json", "a.jpg").stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
+        ("--frobnicate a.jpg", "Error: no such option --frobnicate: main --help lists all options\n"),
+        ("-z a.jpg", "Error: no such option -z: main --help lists all options\n"),
+        ("--top-k none a.jpg", "Error: Invalid value for '--top-k': 'none' is not a valid integer range.\n"),
+        ("a.jpg -o", "Error: Option '-o' requires an argument.\n"),
+    ],
+)
+def test_wrong_usage_takes_one_line(arguments: str, message: str) -> None:
+    result = stub_run.invoke(*arguments.split())
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
