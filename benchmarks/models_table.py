@@ -59,6 +59,7 @@ The weights are random, chosen so that every rule is exercised: batch norms have
 and layer scales and classifiers are not torchvision's initial zeros. The masses therefore do not describe trained
 networks, but show where probability can be lost.
 
+- –: not measured since the default layer changed.
 - *Default layer*: the layer used without `--layer`. The command does not take videos and segmentation networks; for
   those it is the layer tested.
 - *Rules*: a letter for the set of excitation rules, explained below the tables.

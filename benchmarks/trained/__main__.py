@@ -1,7 +1,8 @@
-"""Train the networks that are not trained yet, measure their maps, and print a table.
+"""Train the networks that are not trained yet, measure their maps, and write docs/trained.md.
 
 python -m benchmarks.trained                    # three quarters of an hour on two processors the first time
-python -m benchmarks.trained --family ViT --task letters
+python -m benchmarks.trained --family ViT --task letters --output vit.md
+python -m benchmarks.trained --rounds 0         # the networks that have been trained
 """
 
 from __future__ import annotations
@@ -15,14 +16,13 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms._presets import ImageClassification
 
-import ebcli
+from ebcli import LoadedModel, default_layer
 
 from .methods import attn_lrp, excitation, gradients, masses
 from .networks import FAMILIES
 from .pictures import SIDE, TASKS, Task
-from .prototypes import joint_excitation
 from .scores import score
-from .training import CACHE, ROUNDS, trained
+from .training import CACHE, ROOT, ROUNDS, trained
 
 PICTURES = 96  # of two objects each
 SEED = 2
@@ -34,19 +34,15 @@ def measured(family: str, task: Task, cache: Path, count: int = PICTURES, rounds
     kind = FAMILIES[family]
     pictures = task.pictures(count, 2, torch.Generator().manual_seed(SEED))
     images, labels = pictures.images, pictures.labels
-    layers = [None, *kind.layers]
+    default = _default_layer(family, net, task.num_classes)
+    layers = list(dict.fromkeys([None, *kind.layers, default]))
     maps = excitation(net, images, labels, layers)
     grids = {layer: tuple(found.shape[2:]) for layer, found in maps["contrastive"].items()}
-    maps |= joint_excitation(net, images, labels, grids)
-    *_, classifier = (module for module in net.modules() if isinstance(module, nn.Linear))
-    at_classifier = joint_excitation(net, images, labels, grids, classifier=classifier.weight)
-    maps["joint contrastive, inputs of the classifier as neurons"] = at_classifier["joint contrastive"]
     maps |= gradients(net, images, labels, grids)
     if kind.attends:
         maps["AttnLRP"] = attn_lrp(net, images, labels, grids)
     seen = _seen(net, images, labels)
     mass = masses(net, images, labels, layers)
-    default = default_layer(family, net)
     rows = []
     for layer in layers:
         for method, found in maps.items():
@@ -68,11 +64,10 @@ def measured(family: str, task: Task, cache: Path, count: int = PICTURES, rounds
     return rows
 
 
-def default_layer(family: str, net: nn.Module) -> str | None:
-    """The layer that ebcli would choose for a network of this family, at this size."""
-    name = {"VGG": "vgg11_bn", "ResNet": "resnet18"}.get(family, family)
+def _default_layer(family: str, net: nn.Module, num_classes: int) -> str:
+    """The layer that ebcli chooses for a network of this family, at this size."""
     transforms = ImageClassification(crop_size=SIDE, resize_size=SIDE)
-    return ebcli.default_layer(ebcli.LoadedModel(name, net, transforms, None, "none"))
+    return default_layer(LoadedModel(family.lower(), net, transforms, None, "none", num_classes))
 
 
 def _seen(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
@@ -80,6 +75,19 @@ def _seen(net: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
     with torch.inference_mode():
         likeliest = net(images).topk(2).indices
     return (labels[:, :, None] == likeliest[:, None]).any(2)
+
+
+def summary(rows: Sequence[dict[str, Any]]) -> str:
+    """A Markdown table of the default layers: the share of each method's map."""
+    rows = [row for row in rows if row["default"]]
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    lines = ["| network | accuracy | layer | " + " | ".join(methods) + " |", "|---" * 3 + "|--:" * len(methods) + "|"]
+    for network in dict.fromkeys(row["network"] for row in rows):
+        found = {row["method"]: row for row in rows if row["network"] == network}
+        first = found["contrastive"]
+        shares = [f"{found[method]['share']:.3f}" if method in found else "" for method in methods]
+        lines.append(f"| {network} | {first['accuracy']:.3f} | `{first['layer']}` | " + " | ".join(shares) + " |")
+    return "\n".join(lines)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
@@ -108,21 +116,26 @@ def main() -> None:
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--count", type=int, default=PICTURES, help="pictures of two objects each")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of training at most; 0 for what has been trained")
-    parser.add_argument("--output", type=Path, help="a file for the tables")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "trained.md")
+    parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(options.threads)
     text = []
     for name in options.task or TASKS:
-        rows = []
+        rows: list[dict[str, Any]] = []
         for family in options.family or FAMILIES:
+            if not options.rounds and not (options.cache / f"{name}-{family}.pt").exists():
+                continue
             found = measured(family, TASKS[name], options.cache, options.count, options.rounds)
             first = found[0]
             print(f"{family} on {name}: accuracy {first['accuracy']:.3f}, asked class seen {first['seen']:.2f}")
             rows += found
-        text.append(f"## {name}\n\n{table(rows)}\n")
-        print(text[-1], flush=True)
-    if options.output:
-        options.output.write_text("\n".join(text), encoding="utf-8")
+        if rows:
+            text.append(f"## {name.capitalize()}\n\n{summary(rows)}\n\nAll layers:\n\n{table(rows)}")
+            print(text[-1], flush=True)
+    template = Path(__file__).with_name("template.md").read_text(encoding="utf-8")
+    page = template.format(pictures=options.count, questions=2 * options.count, tables="\n\n".join(text))
+    options.output.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":

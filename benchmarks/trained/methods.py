@@ -16,16 +16,22 @@ Maps = dict[str | None, Tensor]  # by layer, None for the input: (B, K, H, W), a
 
 
 def excitation(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]) -> dict[str, Maps]:
-    """Marginal and contrastive EB, and target minus other class, for labels (B, 2)."""
-    marginal = ebcli.excitation_backprop(net, images, labels, list(layers))
-    contrastive = ebcli.excitation_backprop(net, images, labels, list(layers), contrastive=True)
-    found = {
-        "marginal": {result.layer: result.maps for result in marginal},
-        "contrastive": {result.layer: result.maps for result in contrastive},
+    """Contrastive EB as it is by default, step by step and jointly; marginal EB; and target minus other class."""
+
+    def maps(contrastive: bool, joint: bool | None = None) -> Maps:
+        results = ebcli.excitation_backprop(net, images, labels, list(layers), contrastive, joint=joint)
+        return {result.layer: result.maps for result in results}
+
+    marginal = maps(contrastive=False)
+    # the same as against=, which takes the same classes for all pictures
+    normalized = {layer: found / found.sum((2, 3), keepdim=True) for layer, found in marginal.items()}
+    return {
+        "contrastive": maps(contrastive=True),
+        "step by step": maps(contrastive=True, joint=False),
+        "joint": maps(contrastive=True, joint=True),
+        "against the other": {layer: found - found.flip(1) for layer, found in normalized.items()},
+        "marginal": marginal,
     }
-    normalized = {layer: maps / maps.sum((2, 3), keepdim=True) for layer, maps in found["marginal"].items()}
-    found["against the other"] = {layer: maps - maps.flip(1) for layer, maps in normalized.items()}
-    return found
 
 
 def masses(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]) -> dict[str | None, float]:

@@ -201,6 +201,14 @@ _SALIENCY = (
         default=MapOptions.contrastive,
         help="Show what distinguishes the class, or everything that excites it.",
     ),
+    _map(
+        "--against",
+        envvar="EB_SALIENCY_AGAINST",
+        type=ClassName(),
+        multiple=True,
+        show_default="the class's dual",
+        help="Show what distinguishes the class from this one, by index or name. Repeatable.",
+    ),
     _map("--with-marginal", is_flag=True, help="In panels, show the marginal map beside the contrastive one."),
     _map(
         "--target",

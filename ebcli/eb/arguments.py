@@ -70,7 +70,7 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
     if facts_of(logits).is_softmax:
         warnings.warn(
             "the network ends in a softmax: the map explains the score before it, as without the softmax",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -51,6 +51,9 @@ class NodeFacts:
         contributions: what explains its neurons; None if it passes probability on unchanged.
         site: the operation and its module, for messages.
         keeps_zero: a zero stays zero.
+        is_signed: it is an activation whose values may be negative.
+        is_attention: it mixes values by attention weights.
+        is_above_classifier: probability passes it on the way to the classifier.
         trail: what lies between the output of the layer it was folded into and its own value, see `Layer`.
     """
 
@@ -58,6 +61,9 @@ class NodeFacts:
     contributions: Contributions | None = None
     site: str = ""
     keeps_zero: bool = False
+    is_signed: bool = False
+    is_attention: bool = False
+    is_above_classifier: bool = False
     trail: tuple[Any, ...] = ()
 
 
@@ -73,7 +79,7 @@ class PassThrough(Function):
         ctx.set_materialize_grads(False)
         ctx.shape = operands[-1].shape
         ctx.facts = NodeFacts(len(operands) - 1)
-        return _value(ctx, compute, operands[0])
+        return value_of(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
@@ -149,7 +155,7 @@ class Excitation(Function):
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*(saved or operands[skipped:]))
         ctx.facts = NodeFacts(skipped, contributions)
-        return _value(ctx, compute, operands[0])
+        return value_of(ctx, compute, operands[0])
 
     @staticmethod
     @once_differentiable
@@ -166,7 +172,7 @@ class Excitation(Function):
         return *rest, *shares
 
 
-def _value(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:
+def value_of(ctx: Any, compute: Callable[[], Tensor], operand: Tensor) -> Tensor:
     """The operation's value. Tells autograd if the operand was overwritten with it."""
     version = operand._version
     value = compute()

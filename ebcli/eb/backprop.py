@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -10,10 +11,13 @@ from torch import Tensor, nn
 
 from ebcli.eb.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from ebcli.eb.capture import Capture, LayerChoice, single_tensor
+from ebcli.eb.contrast import Against, priors_against
 from ebcli.eb.evaluation import as_found
 from ebcli.eb.graph import BackwardGraph
+from ebcli.eb.joint_passes import JointPasses
 from ebcli.eb.mode import ExcitationMode, Unsupported
-from ebcli.eb.passes import BackwardPasses, LayerPath
+from ebcli.eb.passes import BackwardPasses
+from ebcli.eb.paths import LayerPath
 from ebcli.eb.primitives import let_feed_inactive
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.targets import Targets, Where, priors
@@ -28,6 +32,8 @@ def excitation_backprop(
     layer: LayerChoice = None,
     contrastive: bool = False,
     *,
+    against: Against | None = None,
+    joint: bool | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -42,6 +48,8 @@ def excitation_backprop(
     layer: list[Any] | tuple[LayerChoice, ...],
     contrastive: bool = False,
     *,
+    against: Against | None = None,
+    joint: bool | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -55,6 +63,8 @@ def excitation_backprop(
     layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
     contrastive: bool = False,
     *,
+    against: Against | None = None,
+    joint: bool | None = None,
     where: Where | None = None,
     unsupported: Unsupported = "error",
     track_lost_mass: bool = False,
@@ -63,7 +73,8 @@ def excitation_backprop(
 
     Marginal EB (MWP; Eq. 4, 10) splits each neuron's probability among its inputs by their contributions with the
     sign of the neuron's response. Contrastive EB (c-MWP; Eq. 6 to 8) subtracts, at the layer below the classifier,
-    the probability of the target's dual, a unit with negated weights, and propagates the difference.
+    the probability of the target's dual, a unit with negated weights, and propagates the difference. At a layer with
+    class or register tokens, which are no cells of the map, the maps of both are normalized over its cells first.
 
     The network runs in evaluation mode and is restored afterwards. Up to the layer it runs without autograd.
 
@@ -76,6 +87,11 @@ def excitation_backprop(
         layer: a module of `net`, or its name in ``net.named_modules()``; None for the input. A list or tuple of
             layers shares one forward pass and the same backward passes.
         contrastive: subtract the dual's map.
+        against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
+            classes, each normalized over the cells of the map. It replaces the dual.
+        joint: explain all winning neurons jointly (True) or step by step (False). None decides by the network, and
+            takes another forward pass if jointly: where activations with negative values, such as GELU, SiLU and hard
+            swish, are between the layer and the classifier, unless attention mixes cells that the classifier averages.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
@@ -87,7 +103,8 @@ def excitation_backprop(
     Raises:
         LayerError: the layer does not exist, is not called exactly once, does not return a single tensor, or the
             output does not depend on it.
-        ConfigurationError: the targets do not fit the logits, or the inputs are not finite.
+        ConfigurationError: the targets do not fit the logits, a class is both a target and in `against`, or the
+            inputs are not finite.
         NonFiniteError: the logits or the map are not finite.
         UnsupportedOpError: operations between the layer and the output have no rule.
 
@@ -114,42 +131,85 @@ def excitation_backprop(
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-        with (
-            as_found(net),
-            ExcitationMode(net, unsupported=unsupported) as mode,
-            Capture(net, layers) as capture,
-            torch.enable_grad(),
-            batch_checked(net, inputs),
-        ):
-            output = net(capture.enter(inputs))
-        logits = single_tensor(output, "the network's output")
-        check_logits(net, inputs, logits)
-        let_feed_inactive(logits)
-        graph = BackwardGraph(logits)
-        paths = [LayerPath.down_to(cut, graph) for cut in capture.cuts()]
-        if graph.sites:
-            mode.refuse(graph.sites)
-        mode.settled = True
-        values = logits.detach()
+        forward = _forward(net, inputs, layers, unsupported, joint=bool(joint))
+        values = forward.logits.detach()
         prior, single = priors(targets(values) if callable(targets) else targets, values, where)
-        passes = BackwardPasses(logits, graph, paths, prior)
-        lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
-        shares = passes.relevance(contrastive)
-        check_relevance([relevance for relevance, _ in shares])
-    results = tuple(
-        ExcitationResult(
-            relevance=relevance[0] if single else relevance.transpose(0, 1),
-            mass=mass[0] if single else mass.mT,
-            logits=values,
-            contrastive=contrastive,
-            layer=path.cut.name,
-            input_shape=tuple(inputs.shape),
-            layer_shape=tuple(path.cut.value.shape),
-            lost_mass=lost and {site: by_class[0] if single else by_class.mT for site, by_class in lost.items()},
-        )
-        for path, (relevance, mass), lost in zip(paths, shares, lost_mass, strict=True)
-    )
+        others = None if against is None else priors_against(against, prior)
+        signed = [forward.graph.explains_jointly(path.above) for path in forward.paths]
+        by_layer = signed if joint is None else [joint] * len(layers)
+        found: dict[int, ExcitationResult] = {}
+        for is_joint in sorted(set(by_layer)):
+            chosen = [i for i, which in enumerate(by_layer) if which == is_joint]
+            paths = [forward.paths[i] for i in chosen]
+            if is_joint and joint is None:
+                del forward  # and its memory
+                forward = _forward(net, inputs, [layers[i] for i in chosen], unsupported, joint=True, settled=True)
+                paths = forward.paths
+            passes: BackwardPasses | JointPasses = (JointPasses if is_joint else BackwardPasses)(
+                forward.logits, forward.graph, paths, prior, tuple(inputs.shape)
+            )
+            lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
+            shares = passes.relevance(contrastive) if others is None else passes.against(others)
+            check_relevance([relevance for relevance, _ in shares])
+            for i, path, (relevance, mass), lost in zip(chosen, paths, shares, lost_mass, strict=True):
+                found[i] = ExcitationResult(
+                    relevance=relevance[0] if single else relevance.transpose(0, 1),
+                    mass=_by_image(mass, single),
+                    logits=values,
+                    contrastive=contrastive or against is not None,
+                    layer=path.cut.name,
+                    input_shape=tuple(inputs.shape),
+                    layer_shape=tuple(path.cut.value.shape),
+                    lost_mass=lost and {site: _by_image(by_class, single) for site, by_class in lost.items()},
+                    against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
+                    joint=is_joint,
+                )
+    results = tuple(found[i] for i in range(len(layers)))
     return results if isinstance(layer, (list, tuple)) else results[0]
+
+
+def _by_image(by_class: Tensor, single: bool) -> Tensor:
+    """(K, B) as (B, K), or (B,) if there is no K."""
+    return by_class[0] if single else by_class.mT
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A forward pass: the logits, the graph below them, and the part of it above each layer."""
+
+    logits: Tensor
+    graph: BackwardGraph
+    paths: list[LayerPath]
+
+
+def _forward(
+    net: nn.Module,
+    inputs: Tensor,
+    layers: Sequence[LayerChoice],
+    unsupported: Unsupported,
+    *,
+    joint: bool,
+    settled: bool = False,
+) -> _Forward:
+    """Run the network; `settled` if operations without a rule were reported before."""
+    with (
+        as_found(net),
+        ExcitationMode(net, unsupported=unsupported, joint=joint) as mode,
+        Capture(net, layers, keep_values=joint) as capture,
+        torch.enable_grad(),
+        batch_checked(net, inputs),
+    ):
+        output = net(capture.enter(inputs))
+    logits = single_tensor(output, "the network's output")
+    if not settled:
+        check_logits(net, inputs, logits)
+    let_feed_inactive(logits)
+    graph = BackwardGraph(logits)
+    paths = [LayerPath.down_to(cut, graph) for cut in capture.cuts()]
+    if graph.sites and not settled:
+        mode.refuse(graph.sites)
+    mode.settled = True
+    return _Forward(logits, graph, paths)
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:

@@ -30,7 +30,8 @@ class Cut:
     Attributes:
         name: the layer's name; None for the network's input.
         edge: where the layer's probability arrives.
-        value: its output. Later operations may have overwritten it, so only its shape and type are valid.
+        value: its output. Unless `Capture` keeps values, later operations may have overwritten it, so that only its
+            shape and type are valid.
     """
 
     name: str | None
@@ -47,11 +48,12 @@ class Capture(ExitStack):
     """Forward hooks that record where probability arrives at each of several layers.
 
     A layer whose output does not depend on another of them starts the signal: its output becomes a leaf of the graph,
-    and everything before it runs without autograd.
+    and everything before it runs without autograd. With `keep_values`, cuts have copies of the outputs.
     """
 
-    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice]) -> None:
+    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], *, keep_values: bool = False) -> None:
         super().__init__()
+        self._keep_values = keep_values
         found = [_find(net, layer) for layer in layers]
         self._names = [name for name, _ in found]
         self._cuts: dict[int, Cut] = {}
@@ -88,8 +90,11 @@ class Capture(ExitStack):
                 value = _start(value)
             elif is_operand or value._is_view() or contributions_of(value.grad_fn) is None:
                 value = copied(value)  # a node that only this layer's readers pass probability to
-            self._cuts[i] = Cut(self._names[i], get_gradient_edge(value), value.detach())
+            self._cuts[i] = Cut(self._names[i], get_gradient_edge(value), self._kept(value))
         return value
+
+    def _kept(self, value: Tensor) -> Tensor:
+        return value.detach().clone() if self._keep_values else value.detach()
 
     def _output(self, i: int, _module: nn.Module, args: Any, output: Any) -> Any:
         if threading.get_ident() != self._thread:

@@ -60,6 +60,12 @@ class LinearMap:
         """Whether all weights are fixed and non-negative."""
         return self.weight is None and self.negative is None
 
+    def exact(self, a: Tensor) -> Tensor:
+        """W a."""
+        if self.weight is not None:
+            return self.apply(a, self.weight.detach())
+        return self.apply(a) if self.negative is None else self.apply(a) - self.negative(a)
+
     def moved(self, move: Callable[[Tensor], Tensor]) -> LinearMap:
         """This map with its outputs rearranged."""
 

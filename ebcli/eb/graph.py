@@ -17,7 +17,7 @@ from torch.nn.modules._functions import BackwardHookFunction
 from ebcli.eb.autograd import NodeFacts
 from ebcli.eb.facts import Layer, is_known
 
-_NO_RULE, _ROUTES = "no excitation rule", "routes values"
+_NO_RULE, _ROUTES, _WEIGHTED = "no excitation rule", "routes values", "has weights"
 _MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # of a module's backward hooks; returns its operands
 _LEAF = "AccumulateGrad"
 
@@ -66,6 +66,20 @@ class BackwardGraph:
             waiting += new
         return found.difference(ends)
 
+    def explains_jointly(self, above: set[Any]) -> bool:
+        """Whether the joint rule holds for a layer with these nodes between it and the logits.
+
+        It does where activations with negative values are between the layer and the classifier. It does not where
+        attention mixes cells that the classifier averages, because there the average assigns probability to places,
+        which is more exact step by step (Swin). Where the classifier reads a class token, attention does.
+        """
+        between = above.intersection(descend(self.classifiers)).difference(self.classifiers)
+        if not any(getattr(facts(node), "is_signed", False) for node in between):
+            return False
+        if not any(map(_is_attention, between)):
+            return True
+        return not any(map(_is_average, descend(self.classifiers, _is_attention)))
+
     def loses_nothing(self) -> bool:
         """Whether all probability certainly arrives at the layers. Needs a backward pass that kept its normalizers.
 
@@ -106,10 +120,11 @@ def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) ->
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
 
-    def has_weights(node: Any) -> bool:
-        return getattr(contributions_of(node), "weight", None) is not None
+    return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
 
-    return [node for node in descend(nodes, has_weights) if has_weights(node)]
+
+def _has_weights(node: Any) -> bool:
+    return getattr(contributions_of(node), "weight", None) is not None or _WEIGHTED in node.metadata
 
 
 def is_accounted_for(node: Any) -> bool:
@@ -132,6 +147,37 @@ def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool 
     for node in list(descend(_own_nodes(value), lambda node: node in known or is_accounted_for(node))):
         if node not in known and not is_accounted_for(node):
             node.metadata[_ROUTES] = lossless
+
+
+def mark_weighted(value: Tensor) -> None:
+    """Note that a layer with weights made the value, of which its node does not tell."""
+    node: Any = value.grad_fn
+    if node is not None:
+        node.metadata[_WEIGHTED] = True
+
+
+def mark_attention(value: Tensor) -> None:
+    """Note that attention made the value."""
+    noted = facts(value.grad_fn)
+    if noted is not None:
+        noted.is_attention = True
+
+
+def _is_attention(node: Any) -> bool:
+    return getattr(facts(node), "is_attention", False)
+
+
+def _is_average(node: Any) -> bool:
+    linear = getattr(contributions_of(node), "linear", None)
+    return linear is not None and linear.is_nonnegative and not _is_attention(node)
+
+
+def mark_above_classifier(logits: Tensor) -> None:
+    """Note which nodes probability passes on the way from the logits to the classifier."""
+    for node in descend([logits.grad_fn], _has_weights):
+        noted = facts(node)
+        if noted is not None and not _has_weights(node):
+            noted.is_above_classifier = True
 
 
 def mark_without_rule(value: Tensor, site: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:

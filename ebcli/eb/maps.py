@@ -53,6 +53,13 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
     )
 
 
+def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...]) -> int:
+    """How many tokens at the front of a layer's output (B, tokens, c) are not cells of its map; 0 for other layouts."""
+    if len(layer_shape) != 3 or len(input_shape) < 4:
+        return 0
+    return token_grid(layer_shape[1], input_shape[2:])[0]
+
+
 def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ...] | None]:
     """The number of special tokens at the front and the grid of the others; None if they form no grid.
 

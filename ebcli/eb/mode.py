@@ -7,6 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from types import FrameType
 from typing import Any, Literal
 
@@ -56,6 +57,7 @@ class ExcitationMode(TorchFunctionMode):
         net: the network, for the module names in messages; without it, messages name the modules' types.
         unsupported: ``"error"`` raises UnsupportedOpError in the backward pass if the signal passed an operation
             without a rule; ``"gradient"`` uses its ordinary gradient and warns.
+        joint: autograd carries the weights of the joint neuron (`ebcli.eb.joint`) instead of probabilities.
 
     Examples:
         >>> import ebcli, torch
@@ -69,11 +71,13 @@ class ExcitationMode(TorchFunctionMode):
         tensor([[0.2500, 0.7500]])
     """
 
-    def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+    def __init__(
+        self, net: nn.Module | None = None, *, unsupported: Unsupported = "error", joint: bool = False
+    ) -> None:
         super().__init__()
         if unsupported not in ("error", "gradient"):
             raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
-        self.unsupported = unsupported
+        self.unsupported, self._joint = unsupported, joint
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
         self.settled = False  # whether operations without a rule were reported already
         self._sites: dict[str, None] = {}
@@ -118,7 +122,7 @@ class ExcitationMode(TorchFunctionMode):
     def _with_signal(
         self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
     ) -> Any:
-        call = Call(func, args, kwargs, self._site(func, frame))
+        call = Call(func, args, kwargs, self._site(func, frame), self._joint)
         own = rule_for(func)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is None:
@@ -137,7 +141,7 @@ class ExcitationMode(TorchFunctionMode):
         """The value of a call that no probability passes, with what is needed to tell gates from signals."""
         if not any(map(has_share, tensors)):
             return func(*args, **kwargs)
-        value, call = NotImplemented, Call(func, args, kwargs, name_of(func))
+        value, call = NotImplemented, Call(func, args, kwargs, name_of(func), self._joint)
         if not MAKES_GATES.isdisjoint(spelled(func)) or any(map(gate_of, tensors)):
             own = rule_for(func)
             value = NotImplemented if own is None else own(call, *args, **kwargs)
@@ -147,9 +151,8 @@ class ExcitationMode(TorchFunctionMode):
 
     def _without_rule(self, call: Call, tensors: list[Tensor]) -> Any:
         """Use the ordinary gradient where it is right, and mark the value where it is not."""
-        call = Call(
-            call.func, tuple(map(_constant, call.args)), {k: _constant(v) for k, v in call.kwargs.items()}, call.site
-        )
+        constant = {name: _constant(value) for name, value in call.kwargs.items()}
+        call = replace(call, args=tuple(map(_constant, call.args)), kwargs=constant)
         if is_routing(call.func):
             return routed(call)
         overwritten(call)

@@ -2,68 +2,18 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import islice
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from ebcli.eb.autograd import quiet
-from ebcli.eb.capture import Cut
-from ebcli.eb.graph import BackwardGraph, contributions_of, facts, parents
-from ebcli.errors import LayerError
-
-
-@dataclass(frozen=True)
-class LayerPath:
-    """The part of the graph between the logits and a layer.
-
-    Attributes:
-        cut: the layer.
-        ends: the nodes at which the layer's probability arrives, with the rearrangements between the layer's output
-            and the node's value.
-        above: the nodes whose probability can reach the layer.
-    """
-
-    cut: Cut
-    ends: dict[Any, list[Callable[[Tensor], Tensor]]]
-    above: set[Any]
-
-    @classmethod
-    def down_to(cls, cut: Cut, graph: BackwardGraph) -> LayerPath:
-        """Raises LayerError if the output does not depend on the layer."""
-        ends = graph.ends(cut.edge.node)
-        if not ends:
-            raise LayerError(
-                f"the network's output does not depend on {cut.label}, or detach() or torch.no_grad() in the network "
-                "cuts the path between them: choose a layer closer to the output"
-            )
-        return cls(cut, ends, graph.above(list(ends)))
-
-    def arriving(self, shares: Sequence[Tensor | None]) -> Tensor:
-        """The probability at the layer's output, from what arrives at each end."""
-        total: Any = 0
-        for P, moves in zip(shares, self.ends.values(), strict=True):
-            total = total + (self._moved_back(P, moves) if moves else P) if P is not None else total
-        return total if isinstance(total, Tensor) else torch.zeros_like(self.cut.value)
-
-    def _moved_back(self, P: Tensor, moves: Sequence[Callable[[Tensor], Tensor]]) -> Tensor:
-        def move(value: Tensor) -> Tensor:
-            return functools.reduce(lambda moved, step: step(moved), moves, value)
-
-        with quiet():
-            back = torch.func.vjp(move, torch.zeros_like(self.cut.value, dtype=P.dtype))[1]
-            return back(P)[0]
-
-    @property
-    def takes_all(self) -> bool:
-        """Whether no probability bypasses the layer on its way to another one."""
-        known = self.above.union(self.ends)
-        return all(parent in known for node in self.above for parent in parents(node))
+from ebcli.eb.contrast import difference, difference_from_mean, mass
+from ebcli.eb.graph import BackwardGraph, contributions_of, facts
+from ebcli.eb.maps import special_tokens
+from ebcli.eb.paths import LayerPath, check_below
 
 
 class BackwardPasses:
@@ -74,10 +24,19 @@ class BackwardPasses:
         graph: its graph.
         paths: the layers.
         priors: (K, *logits.shape), the probabilities to start from.
+        input_shape: the shape of the network's input.
     """
 
-    def __init__(self, logits: Tensor, graph: BackwardGraph, paths: Sequence[LayerPath], priors: Tensor) -> None:
+    def __init__(
+        self,
+        logits: Tensor,
+        graph: BackwardGraph,
+        paths: Sequence[LayerPath],
+        priors: Tensor,
+        input_shape: tuple[int, ...],
+    ) -> None:
         self._logits, self._graph, self._paths, self._priors = logits, graph, paths, priors
+        self._special = [special_tokens(tuple(path.cut.value.shape), input_shape) for path in paths]
 
     def lost_mass(self) -> list[dict[str, Tensor]]:
         """For each layer, (K, B) for each operation: the probability that arrives at neurons nothing contributes to."""
@@ -113,32 +72,49 @@ class BackwardPasses:
             LayerError: contrastive, at a layer that is not below the classifier.
         """
         top = self._graph.classifiers if contrastive else []
-        for path in self._paths:
-            if contrastive and path.above.isdisjoint(top):
-                raise LayerError(
-                    f"{path.cut.label} is not below the classifier, so it has no contrastive map: choose a layer "
-                    "closer to the input"
-                )
+        if contrastive:
+            check_below(top, self._paths)
         for node in top:
             contributions_of(node).dual = contributions_of(node).of_dual()
-        several = len(self._priors) > 1
-        if contrastive or several:
-            with quiet():
-                for node in self._graph.weighted:
-                    if several or not contributions_of(node).normalizes_in_backward:
-                        contributions_of(node).prepare(*node.saved_tensors)
-                for node in top:
-                    contributions_of(node).dual.prepare(*node.saved_tensors)
-        relevances = self._down()
+        self._prepare(self._priors, kept=contrastive)
+        with quiet():
+            for node in top:
+                contributions_of(node).dual.prepare(*node.saved_tensors)
+        relevances = self._down(self._priors)
         if not contrastive:
-            return [(relevance, _mass(relevance)) for relevance in relevances]
-        if all(path.takes_all for path in self._paths) and self._graph.loses_nothing():
-            return [(relevance, _mass(self._priors)) for relevance in relevances]
+            return [(relevance, mass(relevance)) for relevance in relevances]
+        is_whole = all(path.takes_all for path in self._paths) and not any(self._special)
+        if is_whole and self._graph.loses_nothing():
+            return [(relevance, mass(self._priors)) for relevance in relevances]
         for node in top:
             contributions_of(node).dual = None
-        return [(relevance, _mass(P)) for relevance, P in zip(relevances, self._down(), strict=True)]
+        return [
+            # where every cell is part of the map, both maps sum to 1 at the classifier's inputs already
+            (difference(P, P - relevance, special) if special else relevance, mass(P))
+            for relevance, P, special in zip(relevances, self._down(self._priors), self._special, strict=True)
+        ]
 
-    def _down(self) -> tuple[Tensor, ...]:
+    def against(self, others: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Each map minus the mean map of other priors (N, *logits.shape), both normalized; and the mass (K, B)."""
+        targets = len(self._priors)
+        priors = torch.cat([self._priors, others])
+        self._prepare(priors)
+        found = []
+        for P, special in zip(self._down(priors), self._special, strict=True):
+            found.append((difference_from_mean(P[:targets], P[targets:], special), mass(P[:targets])))
+        return found
+
+    def _prepare(self, priors: Tensor, *, kept: bool = False) -> None:
+        """Compute what several priors, or several backward passes, share."""
+        several = len(priors) > 1
+        if not (several or kept):
+            return
+        with quiet():
+            for node in self._graph.weighted:
+                if several or not contributions_of(node).normalizes_in_backward:
+                    contributions_of(node).prepare(*node.saved_tensors)
+
+    def _down(self, priors: Tensor) -> tuple[Tensor, ...]:
         """One backward pass: relevance (K, B, ...) at each layer, all K together."""
         edges = [GradientEdge(node, 0) for path in self._paths for node in path.ends]
 
@@ -146,9 +122,9 @@ class BackwardPasses:
             arrived = iter(torch.autograd.grad(self._logits, edges, prior, retain_graph=True, allow_unused=True))
             return tuple(path.arriving(list(islice(arrived, len(path.ends)))) for path in self._paths)
 
-        if len(self._priors) > 1:
-            return torch.vmap(down)(self._priors)
-        return tuple(P[None] for P in down(self._priors[0]))
+        if len(priors) > 1:
+            return torch.vmap(down)(priors)
+        return tuple(P[None] for P in down(priors[0]))
 
 
 def _numbered(prior: Tensor) -> Tensor:
@@ -165,8 +141,3 @@ def _image_of(P: Tensor) -> Tensor:
     """
     digits = P[1:] > 1.5 * P[:1]
     return sum((digit.long() << at for at, digit in enumerate(digits)), torch.zeros_like(P[0], dtype=torch.long))
-
-
-def _mass(relevance: Tensor) -> Tensor:
-    """The sum of each of (K, B, ...): (K, B)."""
-    return relevance.flatten(2).sum(2, dtype=torch.float64).to(relevance.dtype)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb import graph
+from ebcli.eb import graph, joint
 from ebcli.eb.autograd import Excitation, NodeFacts, PassThrough
 from ebcli.eb.contributions import LinearMap, SharedSum, WeightedSum
 from ebcli.eb.facts import (
@@ -34,7 +34,13 @@ _ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
 
 
 def pass_through(
-    call: Call, signal: Tensor, *, nonnegative: bool = False, keeps_zero: bool = False, gate: int | None = None
+    call: Call,
+    signal: Tensor,
+    *,
+    nonnegative: bool = False,
+    keeps_zero: bool = False,
+    gate: int | None = None,
+    affine: bool | Callable[[Tensor], Tensor] = False,
 ) -> Tensor:
     """One input, one output: the signal gets all of each neuron's probability.
 
@@ -45,6 +51,8 @@ def pass_through(
         keeps_zero: zero maps to zero, so inactive neurons stay inactive.
         gate: how clearly the value is meant to be a factor, 0 to 5: in a product, the factor with the lower number is
             the signal. None: as clearly as `signal`.
+        affine: the value is the signal times a constant, plus a constant, and no activation; or, if other operands
+            of the call are not constant, a function from the signal to the value in which they are.
 
     Examples:
         >>> import ebcli, torch
@@ -63,10 +71,16 @@ def pass_through(
     facts = ValueFacts(nonnegative, gate_of(signal) if gate is None else gate, root=root_of(signal))
     dirty = overwritten(call)
     graph.mark_routing(signal)  # a rule may rearrange its operands first
-    value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
+    is_signed = not (affine or nonnegative)
+    if not call.joint:
+        value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
+    elif affine:
+        value = joint.affine(call, signal, None if affine is True else affine)
+    else:
+        value = joint.Unit.apply(call.compute, *_skipped(dirty, signal), signal)
     if value.shape != signal.shape:
         facts = replace(facts, root=None)
-    _note(value, facts, keeps_zero=keeps_zero)
+    _note(value, facts, keeps_zero=keeps_zero, is_signed=is_signed)
     return value
 
 
@@ -99,9 +113,13 @@ def cloned(value: Tensor) -> Tensor:
 
 
 def unchanged(call: Call, signal: Tensor) -> Tensor:
-    """The signal itself, or its values in other memory: every fact about it stays."""
+    """The signal itself, its values in other memory, or a positive multiple: every fact about it stays."""
     facts = facts_of(signal)
     dirty = overwritten(call)
+    if call.joint:
+        value = joint.affine(call, signal)
+        note(value, facts)
+        return value
     value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
     _note(value, facts, keeps_zero=True)
     return value
@@ -132,15 +150,25 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         return NotImplemented  # the rule is for fixed weights
     contributions = WeightedSum(linear, signal_is_nonnegative=is_nonnegative(signal))
     graph.mark_routing(signal)
+    if call.joint:
+        value = joint.affine(call, signal, None if joint.reads_once(call, signal) else linear.exact)
+        if linear.weight is not None:
+            graph.mark_weighted(value)
+        note(value, ValueFacts(linear.is_nonnegative and is_nonnegative(signal), _gate_of_sum(signal)))
+        return value
     if linear.weight is not None:
         clear_classifier_sign(signal)
     with keep_saved():
         value = Excitation.apply(call.compute, contributions, None, 0, signal)
     contributions.follow(value, call.site)
-    gate = MIXED if gate_of(signal) in (MIXED, SWITCH) else 0
-    facts = ValueFacts(linear.is_nonnegative and contributions.signal_is_nonnegative, gate)
+    facts = ValueFacts(linear.is_nonnegative and contributions.signal_is_nonnegative, _gate_of_sum(signal))
     _note_layer(value, facts, (object(),), site=call.site, can_fold=linear.weight is not None)
     return value
+
+
+def _gate_of_sum(signal: Tensor) -> int:
+    """How clearly a weighted sum is meant to be a factor."""
+    return MIXED if gate_of(signal) in (MIXED, SWITCH) else 0
 
 
 def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
@@ -176,20 +204,24 @@ def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Te
     dirty = overwritten(call)
     saved = tuple(a.detach().clone() if a is dirty else a for a in signals)
     skipped = _skipped(dirty, signals[0])
-    with keep_saved():
-        value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
+    if call.joint:
+        value = joint.Sum.apply(call.compute, tuple(scales), len(skipped), *skipped, *signals)
+    else:
+        with keep_saved():
+            value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
     _note(value, facts, site=call.site)
     return value
 
 
 def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Answer one step of `call` by the rule for `func`."""
-    return RULES[func](Call(func, args, kwargs, call.site), *args, **kwargs)
+    return RULES[func](replace(call, func=func, args=args, kwargs=kwargs), *args, **kwargs)
 
 
 def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = True) -> Tensor:
     """`signal`, computed in several steps, with the network's own value, which is equal up to rounding."""
-    return pass_through(replace(call, func=lambda: value, args=(), kwargs={}), signal, keeps_zero=keeps_zero)
+    moved = replace(call, func=lambda: value, args=(), kwargs={})
+    return pass_through(moved, signal, keeps_zero=keeps_zero, affine=lambda a: a)
 
 
 def folded(
@@ -215,7 +247,7 @@ def folded(
         The value; None if no layer with weights made `signal`.
     """
     layer = facts_of(signal).layer
-    if layer is None or (call.is_in_place and signal._is_view()):
+    if layer is None or call.joint or (call.is_in_place and signal._is_view()):
         return None
     node, before = layer.node, layer.node.facts.contributions
     moves = layer.moves_since(node.facts.trail[-1])

@@ -28,12 +28,14 @@ class Call:
         func: the function called.
         args, kwargs: its arguments.
         site: the function and the module that called it, as in ``"conv2d in features.0"``.
+        joint: whether the joint rule holds (`ebcli.eb.joint`).
     """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     site: str
+    joint: bool = False
 
     def compute(self) -> Any:
         """Call the function itself. Returns the value that the network would get without the mode."""

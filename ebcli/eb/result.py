@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from ebcli.eb.maps import saliency_map
+from ebcli.eb.maps import saliency_map, special_tokens
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class ExcitationResult:
 
     Attributes:
         relevance: the probability at each element of the layer's output: (B, ...) or (B, K, ...). Never negative if
-            marginal, signed if contrastive.
+            marginal, signed if contrastive: the difference of two maps, which at a layer with class or register
+            tokens, or with `against`, are both normalized over the cells of the map.
         mass: (B,) or (B, K), the sum of the marginal map: 1 minus what was lost at neurons activated only by their
             bias.
         logits: (B, num_classes), the network's output; (B, num_classes, H, W) for dense predictions.
@@ -26,6 +27,8 @@ class ExcitationResult:
         lost_mass: with ``track_lost_mass``, (B,) or (B, K) for each operation that lost probability, by its name and
             module: the probability that arrived at neurons to which no input contributes. Whatever `mass` and
             these leave of 1 bypassed the layer or ended at constants. None if it was not tracked.
+        joint: whether all winning neurons were explained jointly rather than step by step.
+        against: the classes whose mean map was subtracted; None if it was the dual's, or none.
 
     Examples:
         >>> import ebcli, torch
@@ -46,6 +49,13 @@ class ExcitationResult:
     input_shape: tuple[int, ...]
     layer_shape: tuple[int, ...]
     lost_mass: dict[str, Tensor] | None = None
+    against: tuple[int, ...] | None = None
+    joint: bool = False
+
+    @property
+    def special_tokens(self) -> int:
+        """How many tokens at the front of the layer's output, such as a class token, are not cells of the map."""
+        return special_tokens(self.layer_shape, self.input_shape)
 
     @property
     def maps(self) -> Tensor:

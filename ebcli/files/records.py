@@ -80,6 +80,7 @@ class Record:
         input_bytes, input_mtime_ns: the input's size and modification time; None if it could not be read.
         configuration: a hash of all settings that the results depend on.
         model, weights, layer, method: how the maps were computed.
+        against: the indices of the classes contrasted with; empty for the class's dual, or if the map is marginal.
         output_sha256: the checksums of the result files.
         label, predicted: the true class and the most likely one, if the true one is known.
         image_size: the width and height of the upright image, if regions were requested.
@@ -100,6 +101,7 @@ class Record:
     weights: str = ""
     layer: str = ""
     method: str = ""
+    against: tuple[int, ...] = ()
     output_sha256: tuple[str, ...] = ()
     label: int | None = None
     predicted: int | None = None

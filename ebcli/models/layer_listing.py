@@ -22,6 +22,9 @@ from ebcli.models.probe import probe
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
 MAX_STRIDE = 16 * 1.25
 
+# The side of 224 pixels over that stride: with fewer cells than that, small images would be a map of a few blocks
+LEAST_CELLS = 11
+
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
 BATCH = 2
@@ -71,9 +74,7 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | N
         (8, 8, 16)
     """
     name, net = _named(model)
-    if input_size is None:
-        input_size = DEFAULT_SIZE if isinstance(model, nn.Module) else model.transforms.crop_size[0]
-    height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+    height, width = _size(model, input_size)
     found = []
     for layer, module, output in _forward(name, net, height, width):
         shape, stride = tuple(output.shape[1:]), None
@@ -84,14 +85,15 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | N
 
 
 def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None) -> str:
-    """Choose the layer for maps: the literature's choice, or the deepest layer of about stride 16.
+    """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
 
-    Of the layers below the classifier with the largest stride up to ``MAX_STRIDE``, it is the last one of the
-    outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of the next stage. For
-    vision transformers, whose tokens keep one resolution, it is the second-to-last block.
+    Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
+    is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
+    the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
+    block reads.
 
     Args:
-        model: the model, or a network, for which the literature's choice is unknown.
+        model: the model, or a network, of which neither literature nor measurements are known.
         input_size: see `layers`.
 
     Raises:
@@ -114,10 +116,11 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, i
         raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
     blocks = _transformer_blocks(net, below)
     if len(blocks) > 1:
-        # After the last block, only the class token matters; one block earlier, attention still spreads it
-        return blocks[-2]
+        return _first_tokens(blocks[0], below)
+    side = min(_size(model, input_size))
     strides = [stride for _, stride, _ in below]
-    chosen = max((stride for stride in strides if stride <= MAX_STRIDE), default=min(strides))
+    fine = [stride for stride in strides if stride <= min(MAX_STRIDE, side / LEAST_CELLS)]
+    chosen = max(fine, default=min(strides))
     return _last_outermost([name for name, stride, _ in below if stride == chosen])
 
 
@@ -155,6 +158,13 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
 def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
     """A model's name for messages, and its network."""
     return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
+
+
+def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None) -> tuple[int, int]:
+    """Height and width of the input in pixels."""
+    if input_size is None:
+        input_size = DEFAULT_SIZE if isinstance(model, nn.Module) else model.transforms.crop_size[0]
+    return (input_size, input_size) if isinstance(input_size, int) else input_size
 
 
 def _forward(name: str, net: nn.Module, height: int, width: int) -> list[tuple[str, nn.Module, Tensor]]:
@@ -198,7 +208,7 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
     grids: list[tuple[int, ...]]
     if len(shape) == 3:
         grids = [shape[1:], shape[:2]]
-    elif len(shape) == 2:
+    elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
         _, grid = token_grid(shape[0], (height, width))
         grids = [] if grid is None else [grid[-2:]]
     else:
@@ -239,6 +249,15 @@ def _transformer_blocks(net: nn.Module, below: Sequence[tuple[str, float, tuple[
     return min(containers.values(), key=lambda blocks: blocks[0].count("."), default=[])
 
 
+def _first_tokens(block: str, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> str:
+    """The tokens that the first block reads, with the class token if there is one; else what the block returns."""
+    tokens = [(name, shape) for name, _, shape in below if len(shape) == 2]
+    start = next(i for i, (name, _) in enumerate(tokens) if name == block or name.startswith(f"{block}."))
+    (shape,) = {shape for name, shape in tokens if name == block}
+    before = [name for name, found in tokens[:start] if found == shape]
+    return before[-1] if before else block
+
+
 def _last_outermost(names: Sequence[str]) -> str:
     outermost = min(name.count(".") for name in names)
     return next(name for name in reversed(names) if name.count(".") == outermost)
@@ -252,8 +271,16 @@ def _fourth_max_pool(net: nn.Module) -> str:
     return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
 
 
+def _stem(net: nn.Module) -> str:
+    """What the first block reads, as torchvision (features.0) and timm (stem, patch_embed) name it."""
+    names = [name for name in ("features.0", "stem", "patch_embed") if name in dict(net.named_modules())]
+    return names[0]
+
+
 # Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
 _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
+    # on trained networks, later layers have mixed: see docs/layers.md
+    (re.compile(r"(timm/)?(convnext|swin)(?!v2_cr)[\w.]*"), _stem),
 )

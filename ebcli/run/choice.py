@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,12 @@ class Choice:
 
     @classmethod
     def of(
-        cls, scores: Tensor, maps: MapOptions, classes: Sequence[int] | None, labels: Sequence[int | None] | None
+        cls,
+        scores: Tensor,
+        maps: MapOptions,
+        classes: Sequence[int] | None,
+        labels: Sequence[int | None] | None,
+        against: Sequence[int] = (),
     ) -> Choice:
         """Choose the classes.
 
@@ -48,23 +54,28 @@ class Choice:
             classes: the classes of every image.
             labels: the true classes of the first images; each image is explained for its own, if it is known, and for
                 the most likely class. None to go by the other arguments.
+            against: the classes to contrast with, which are never chosen.
         """
         predicted: list[int] = scores.argmax(1).tolist()
         known = [*(labels or ()), *[None] * (len(predicted) - len(labels or ()))]
+        ranks = scores.index_fill(1, torch.tensor(against, dtype=torch.long, device=scores.device), -math.inf)
         chosen: list[list[int]]
         if labels is not None:
-            pairs = zip(known, predicted, strict=True)
-            chosen = [[best] if label is None else list(dict.fromkeys([label, best])) for label, best in pairs]
+            best = ranks.argmax(1).tolist()
+            chosen = [
+                list(dict.fromkeys(k for k in pair if k is not None and k not in against))
+                for pair in zip(known, best, strict=True)
+            ]
             width = 2
         elif classes is not None:
             chosen, width = [list(classes) for _ in predicted], len(classes)
         elif maps.above is not None:
-            order = scores.argsort(1, descending=True)
-            counts = (scores > maps.above).sum(1).tolist()
+            order = ranks.argsort(1, descending=True)
+            counts = (ranks > maps.above).sum(1).tolist()
             chosen = [row[:count].tolist() for row, count in zip(order, counts, strict=True)]
             width = min(_WIDTH_ABOVE, scores.shape[1])
         else:
-            chosen, width = scores.topk(maps.top_k).indices.tolist(), maps.top_k
+            chosen, width = ranks.topk(maps.top_k).indices.tolist(), maps.top_k
         values = [row[indices].tolist() for row, indices in zip(scores, chosen, strict=True)]
         return cls(chosen, values, known, predicted, width, scores.device)
 

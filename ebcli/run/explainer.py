@@ -7,6 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from math import inf
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import ALL, INPUT
 from ebcli.models.probe import probe
 from ebcli.run.choice import Choice, joined
-from ebcli.run.facts import NetworkFacts, chosen_classes
+from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
 from ebcli.run.plan import RunPlan
 
 
@@ -53,6 +54,8 @@ class Explainer:
         device: the name of the device.
         num_classes: the number of classes.
         classes: the classes to explain in every image; None for each image's most likely ones.
+        against: the classes to contrast with; None for the target's dual.
+        method: how the maps are computed, in words.
         batch_size: images per batch; halved when memory runs out.
     """
 
@@ -81,8 +84,11 @@ class Explainer:
             _check_distinct(self.layers)
         self.batch_size = execution.batch_size or default_batch_size(self.device)
         self.num_classes = self.loaded.num_classes
-        self._check_layers()
-        self.classes = chosen_classes(maps, self.loaded.name, self.loaded.categories, self.num_classes)
+        categories = self.loaded.categories
+        self.against = contrasting_classes(maps, categories, self.num_classes)
+        self._joint: bool | None = None
+        self.method = self._check_layers()
+        self.classes = chosen_classes(maps, self.loaded.name, categories, self.num_classes)
 
     @property
     def facts(self) -> NetworkFacts:
@@ -99,6 +105,8 @@ class Explainer:
             self.layers,
             self.default_layer,
             self.classes,
+            self.against,
+            self.method,
         )
 
     def explain(
@@ -169,7 +177,7 @@ class Explainer:
 
         def choose(logits: Tensor) -> Tensor:
             known = labels if self._has_labels else None
-            chosen.append(Choice.of(self.loaded.to_scores(logits), self._maps, self.classes, known))
+            chosen.append(Choice.of(self.loaded.to_scores(logits), self._maps, self.classes, known, self.against or ()))
             return chosen[0].targets(0)
 
         inputs = self._inputs(np.stack(filled))
@@ -220,24 +228,43 @@ class Explainer:
             targets,
             layer=[None if layer == INPUT else layer for layer in self.layers],
             contrastive=contrastive,
+            against=self.against if contrastive else None,
+            joint=self._joint,
             unsupported="gradient" if self._maps.allow_unsupported else "error",
             track_lost_mass=self._maps.track_lost_mass,
         )
 
-    def _check_layers(self) -> None:
-        """Explain a blank image, to report layers without a map and operations without a rule before any work."""
-        side, target = self.loaded.transforms.crop_size[0], torch.zeros(1, 1, dtype=torch.long, device=self.device)
+    def _without_others(self, logits: Tensor) -> Tensor:
+        """Logits that rank the classes to contrast with last."""
+        return logits if self.against is None else logits.index_fill(1, logits.new_tensor(self.against).long(), -inf)
+
+    def _check_layers(self) -> str:
+        """Explain a blank image, to report layers without a map and operations without a rule before any work.
+
+        Returns the method, in words.
+        """
+        side = self.loaded.transforms.crop_size[0]
         results = probe(
             self.loaded.name,
             self.loaded.net,
             (side, side),
-            lambda blank: self._backprop(blank, target, self._maps.contrastive),
+            lambda blank: self._backprop(
+                blank, lambda logits: self._without_others(logits).topk(1).indices, self._maps.contrastive
+            ),
         )
         try:
             for result in results:
                 len(result.maps)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
+        rules = {result.joint for result in results}
+        self._joint = rules.pop() if len(rules) == 1 else None  # known, so that no forward pass is repeated
+        labels = class_labels(self.loaded.categories, self.against)
+        found = [
+            method_in_words(self._maps, labels, joint=result.joint, over_cells=result.special_tokens > 0)
+            for result in results
+        ]
+        return "; ".join(dict.fromkeys(found))
 
 
 def _by_image(

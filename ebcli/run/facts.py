@@ -34,6 +34,8 @@ class NetworkFacts:
     layers: tuple[str, ...]
     default_layer: str | None
     classes: list[int] | None
+    against: list[int] | None
+    method: str
 
     @property
     def trained(self) -> bool:
@@ -55,28 +57,74 @@ class NetworkFacts:
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names:
             return None
         names = tuple(imagenet_classes())
+        against = contrasting_classes(plan.maps, names, len(names))
         classes = chosen_classes(plan.maps, BUNDLED, names, len(names))
         if plan.maps.layers:
             return None
         layers = (DEFAULT_LAYER,)
         preset = model.preprocessing.applied_to(PRESET)
         scores = model.scores or SOFTMAX
-        return cls(BUNDLED, NAME, (), preset, names, scores, len(names), layers, DEFAULT_LAYER, classes)
+        method = method_in_words(plan.maps, class_labels(names, against))
+        known = (BUNDLED, NAME, (), preset, names, scores, len(names), layers, DEFAULT_LAYER)
+        return cls(*known, classes, against, method)
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> NetworkFacts:
         """As the user named it, for records of files that cannot be read."""
         model, layers = plan.model, plan.maps.layers
-        return cls(model.name, model.weights, (), PRESET, None, model.scores or SOFTMAX, 0, layers, None, None)
+        method = method_in_words(plan.maps, plan.maps.against)
+        known = (model.name, model.weights, (), PRESET, None, model.scores or SOFTMAX, 0, layers, None)
+        return cls(*known, None, None, method)
 
 
 def chosen_classes(maps: MapOptions, name: str, categories: Sequence[str] | None, num_classes: int) -> list[int] | None:
     """The classes to explain in every image, each once; None for each image's most likely ones.
 
     Raises:
-        ConfigurationError: a class does not exist, or there are fewer classes than maps.
+        ConfigurationError: a class does not exist or is contrasted with, or there are fewer classes than maps.
     """
-    found = [resolve_class(categories, target, num_classes) for target in maps.targets]
-    if not found and maps.top_k > num_classes:
-        raise ConfigurationError(f"top-k is {maps.top_k}, but {name} has only {num_classes} classes")
-    return list(dict.fromkeys(found)) or None  # an index and a name can mean the same class
+    found, against = _resolved(maps.targets, categories, num_classes), _resolved(maps.against, categories, num_classes)
+    most = num_classes - len(against)
+    if not found and maps.top_k > most:
+        besides = f" besides {len(against)} to contrast with" if against else ""
+        raise ConfigurationError(f"top-k is {maps.top_k}, but {name} has only {most} classes{besides}")
+    for index in against:
+        if index in found:
+            label = class_labels(categories, [index])[0]
+            raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
+    return found or None
+
+
+def contrasting_classes(maps: MapOptions, categories: Sequence[str] | None, num_classes: int) -> list[int] | None:
+    """The classes to contrast with, each once; None for the class's dual.
+
+    Raises:
+        ConfigurationError: a class does not exist.
+    """
+    return _resolved(maps.against, categories, num_classes) or None
+
+
+def _resolved(names: Sequence[str], categories: Sequence[str] | None, num_classes: int) -> list[int]:
+    found = [resolve_class(categories, name, num_classes) for name in names]
+    return list(dict.fromkeys(found))  # an index and a name can mean the same class
+
+
+def class_labels(categories: Sequence[str] | None, indices: Sequence[int] | None) -> list[str]:
+    """The names of classes, or their indices in words."""
+    return [categories[index] if categories else f"class {index}" for index in indices or ()]
+
+
+def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False) -> str:
+    """How maps are computed, as records and figures say it.
+
+    Args:
+        maps: the options.
+        against: the names of the classes to contrast with.
+        joint: whether winning neurons are explained jointly.
+        over_cells: whether the layer has tokens that are not cells of the map.
+    """
+    rule = "joint EB" if joint else "EB"
+    if not maps.contrastive:
+        return f"marginal {rule}"
+    words = f"contrastive {rule} against {', '.join(against)}" if against else f"contrastive {rule}"
+    return f"{words}, over the cells of the map" if over_cells else words

@@ -65,7 +65,8 @@ class MapOptions:
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.
         with_marginal: also compute the marginal maps, which panels show beside the contrastive ones.
-        targets: classes by index or name; empty for the ``top_k`` most likely ones of each image.
+        against: classes by index or name, whose mean map is subtracted in place of the dual's.
+        targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         top_k: the number of classes per image if there are no ``targets``, at least 1.
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
@@ -78,6 +79,7 @@ class MapOptions:
     layers: tuple[str, ...] = ()
     contrastive: bool = True
     with_marginal: bool = False
+    against: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     top_k: int = 1
     above: float | None = None
@@ -89,6 +91,8 @@ class MapOptions:
             raise ConfigurationError(f"--top-k is {self.top_k}, but it must be at least 1")
         if self.with_marginal and not self.contrastive:
             raise ConfigurationError("--with-marginal adds the marginal map to the contrastive one: drop --marginal")
+        if self.against and not self.contrastive:
+            raise ConfigurationError("--against makes a contrastive map: drop --marginal")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
+from ebcli.models.measured import caveat
 from ebcli.run.facts import NetworkFacts
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import InputOptions, RunPlan
@@ -94,6 +95,8 @@ def prepare(plan: RunPlan) -> Prepared:
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not facts.trained:
         warnings.warn(f"{facts.name} is untrained, so its maps carry no meaning", stacklevel=2)
+    elif doubts := caveat(facts.name):
+        warnings.warn(doubts, stacklevel=2)
     common = _common(plan, facts, style)
     total, skipped = len(sources), []
     if output.skip_existing:
@@ -180,12 +183,12 @@ def _rounded_up(value: float) -> float:
 def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
     """The fields of a record that all images share."""
     maps, output = plan.maps, plan.output
-    method = "contrastive EB" if maps.contrastive else "marginal EB"
     drawn = [style.name, style.colormap, style.alpha, style.signed, style.vmin, style.vmax, style.percentile]
     settings = {
         **network_settings(facts),
         "layers": facts.layers,
-        "method": method,
+        "method": facts.method,
+        "against": facts.against or (),
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
         "classes": _chosen_classes(plan, facts),
@@ -201,7 +204,8 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         model=facts.name,
         weights=facts.weights,
         layer=", ".join(facts.layers),
-        method=method,
+        method=facts.method,
+        against=tuple(facts.against or ()),
     )
 
 
@@ -232,6 +236,8 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
     about = f"{common.model} ({weights}), layer {common.layer}, {common.method}"
     output = plan.output
     method = "" if plan.maps.contrastive else "marginal"
+    if facts.against:
+        method = f"against {' '.join(map(str, facts.against))}"
     names = ResultNames(output.format, output.panel, output.raw, tuple(facts.layers), facts.default_layer, method)
     provenance = {
         "model": common.model,

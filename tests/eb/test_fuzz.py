@@ -37,6 +37,12 @@ def check(seed, contrastive):
     for i, result in zip(chosen, results, strict=True):
         assert torch.equal(result.logits, plain), "the logits are not the plain network's, to the bit"
         expected = torch.stack([reference.P[i] for reference in references], 1)
+        special = special_tokens(result) if contrastive else 0
+        if special:
+            marginal = torch.stack(
+                [SlowReference(description, F.one_hot(column, CLASSES).double()).P[i] for column in targets.mT], 1
+            )
+            expected = over_cells(marginal, special) - over_cells(marginal - expected, special)
         error = (result.relevance - expected).abs().max()
         assert error < TOLERANCE, f"relevance at node {i} of nodes {chosen} is wrong by {error:.3g}"
         if not contrastive:
@@ -44,6 +50,22 @@ def check(seed, contrastive):
             assert abs(result.mass.sum() - expected.sum()) < TOLERANCE, f"mass at node {i}"
     if 0 in chosen:
         check_mass(results[chosen.index(0)], description, targets, references)
+
+
+def special_tokens(result):
+    """How many tokens the map leaves out, for a layer (B, tokens, c) of a network that reads images."""
+    if len(result.layer_shape) != 3 or len(result.input_shape) != 4:
+        return 0
+    try:
+        return result.layer_shape[1] - result.maps[0, 0].numel()
+    except ebcli.LayerError:
+        return 0
+
+
+def over_cells(relevance, special):
+    """Relevance (B, K, tokens, c) over its sum on the tokens behind the special ones, if there is any."""
+    total = relevance[:, :, special:].sum((2, 3), keepdim=True)
+    return torch.where(total == 0, 0, relevance / total)
 
 
 def check_mass(result, description, targets, references):

@@ -87,7 +87,8 @@ def test_marginal(name):
     specimen.net.train()  # the pass itself uses evaluation mode
     before = state_of(specimen.net)
     extent = tuple(specimen.inputs.shape[2:])
-    grid = GRIDS.get(name, tuple(side // 16 for side in extent))
+    stride = 4 if name.startswith(("convnext", "swin_")) else 16
+    grid = GRIDS.get(name, tuple(side // stride for side in extent))
     for layer, shape in ((specimen.layer, grid), (None, extent)):
         result = specimen.excite(layer)
         assert torch.equal(result.logits, plain)
@@ -160,4 +161,7 @@ def test_default_layer_is_the_documented_one(name):
     (row,) = (line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` "))
     assert f"| `{layer}` |" in row
     stride = {found.name: found.stride for found in layers(loaded)}[layer]
-    assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer
+    if name.startswith(("swin", "convnext")):
+        assert stride == 4
+    else:
+        assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer

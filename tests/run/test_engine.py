@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -91,6 +92,9 @@ def test_one_bad_image_is_named_and_the_others_are_written(tmp_path: Path) -> No
         (["--target", "tigre cat"], "'tiger cat'"),
         (["--target", "1000"], "0 to 999"),
         (["--top-k", "1001"], "1000 classes"),
+        (["--against", "tigre cat"], "'tiger cat'"),
+        (["--target", "281", "--target", "tiger cat", "--against", "282"], "tiger cat is both --target and --against"),
+        (["--top-k", "1000", "--against", "7"], "999 classes besides 1 to contrast with"),
         (["--cmap", "infernal"], "'inferno'"),
         (["--device", "warp"], "warp"),
         (["--weights", "IMAGENET_V1"], "'IMAGENET1K_V1'"),
@@ -118,6 +122,26 @@ def test_targets_top_k_and_marginal_maps() -> None:
     marginal = invoke(*targets, "-o", "marginal", "--marginal", photo)
     for one, other in zip(chosen.stdout.splitlines(), marginal.stdout.splitlines(), strict=True):
         assert not np.array_equal(np.asarray(Image.open(one)), np.asarray(Image.open(other)))
+
+
+def test_against_other_classes() -> None:
+    photo = str(SAMPLES / "mosaic.jpg")
+    likely = json.loads(invoke("--json", "--marginal", "-o", "marginal", photo).stdout)["classes"][0]["index"]
+    result = invoke("--json", "--raw", "--against", str(likely), "--against", "cup", photo)
+    record = json.loads(result.stdout)
+    loaded = ebcli.load_model()
+    name = loaded.categories[likely]
+    assert record["method"] == f"contrastive EB against {name}, cup"
+    assert record["against"] == [likely, 968]
+    ranked = loaded.net(loaded.transforms(Image.open(photo))[None]).topk(4).indices[0].tolist()
+    second = next(index for index in ranked if index not in (likely, 968))
+    assert record["classes"][0]["index"] == second
+    inputs = loaded.transforms(Image.open(photo))[None]
+    expected = ebcli.excitation_backprop(loaded.net, inputs, second, "features.11", against=[likely, 968])
+    with np.load(record["output"][-1]) as raw:
+        relevance = raw["relevance"][0]
+        assert str(raw["method"]) == record["method"]
+    np.testing.assert_allclose(relevance, expected.relevance[0], atol=1e-5)
 
 
 def test_a_checkpoint_with_classes_of_its_own(tmp_path: Path) -> None:

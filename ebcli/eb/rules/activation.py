@@ -67,7 +67,9 @@ def odd(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 @rule(*overloads("neg", "negative"))
 def negative(call: Call, input: Tensor) -> Tensor:
     value = folded(call, input, scale=-1.0)
-    return pass_through(call, input, keeps_zero=True, gate=signed_gate_of(input)) if value is None else value
+    if value is not None:
+        return value
+    return pass_through(call, input, keeps_zero=True, gate=signed_gate_of(input), affine=True)
 
 
 @rule(

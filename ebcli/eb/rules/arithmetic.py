@@ -50,7 +50,7 @@ def _sum(call: Call, operands: tuple[Any, Any], scales: tuple[float, float]) -> 
     if value is not None:
         return value
     nonnegative = scales[at] > 0 and is_nonnegative(signal) and isinstance(bias, (int, float)) and bias >= 0
-    return pass_through(call, signal, nonnegative=nonnegative)
+    return pass_through(call, signal, nonnegative=nonnegative, affine=True)
 
 
 @rule(*overloads("mul", "multiply"))
@@ -65,7 +65,8 @@ def mul(call: Call, input: Any, other: Any) -> Any:
     if feeds_only(input if signal is other else other, signal):
         return call.compute().detach()  # the layer only feeds the gate, which gets nothing
     nonnegative = input is other or all(map(is_nonnegative, (input, other)))
-    return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate)
+    is_gated = root_of(input) is not root_of(other)  # and no activation, such as x * tanh(x)
+    return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate, affine=is_gated)
 
 
 def _signal_of(a: Tensor, b: Tensor) -> Tensor | None:
@@ -101,7 +102,7 @@ def _distinct(value: Tensor) -> int:
 def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
     # input + value * tensor1 * tensor2: a product, then a sum
     if not (has_share(tensor1) or has_share(tensor2)):
-        return pass_through(call, input)
+        return pass_through(call, input, affine=True)
     with torch.no_grad():
         result = call.compute()
     product = by_rule(call, torch.mul, tensor1, tensor2)
@@ -121,7 +122,7 @@ def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None)
         return call.compute().detach()
     if has_share(other):
         nonnegative = is_nonnegative(input) and is_nonnegative(other)
-        return pass_through(call, input, keeps_zero=True, nonnegative=nonnegative)
+        return pass_through(call, input, keeps_zero=True, nonnegative=nonnegative, affine=True)
     return _scaled(call, input, other)
 
 
@@ -135,13 +136,13 @@ def _scaled(call: Call, signal: Tensor, factor: Any) -> Tensor:
     if isinstance(factor, (int, float)) and factor > 0:
         return unchanged(call, signal)
     if isinstance(factor, Tensor) and factor.dtype == torch.bool:
-        return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal))
+        return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal), affine=True)
     value = folded(call, signal, scale=factor)
     if value is not None:
         return value
     if not gate_of(signal) or not _has_no_negatives(factor):
-        return pass_through(call, signal, keeps_zero=True, gate=signed_gate_of(signal))
-    return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal))
+        return pass_through(call, signal, keeps_zero=True, gate=signed_gate_of(signal), affine=True)
+    return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal), affine=True)
 
 
 def _has_no_negatives(constant: Any) -> bool:

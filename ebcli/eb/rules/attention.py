@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ebcli.eb import graph
 from ebcli.eb.contributions import LinearMap
 from ebcli.eb.facts import (
     BOUNDED,
@@ -47,7 +48,7 @@ def scaled_dot_product_attention(
     if not carries_signal(value):
         return call.compute().detach()
     fixed = query.detach(), key.detach()
-    return weighted_sum(call, value, LinearMap(lambda v: call.func(*fixed, v, *args, **kwargs)))
+    return _attended(weighted_sum(call, value, LinearMap(lambda v: call.func(*fixed, v, *args, **kwargs))))
 
 
 @rule(*overloads("matmul", "mm", "bmm", "mv"), Tensor.__rmatmul__)
@@ -104,7 +105,7 @@ def _product(
         linear = LinearMap.fixed(weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight))
         value = weighted_sum(call, values, linear)
         note(value, replace(facts_of(value), gate=min(gate_of(left), gate_of(right))))
-        return value
+        return _attended(value)
     if has_share(left):
         return weighted_sum(call, left, LinearMap(product, right, per_output))
     return weighted_sum(call, right, LinearMap(turned, left))
@@ -144,11 +145,17 @@ def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     mixed = weighted_sum(
         replace(call, func=torch.matmul, args=(attention, by_head), kwargs={}), by_head, LinearMap(attention.matmul)
     )  # (B, heads, L, E / heads)
+    _attended(mixed)
     joined = mixed.permute(2, 0, 1, 3).flatten(2)  # (L, B, E)
     if value.ndim == 2:
         joined = joined[:, 0]
     out = by_rule(call, F.linear, joined, given["out_proj_weight"], given["out_proj_bias"])
     return with_value(call, result, out), weights
+
+
+def _attended(value: Tensor) -> Tensor:
+    graph.mark_attention(value)
+    return value
 
 
 _SIGNATURE = inspect.signature(F.multi_head_attention_forward)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
+from ebcli.eb.autograd import ratio
 from ebcli.eb.contributions import LinearMap
 from ebcli.eb.facts import SWITCH, ValueFacts, facts_of, is_nonnegative, note
 from ebcli.eb.primitives import folded, pass_through, weighted_sum, with_value
@@ -28,17 +31,43 @@ def batch_norm(
     # torch.batch_norm has (weight, bias) where F.batch_norm has (running_mean, running_var)
     gamma = running_mean if _is_native(call) else weight
     value = folded(call, input, channels=gamma)
-    return pass_through(call, input, gate=0) if value is None else value
+    return pass_through(call, input, gate=0, affine=True) if value is None else value
 
 
 def _is_native(call: Call) -> bool:
     return torch.batch_norm in spelled(call.func)
 
 
-# the paper's rule for local response normalization, which applies to every norm that rescales units by a common factor
-@rule(*overloads("local_response_norm", "layer_norm", "group_norm", "instance_norm", "rms_norm"))
+# The paper's rule for local response normalization applies to every norm that rescales units by a common factor. Under
+# the joint rule, that factor is a constant, and the mean that some norms subtract is part of the linear map.
+@rule(*overloads("local_response_norm", "rms_norm", "instance_norm"))
 def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, gate=0)
+    return pass_through(call, input, gate=0, affine=_rescaled(lambda a: call.func(a, *args, **kwargs)))
+
+
+@rule(*overloads("layer_norm"))
+def layer_norm(
+    call: Call, input: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any
+) -> Tensor:
+    def centered(a: Tensor) -> Tensor:
+        return a - a.mean(tuple(range(-len(shape), 0)), keepdim=True)
+
+    return pass_through(
+        call, input, gate=0, affine=_rescaled(lambda a: F.layer_norm(a, shape, weight, None, eps), centered)
+    )
+
+
+@rule(*overloads("group_norm"))
+def group_norm(
+    call: Call, input: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any
+) -> Tensor:
+    def centered(a: Tensor) -> Tensor:
+        by_group = a.reshape(len(a), groups, -1)
+        return (by_group - by_group.mean(2, keepdim=True)).reshape(a.shape)
+
+    return pass_through(
+        call, input, gate=0, affine=_rescaled(lambda a: F.group_norm(a, groups, weight, None, eps), centered)
+    )
 
 
 # the operators behind them in decomposed programs, which also return the statistics
@@ -65,7 +94,8 @@ def _computed(call: Call) -> tuple[Any, ...]:
 
 @rule(*overloads("normalize"))
 def normalized(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input))
+    affine = _rescaled(lambda a: call.func(a, *args, **kwargs))
+    return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input), affine=affine)
 
 
 @rule(torch.norm, Tensor.norm, makes_gates=True)
@@ -91,3 +121,17 @@ def p_norm(
 @rule(torch.linalg.vector_norm, "aten.linalg_vector_norm", makes_gates=True)
 def vector_norm(call: Call, x: Tensor, ord: Any = 2, *args: Any, **kwargs: Any) -> Any:
     return p_norm(call, x, ord, *args, **kwargs)
+
+
+def _rescaled(
+    normalize: Callable[[Tensor], Tensor], centered: Callable[[Tensor], Tensor] = lambda a: a
+) -> Callable[[Tensor], Tensor]:
+    """A norm, without its bias, as a function of the signal whose factors are those of this signal."""
+
+    def affine(a: Tensor) -> Tensor:
+        before = centered(a)
+        with torch.no_grad():
+            factor = ratio(normalize(a.detach()), before)
+        return before * factor
+
+    return affine

@@ -1,0 +1,11 @@
+"""These tests are on the rule that explains neurons step by step; test_joint.py is on the other one."""
+
+import pytest
+
+from ebcli.eb.graph import BackwardGraph
+
+
+@pytest.fixture(autouse=True)
+def step_by_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.module.__name__.rpartition(".")[2] != "test_joint":
+        monkeypatch.setattr(BackwardGraph, "explains_jointly", lambda *_: False)

@@ -1,0 +1,42 @@
+"""Networks whose maps were measured to be less faithful say so."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from runs import invoke, tiny_model
+
+from ebcli.models import measured, model_names
+from ebcli.run import explainer
+
+DOUBTFUL = ["vit_b_16", "timm/vit_base_patch16_clip_224", "timm/deit3_small_patch16_224", "hf/google/vit-base-patch16"]
+
+
+@pytest.mark.parametrize("name", DOUBTFUL)
+def test_doubts_about_vision_transformers(name):
+    assert measured.caveat(name).startswith(f"{name}'s maps may be wrong in part")
+
+
+def test_no_doubts_about_others():
+    doubtful = {name for name in model_names() if measured.caveat(name)}
+    assert doubtful == {name for name in model_names() if name.startswith("vit_")}
+    for name in ("timm/mobilevit_xxs", "timm/maxvit_tiny_rw_224", "hf/microsoft/swin-tiny", "nets.py:activity"):
+        assert measured.caveat(name) is None
+
+
+def test_the_page_has_the_number():
+    page = Path(__file__).parents[2].joinpath("docs/trained.md").read_text(encoding="utf-8")
+    (row,) = (line for line in page.partition("All layers")[0].splitlines() if line.startswith("| ViT "))
+    share = float(row.split("|")[4])
+    assert f"{share:.2f} of a map" in measured.caveat("vit_b_16")
+
+
+@pytest.mark.parametrize(("name", "count"), [("vit_tiny", 1), ("tiny", 0)])
+def test_the_command_says_it_once(name, count, tmp_path, monkeypatch):
+    monkeypatch.setattr(explainer, "load_model", lambda *_, **__: replace(tiny_model(), name=name))
+    for photo in ("a.png", "b.png"):
+        Image.new("RGB", (40, 40), "red").save(tmp_path / photo)
+    result = invoke("-o", str(tmp_path / "maps"), str(tmp_path / "a.png"), str(tmp_path / "b.png"))
+    assert result.exit_code == 0
+    assert result.stderr.count("maps may be wrong in part") == count
