@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from plans import make_plan
 from runs import finish, invoke, photos, records, tiny_model, tree
+from torchvision.transforms import functional
 
 import ebcli
 from ebcli.errors import LayerError
@@ -158,7 +159,8 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
     found = Explainer(make_plan(**plan, layers=("2",), beside=("grad-cam", "gradient"))).explain(pixels)
     loaded = tiny_model()
     for image, explanation in zip(pixels, found, strict=True):
-        inputs = loaded.transforms(Image.fromarray(image))[None]
+        preset = loaded.transforms
+        inputs = functional.normalize(functional.to_tensor(image), preset.mean, preset.std)[None]
         (at,) = explanation.layers
         for method, maps in at.beside.items():
             expected = IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
