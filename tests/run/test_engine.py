@@ -125,7 +125,7 @@ def test_a_checkpoint_with_classes_of_its_own(tmp_path: Path) -> None:
     own = ("--model", "squeezenet1_1", "--weights", "own.pth", "--layer", "features.7", str(SAMPLES / "rocket.jpg"))
     result = invoke("--target", "4", *own)
     assert result.exit_code == 0, result.stderr
-    assert result.stdout.endswith("rocket.jpg.4.png\n")
+    assert result.stdout.endswith("rocket.jpg.4@features-7.png\n")
     for wrong in (["--target", "5"], ["--target", "rocket"], ["--top-k", "6"]):
         result = invoke(*wrong, *own)
         assert result.exit_code == 2
