@@ -77,6 +77,8 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "losses": None,
             "layer": "",
             "peak": None,
+            "region": None,
+            "at_border": False,
         }
     ]
     assert entry["schema"] == 1
