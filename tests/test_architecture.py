@@ -20,7 +20,7 @@ FILES = {
 }
 ROOMS = {
     "eb": {"imports", "errors"},
-    "files": {"errors"},
+    "files": {"imports", "errors"},
     "models": {"eb", "imports", "errors"},
     "drawing": {"files", "errors"},
     "run": {"drawing", "models", "eb", "files", "imports", "errors"},

@@ -15,7 +15,7 @@ from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warn
 from ebcli.cli.options import model_options
 from ebcli.cli.parameters import plain_option
 from ebcli.errors import EbcliError, ImageError
-from ebcli.evaluate.names import METHODS
+from ebcli.models.keywords import METHODS
 
 if TYPE_CHECKING:
     from ebcli.evaluate.labeled_images import LabeledImages

@@ -154,6 +154,8 @@ def _print_record(record: Record, printing: Printing) -> None:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         if verbose:
             say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
+            if one.at_border:
+                say(f"{name}: the map of {title} peaks at the border of the center crop; --fit squash shows all")
         if one.blank and not quiet:
             say(f"{name}: the map of {title} is blank")
     if printing.as_json:

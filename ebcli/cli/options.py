@@ -24,7 +24,7 @@ from ebcli.cli.parameters import (
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.keywords import FITS, SCORES
+from ebcli.models.keywords import BESIDE, FITS, SCORES
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
 
@@ -209,7 +209,12 @@ _SALIENCY = (
         show_default="the class's dual",
         help="Show what distinguishes the class from this one, by index or name. Repeatable.",
     ),
-    _map("--with-marginal", is_flag=True, help="In panels, show the marginal map beside the contrastive one."),
+    _map(
+        "--beside",
+        type=click.Choice(BESIDE),
+        multiple=True,
+        help="In panels, show this method's map beside. Repeatable.",
+    ),
     _map(
         "--target",
         "targets",

@@ -23,7 +23,7 @@ else:
 PRESETS: dict[str, dict[str, Any]] = {
     "figure": {"panel": True, "top-k": 3},
     "dataset": {"format": "jpg", "raw": True, "report": True, "skip-existing": True},
-    "paper": {"style": "paper", "panel": True, "with-marginal": True},
+    "paper": {"style": "paper", "panel": True, "beside": "marginal"},
 }
 PROJECT_FILE = Path("pyproject.toml")
 FROM_PROJECT = "ebcli.cli.settings.project"  # in a context's meta: what the project file sets

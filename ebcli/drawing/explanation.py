@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,8 @@ class LayerMaps:
         lost_mass: for each operation above the layer, the probability that each class lost there, (K,); None if it
             was not tracked.
         relevance: (K, ...), signed; None unless the arrays are written.
-        marginal: (K, h, w), the marginal maps shown beside contrastive ones; None if there are none.
+        method: ``"contrastive"`` or ``"marginal"``.
+        beside: (K, h, w) for each other method whose maps are shown beside these, by its name.
     """
 
     layer: str
@@ -28,7 +29,8 @@ class LayerMaps:
     maps: NDArray[np.float32]
     lost_mass: dict[str, list[float]] | None = None
     relevance: NDArray[np.float32] | None = None
-    marginal: NDArray[np.float32] | None = None
+    method: str = "contrastive"
+    beside: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,21 @@ def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Placement, s
     return is_blank(values, signed) or is_blank(values[tuple(inside)], signed)
 
 
+def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Placement) -> bool:
+    """Whether a map (h, w) has its maximum at an edge of the region, beyond which the image (width, height) goes on."""
+    values = np.asarray(saliency)
+    height, width = values.shape
+    if is_blank(values) or min(height, width) < 3:
+        return False
+    row, column = np.unravel_index(values.argmax(), values.shape)
+    return bool(
+        (column == 0 and region.left > 0)
+        or (column == width - 1 and region.right < size[0])
+        or (row == 0 and region.top > 0)
+        or (row == height - 1 and region.bottom < size[1])
+    )
+
+
 def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: DrawingStyle) -> Image.Image:
     """Draw a map over its photo, at the photo's size; ``side-by-side`` is wider.
 

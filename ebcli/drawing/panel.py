@@ -42,8 +42,8 @@ def panel(
 ) -> Image.Image:
     """Draw all maps of a photo in one RGB figure.
 
-    With one map per class, the classes follow the photo from left to right. With several layers, or with the marginal
-    map beside the contrastive one, each class has a row.
+    With one map per class, the classes follow the photo from left to right. With several layers, or with other
+    methods' maps beside, each class has a row.
 
     Args:
         image: RGB.
@@ -82,11 +82,13 @@ def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tup
     """The maps of a class at a layer, each with its title and notes."""
     grid = f"{at.maps.shape[2]} × {at.maps.shape[1]} cells"
     mass = f"mass {at.mass[k]:.3f}"
-    if at.marginal is None:
+    if not at.beside:
         yield at.maps[k], at.layer, (grid, mass)
-    else:
-        yield at.maps[k], f"{at.layer}, contrastive", (grid,)
-        yield at.marginal[k], f"{at.layer}, marginal", (grid, mass)
+        return
+    yield at.maps[k], f"{at.layer}, {at.method}", (grid,) if "marginal" in at.beside else (grid, mass)
+    for method, maps in at.beside.items():
+        grid = f"{maps.shape[2]} × {maps.shape[1]} cells"
+        yield maps[k], f"{at.layer}, {method}", (grid, mass) if method == "marginal" else (grid,)
 
 
 def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from torchvision.transforms import functional
 
 from ebcli.errors import LayerError
-from ebcli.evaluate.methods import IMPLEMENTED, class_scores
-from ebcli.evaluate.names import LAYERLESS
 from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
 from ebcli.models.fingerprint import network_settings
-from ebcli.models.keywords import INPUT
+from ebcli.models.keywords import INPUT, LAYERLESS
+from ebcli.models.methods import IMPLEMENTED, class_scores
 from ebcli.models.probe import probe
 
 NO_LAYER = "-"

@@ -5,20 +5,24 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ebcli.errors import ImageError
+from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.regular import open_regular
+from ebcli.imports import import_optional
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
+
+_HEIF = {".heic", ".heif"}
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 
@@ -67,7 +71,9 @@ class Placement:
 
 def has_image_suffix(path: Path) -> bool:
     """Whether the suffix is one of an image format that Pillow reads."""
-    return Image.registered_extensions().get(path.suffix.lower()) in _formats()
+    formats = _formats()
+    suffix = path.suffix.lower()
+    return suffix in _HEIF or Image.registered_extensions().get(suffix) in formats
 
 
 def is_recognized(file: Path | IO[bytes]) -> bool:
@@ -105,6 +111,8 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
     except ImageError:
         raise
     except UnidentifiedImageError as error:
+        if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():
+            raise ImageError("HEIC needs the package pillow-heif: pip install pillow-heif") from error
         raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
         raise ImageError("it has too many pixels: raise --max-pixels") from error
@@ -194,6 +202,17 @@ def _start(side: int, crop: int) -> int:
     return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
 
 
+@lru_cache
+def _add_heif() -> bool:
+    """Let Pillow read HEIC and HEIF, the format of many phones; False if the package for it is missing."""
+    try:
+        import_optional("pillow_heif").register_heif_opener()
+    except ConfigurationError:
+        return False
+    return True
+
+
 def _formats() -> list[str]:
+    _add_heif()
     Image.init()
     return [name for name in Image.OPEN if name not in _NEVER_DECODED]

@@ -49,6 +49,7 @@ class ClassRecord:
         losses: the probability lost at each operation, if requested.
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
+        at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
     """
 
@@ -61,6 +62,7 @@ class ClassRecord:
     layer: str = ""
     peak: float | None = None
     region: dict[str, Any] | None = None
+    at_border: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ class MapEntry:
     score: float | None
     mass: float | None
     blank: bool
+    at_border: bool
     result: Path | None
 
 
@@ -124,6 +125,7 @@ def _outcomes(record: ParsedRecord, there: Collection[Path]) -> Iterator[Outcome
             score=one["score"],
             mass=one["mass"],
             blank=one["blank"],
+            at_border=one.get("at_border") is True,
             result=picture if picture in there else None,
         )
         layers.setdefault(one.get("layer") or record.layer, []).append(entry)

@@ -1,9 +1,12 @@
-"""Values that options accept in place of a name: of weights, layers, fits and scores."""
+"""Values that options accept: names of methods, and words in place of weights, layers, fits and scores."""
 
 from __future__ import annotations
 
 BUNDLED = "efficientnet_lite0"
 DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
+METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")
+LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
+BESIDE = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # methods that a panel can show beside the map
 FITS = CROP, SQUASH, PAD = "crop", "squash", "pad"  # how images are fitted into the network's square input
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores

@@ -113,4 +113,5 @@ def joined(turns: Sequence[LayerMaps], count: int) -> LayerMaps:
     maps = arrays("maps")
     assert maps is not None
     mass = [value for turn in turns for value in turn.mass][:count]
-    return LayerMaps(first.layer, mass, maps, losses, arrays("relevance"), arrays("marginal"))
+    beside = {name: np.concatenate([turn.beside[name] for turn in turns])[:count] for name in first.beside}
+    return LayerMaps(first.layer, mass, maps, losses, arrays("relevance"), first.method, beside)

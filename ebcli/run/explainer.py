@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
 
@@ -28,6 +28,7 @@ from ebcli.models import (
 )
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import ALL, INPUT
+from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.probe import probe
 from ebcli.run.choice import Choice, joined
 from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
@@ -203,14 +204,24 @@ class Explainer:
         ]
 
     def _by_layer(self, inputs: Tensor, results: Sequence[ExcitationResult], targets: Tensor) -> list[list[LayerMaps]]:
-        """For each layer, the maps of each image, with the marginal maps beside them if they are asked for."""
-        marginal: Sequence[ExcitationResult | None] = [None] * len(results)
-        if self._maps.with_marginal:
-            marginal = self._backprop(inputs, targets, contrastive=False)
+        """For each layer, the maps of each image, with those of other methods beside them if they are asked for."""
+        beside = [self._beside(inputs, targets, layer) for layer in self.layers]
+        method = "contrastive" if self._maps.contrastive else "marginal"
         return [
-            _by_image(name, result, self._keep_relevance, beside)
-            for name, result, beside in zip(self.layers, results, marginal, strict=True)
+            _by_image(name, result, self._keep_relevance, method, others)
+            for name, result, others in zip(self.layers, results, beside, strict=True)
         ]
+
+    def _beside(self, inputs: Tensor, targets: Tensor, layer: str) -> dict[str, NDArray[np.float32]]:
+        """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
+        found = {}
+        for name in self._maps.beside:
+            method, where = IMPLEMENTED[name], None if layer == INPUT else layer
+            pairs = zip(inputs.split(1), targets.split(1), strict=True)
+            maps = torch.stack([method(self.loaded.net, image, classes, where) for image, classes in pairs]).float()
+            total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
+            found[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
+        return found
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized."""
@@ -255,6 +266,10 @@ class Explainer:
         try:
             for result in results:
                 len(result.maps)
+            blank = torch.zeros(1, 3, side, side, device=self.device, dtype=self._dtype)
+            target = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+            for layer in self.layers:
+                self._beside(blank, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}
@@ -268,14 +283,13 @@ class Explainer:
 
 
 def _by_image(
-    name: str, result: ExcitationResult, keep_relevance: bool, marginal: ExcitationResult | None
+    name: str, result: ExcitationResult, keep_relevance: bool, method: str, beside: Mapping[str, NDArray[np.float32]]
 ) -> list[LayerMaps]:
     """The maps of a batch at one layer, image by image."""
     mass = result.mass.tolist()
     losses = {site: lost.tolist() for site, lost in (result.lost_mass or {}).items()}
     maps = result.maps.float().cpu().numpy()
     relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
-    beside = None if marginal is None else marginal.maps.float().cpu().numpy()
     return [
         # copies: a view would keep the maps of the whole batch in memory
         LayerMaps(
@@ -284,7 +298,8 @@ def _by_image(
             maps[i].copy(),
             None if result.lost_mass is None else {site: lost[i] for site, lost in losses.items()},
             None if relevance is None else relevance[i].copy(),
-            None if beside is None else beside[i].copy(),
+            method,
+            {other: values[i].copy() for other, values in beside.items()},
         )
         for i in range(len(maps))
     ]

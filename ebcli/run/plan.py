@@ -9,6 +9,7 @@ from pathlib import Path
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.remote import RemoteOptions
+from ebcli.models.keywords import BESIDE
 from ebcli.models.spec import ModelSpec
 
 FORMATS = ("png", "jpg", "webp")
@@ -64,8 +65,8 @@ class MapOptions:
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.
-        with_marginal: also compute the marginal maps, which panels show beside the contrastive ones.
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
+        beside: methods whose maps panels show beside the run's own, some of ``BESIDE``.
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         top_k: the number of classes per image if there are no ``targets``, at least 1.
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``.
@@ -78,8 +79,8 @@ class MapOptions:
 
     layers: tuple[str, ...] = ()
     contrastive: bool = True
-    with_marginal: bool = False
     against: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     top_k: int = 1
     above: float | None = None
@@ -89,10 +90,12 @@ class MapOptions:
     def __post_init__(self) -> None:
         if self.top_k < 1:
             raise ConfigurationError(f"--top-k is {self.top_k}, but it must be at least 1")
-        if self.with_marginal and not self.contrastive:
-            raise ConfigurationError("--with-marginal adds the marginal map to the contrastive one: drop --marginal")
         if self.against and not self.contrastive:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
+        if unknown := set(self.beside) - set(BESIDE):
+            raise ConfigurationError(f"unknown method {min(unknown)!r}: choose {', '.join(BESIDE)}")
+        if "marginal" in self.beside and not self.contrastive:
+            raise ConfigurationError("the marginal map goes beside the contrastive one: drop --marginal")
 
 
 @dataclass(frozen=True)
@@ -214,5 +217,5 @@ class RunPlan:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
         if output.scale == "run" and (style.vmax is not None or style.percentile != 100):
             raise ConfigurationError("vmax and percentile set the end of the scale: drop them, or the scale run")
-        if self.maps.with_marginal and not output.panel:
-            raise ConfigurationError("with-marginal shows the marginal map in a panel: add panel")
+        if self.maps.beside and not output.panel:
+            raise ConfigurationError("beside shows another method's map in a panel: add --panel")

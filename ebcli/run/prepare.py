@@ -164,7 +164,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
                     labels.append(images[i].label)
         for explanation in explainer.explain(pixels, labels) if pixels else ():
             for at in explanation.layers if isinstance(explanation, Explanation) else ():
-                largest = max(largest, *(_largest(maps, style) for maps in (at.maps, at.marginal) if maps is not None))
+                largest = max(largest, *(_largest(maps, style) for maps in (at.maps, *at.beside.values())))
     return _rounded_up(largest) if largest else 1.0
 
 
@@ -192,7 +192,7 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
         "classes": _chosen_classes(plan, facts),
-        "look": [*drawn, output.format, output.panel, maps.with_marginal],
+        "look": [*drawn, output.format, output.panel, list(maps.beside)],
         "raw": output.raw,
     }
     if (regions := _region_options(plan)) is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import is_blank_on, picture
+from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
@@ -76,6 +76,7 @@ class RenderedFiles:
         thumbnails: their contents by path.
         regions: the region of each map, if requested.
         size: the image's width and height.
+        at_border: whether each map peaks at an edge of the center crop.
     """
 
     files: list[bytes]
@@ -83,6 +84,7 @@ class RenderedFiles:
     thumbnails: dict[Path, bytes]
     regions: list[Region | None]
     size: tuple[int, int]
+    at_border: list[bool]
 
 
 def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None) -> NetworkInput | None:
@@ -150,7 +152,8 @@ def render(
     if options.regions is not None:
         regions = [largest_region(map_, region, image.size, options.regions) for map_ in maps]
     blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
-    return RenderedFiles(files, blank, small, regions, image.size)
+    at_border = [peaks_at_border(image.size, map_, region) for map_ in maps]
+    return RenderedFiles(files, blank, small, regions, image.size, at_border)
 
 
 def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
@@ -272,8 +275,11 @@ class ImageStages:
                     at.layer,
                     float(at.maps[k].max()) * at.maps[k].size,
                     None if found is None else asdict(found),
+                    at_border,
                 )
-                for (k, at), blank, found in zip(explanation.each_map(), rendered.blank, rendered.regions, strict=True)
+                for (k, at), blank, found, at_border in zip(
+                    explanation.each_map(), rendered.blank, rendered.regions, rendered.at_border, strict=True
+                )
             ),
             seconds=round(loaded.seconds + explanation.seconds + perf_counter() - start, 4),
             input_bytes=loaded.stamp.bytes,

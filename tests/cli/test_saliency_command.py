@@ -30,7 +30,7 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
         ("a.jpg", {}),
         ("--model vgg16 --layer features.23 a.jpg", {"model": "vgg16", "layers": ("features.23",)}),
         ("--layer features.23 --layer input a.jpg", {"layers": ("features.23", "input")}),
-        ("--layer all --panel --with-marginal a.jpg", {"layers": ("all",), "panel": True, "with_marginal": True}),
+        ("--layer all --panel --beside marginal a.jpg", {"layers": ("all",), "panel": True, "beside": ("marginal",)}),
         ("--style heatmap --signed --vmax 2 a.jpg", {"style": "heatmap", "signed": True, "vmax": 2.0}),
         ("--style contour --scale run --vmin 0.5 a.jpg", {"style": "contour", "scale": "run", "vmin": 0.5}),
         ("--percentile 99 a.jpg", {"percentile": 99.0}),
@@ -121,9 +121,9 @@ VALUES = {
 
 
 def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
-    result = invoke("--panel", "a.jpg", EB_SALIENCY_WITH_MARGINAL="1")
+    result = invoke("--panel", "a.jpg", EB_SALIENCY_BESIDE="marginal grad-cam")
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(make_plan("a.jpg", panel=True, with_marginal=True))]
+    assert worker.mock_calls == [mock.call(make_plan("a.jpg", panel=True, beside=("marginal", "grad-cam")))]
 
 
 @pytest.mark.parametrize("field", VALUES)
@@ -149,7 +149,7 @@ def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> N
     )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
     named = named - {"directory", "name", "preprocessing", "remote"} | {"output", "style", "model"}
-    assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "with_marginal"}
+    assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "beside"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)
@@ -240,6 +240,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "layer": "features.23",
             "peak": 3.5,
             "region": None,
+            "at_border": False,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, picture
+from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import Geometry, Placement, decode, placement
 
@@ -255,3 +255,20 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (50
     for style in ("overlay", "contour"):
         done = subprocess.run([sys.executable, "-c", code, style], capture_output=True, text=True, check=True)
         assert float(done.stdout) < 4 + 4  # the picture itself, and what is made of a strip at a time
+
+
+def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
+    size, crop = (60, 40), Placement(10, 0, 50, 40)  # the middle of a wide image
+    for row, column, expected in (
+        (2, 0, True),
+        (2, 4, True),
+        (0, 2, False),
+        (4, 2, False),
+        (2, 2, False),
+        (0, 0, True),
+    ):
+        values = np.zeros((5, 5))
+        values[row, column] = 1
+        assert peaks_at_border(size, values, crop) == expected, (row, column)
+        assert not peaks_at_border(size, values, Placement(0, 0, 60, 40))
+        assert not peaks_at_border(size, values * 0, crop)

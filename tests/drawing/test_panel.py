@@ -17,7 +17,8 @@ GREEN = (0, 255, 0)
 def explained(maps: dict[str, np.ndarray], marginal: bool = False, names: tuple[str | None, ...] = ()) -> Explanation:
     """Maps (K, h, w) by layers."""
     layers = tuple(
-        LayerMaps(name, [0.5] * len(map_), map_, marginal=map_ * 2 if marginal else None) for name, map_ in maps.items()
+        LayerMaps(name, [0.5] * len(map_), map_, beside={"marginal": map_ * 2} if marginal else {})
+        for name, map_ in maps.items()
     )
     count = len(layers[0].maps)
     return Explanation(list(range(count)), [0.25] * count, list(names or ["cat"] * count), layers, 0.0)
@@ -154,7 +155,7 @@ def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyP
 
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
-    layer = LayerMaps("5", [0.5], spot(14, 3, 5), marginal=spot(14, 10, 9))
+    layer = LayerMaps("5", [0.5], spot(14, 3, 5), beside={"marginal": spot(14, 10, 9)})
     both = Explanation([0], [0.25], ["cat"], (layer,), 0.0)
     figure = panel(
         Image.new("RGB", (300, 300), GREEN),

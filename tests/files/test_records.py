@@ -78,6 +78,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "layer": "",
             "peak": None,
             "region": None,
+            "at_border": False,
         }
     ]
     assert entry["schema"] == 1

@@ -296,3 +296,23 @@ def test_an_extended_run_is_an_extended_page(page: Path, maps: Path, browser: Br
     browser.open(page)
     assert browser.count() == 5
     assert "another reason" in browser.one(".card .note").text
+
+
+def test_wrong_predictions_on_their_own_with_label_and_prediction(maps: Path, browser: Browser) -> None:
+    for name, label, predicted in (("right.png", 282, 282), ("wrong.png", 285, 282)):
+        record = add(maps, photo(Path(name)), CATS if label == predicted else CATS[::-1])
+        append(maps, replace(record, label=label, predicted=predicted))
+    add(maps, photo(Path("unlabeled.png")))
+    browser.open(write_gallery(maps))
+    assert browser.names() == ["right.png", "unlabeled.png", "wrong.png"]
+    assert "accuracy 0.500 (1 of 2)" in browser.one("#lead").text
+    browser.choose("#status", "wrong only")
+    assert browser.names() == ["wrong.png"]
+    tabs = [tab.text for tab in browser.all(".card [role=tab]")]
+    assert tabs == ["label: Egyptian cat", "predicted: tiger cat"]
+    assert browser.complaints() == []
+
+
+def test_without_labels_there_is_no_wrong_prediction_to_choose(page: Path, browser: Browser) -> None:
+    browser.open(page)
+    assert browser.one("#status option[value=wrong]").get_attribute("disabled")

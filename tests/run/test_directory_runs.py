@@ -348,7 +348,7 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
         {"vmax": 2.0},
         {"percentile": 99.0},
     ]
-    other += [{"panel": True}, {"panel": True, "with_marginal": True}, {"layers": ("2", "0")}, {"layers": ("input",)}]
+    other += [{"panel": True}, {"panel": True, "beside": ("marginal",)}, {"layers": ("2", "0")}, {"layers": ("input",)}]
     assert len({configuration(**settings) for settings in other}) == len(other)
     assert configuration(targets=("class d",)) == configuration(targets=("3",))
 

@@ -8,11 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from plans import make_plan
 from runs import finish, invoke, photos, records, tiny_model, tree
+from torchvision.transforms import functional
 
 import ebcli
+from ebcli.errors import LayerError
+from ebcli.models.methods import IMPLEMENTED
 from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")  # invoke() names layer 2, so one more makes two
@@ -110,14 +114,13 @@ def test_blank_maps_are_told_of_each_layer() -> None:
 def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layers": ("2", "input"), "top_k": 2}
     pixels = [np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)]
-    (both,) = Explainer(make_plan(**plan, with_marginal=True)).explain(pixels)
+    (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain(pixels)
     (one,) = Explainer(make_plan(**plan)).explain(pixels)
     (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain(pixels)
     for at, contrastive, other in zip(both.layers, one.layers, marginal.layers, strict=True):
         np.testing.assert_allclose(at.maps, contrastive.maps, rtol=1e-5, atol=1e-8)
-        assert at.marginal is not None
-        np.testing.assert_allclose(at.marginal, other.maps, rtol=1e-5, atol=1e-8)
-        assert other.marginal is None
+        np.testing.assert_allclose(at.beside["marginal"], other.maps, rtol=1e-5, atol=1e-8)
+        assert other.beside == {}
 
 
 def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,3 +151,33 @@ def test_records_of_panels_name_all_their_maps() -> None:
     (record,) = records(Path("saliency"))
     assert len(record["output"]) == len(record["output_bytes"]) == 1
     assert [shown["layer"] for shown in record["classes"]] == ["2", "0", "input"] * 2
+
+
+def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> None:
+    pixels = [np.asarray(Image.effect_noise((24, 24), 99).convert("RGB")) for _ in range(2)]
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "targets": ("3", "5")}
+    found = Explainer(make_plan(**plan, layers=("2",), beside=("grad-cam", "gradient"))).explain(pixels)
+    loaded = tiny_model()
+    for image, explanation in zip(pixels, found, strict=True):
+        preset = loaded.transforms
+        inputs = functional.normalize(functional.to_tensor(image), preset.mean, preset.std)[None]
+        (at,) = explanation.layers
+        for method, maps in at.beside.items():
+            expected = IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
+            drawn = np.maximum(maps, 0)
+            for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing
+                assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
+                assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)
+    with pytest.raises(LayerError, match="Grad-CAM needs a layer"):
+        Explainer(make_plan(**plan, layers=("input",), beside=("grad-cam",)))
+
+
+def test_a_panel_with_another_method_beside_is_wider() -> None:
+    photos(Path("photos"), 1)
+    widths = []
+    for options in ([], ["--beside", "grad-cam"], ["--beside", "grad-cam", "--beside", "marginal"]):
+        result = invoke("--panel", "--target", "3", *options, "photos")
+        assert result.exit_code == 0, result.output
+        widths.append(Image.open(result.stdout.strip()).width)
+    assert widths == sorted(widths)
+    assert widths[0] < widths[2]

@@ -43,8 +43,8 @@ from ebcli.errors import ConfigurationError
         ({"vmax": 1.0, "scale": "run"}, "drop them, or the scale run"),
         ({"percentile": 99.0, "scale": "run"}, "drop them, or the scale run"),
         ({"percentile": 99.0, "vmax": 2.0}, "drop one of them"),
-        ({"with_marginal": True}, "in a panel"),
-        ({"with_marginal": True, "panel": True, "contrastive": False}, "drop --marginal"),
+        ({"beside": ("marginal",)}, "in a panel"),
+        ({"beside": ("marginal",), "panel": True, "contrastive": False}, "drop --marginal"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from ebcli.eb import excitation_backprop
 from ebcli.eb.maps import saliency_map
 from ebcli.errors import LayerError
-from ebcli.evaluate.names import METHODS
 from ebcli.imports import import_optional
+from ebcli.models.keywords import METHODS
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]

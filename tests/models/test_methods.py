@@ -10,7 +10,7 @@ from torch import nn
 
 import ebcli
 from ebcli.errors import LayerError
-from ebcli.evaluate.methods import IMPLEMENTED
+from ebcli.models.methods import IMPLEMENTED
 
 torch.manual_seed(0)
 INPUTS = torch.rand(1, 3, 12, 16)
