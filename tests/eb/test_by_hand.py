@@ -134,3 +134,15 @@ def test_squeeze_excitation():
     assert result.relevance.flatten().tolist() == pytest.approx([1 / 9, 6 / 9, 0, 2 / 9])
     contrast = ebcli.excitation_backprop(gated, x, 0, contrastive=True)
     assert contrast.relevance.flatten().tolist() == pytest.approx([1 / 9, 6 / 9, -1, 2 / 9])
+
+
+def test_probability_at_an_inactive_neuron_goes_to_what_inhibits_it():
+    """exp(relu(-2)) = 1 excites the class: the response of -2 is explained by the weight of -3."""
+    net = nn.Sequential(nn.Linear(2, 1, bias=False), nn.ReLU(), Exponential(), nn.Linear(1, 1, bias=False)).eval()
+    net[0].weight.data, net[3].weight.data = torch.tensor([[1.0, -3.0]]), torch.tensor([[1.0]])
+    assert ebcli.excitation_backprop(net, torch.ones(1, 2), 0).relevance.tolist() == [[0.0, 1.0]]
+
+
+class Exponential(nn.Module):
+    def forward(self, y):
+        return y.exp()

@@ -121,6 +121,18 @@ def test_a_norm_is_a_factor_even_of_a_single_element(name, activation):
     assert_twins(net, twin, x)
 
 
+@pytest.mark.parametrize("activation", [F.gelu, F.relu])
+def test_a_norm_is_a_factor_of_what_came_through_an_activation(activation):
+    """Repeated to the signal's size, nothing but being a norm tells it."""
+
+    def factor(y):
+        return activation(y).norm(dim=(2, 3), keepdim=True).repeat(1, 1, 4, 4)
+
+    net = seeded(lambda: Block(lambda _, y: activation(y) * factor(y)))
+    given = factor(net.conv(images())).detach()
+    assert_twins(net, seeded(lambda: Block(lambda _, y: activation(y) * given)))
+
+
 @pytest.mark.parametrize(("order", "spell"), [(2, lambda y: y.norm(dim=-1)), (3, lambda y: torch.norm(y, 3, -1))])
 def test_a_norm_on_the_path_shares_by_the_powers(order, spell):
     """The length of a capsule is a sum of |a|^p under a root: every a gets its part of that sum."""

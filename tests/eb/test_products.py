@@ -233,6 +233,7 @@ UNDECIDED = {
     "equals": (lambda a, b: a * b, (4, 4), (4, 4)),
     "outer": (lambda a, b: a * b, (4, 1), (1, 4)),
     "outer_of_unequal_size": (lambda a, b: (a * b).repeat(1, 1, 2)[..., :4], (4, 1), (1, 3)),
+    "a_sum_with_one_of_its_terms": (lambda a, b: (a + b) * a, (4, 4), (4, 4)),
     "both_activated": (lambda a, b: a.tanh() * b.tanh(), (4, 4), (4, 4)),
     "both_switches": (lambda a, b: (a.softmax(-1) * SIGNED[:4].abs()) * b.sigmoid(), (4, 4), (4, 4)),
 }
