@@ -22,8 +22,8 @@ from ebcli.models.probe import probe
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
 MAX_STRIDE = 16 * 1.25
 
-# The side of 224 pixels over that stride: with fewer cells than that, small images would be a map of a few blocks
-LEAST_CELLS = 11
+# A side of the map: with fewer cells, the maps of small images would be a few blocks
+LEAST_CELLS = 9
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps

@@ -276,7 +276,7 @@ class Explainer:
         self._joint = rules.pop() if len(rules) == 1 else None  # known, so that no forward pass is repeated
         labels = class_labels(self.loaded.categories, self.against)
         found = [
-            method_in_words(self._maps, labels, joint=result.joint, over_cells=result.special_tokens > 0)
+            method_in_words(self._maps, labels, joint=result.joint, over_cells=bool(result.special_tokens))
             for result in results
         ]
         return "; ".join(dict.fromkeys(found))
