@@ -7,13 +7,15 @@ In an :class:`~ebcli.eb.mode.ExcitationMode`, autograd propagates probabilities 
 
 from __future__ import annotations
 
+import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -40,6 +42,32 @@ def quiet() -> Iterator[None]:
 def ratio(P: Tensor, z: Tensor) -> Tensor:
     """P / z, and 0 where z is exactly 0. No epsilon, so no probability leaks, however small the numbers."""
     return (P / z).masked_fill_(z == 0, 0)
+
+
+def vector_jacobian(y: Tensor, inputs: Sequence[Any], vector: Tensor, **options: Any) -> tuple[Tensor, ...]:
+    """``torch.autograd.grad(y, inputs, vector)``, with options of its own.
+
+    That imports SymPy to compare two shapes, which takes as long as a first picture should; so while SymPy is not
+    imported, the vector comes in another way.
+    """
+    if "sympy" in sys.modules:
+        return torch.autograd.grad(y, inputs, vector, **options)
+    with torch.enable_grad(), quiet():
+        start = _Start.apply(y, vector)
+    return torch.autograd.grad(start, inputs, **options)
+
+
+class _Start(Function):
+    """A scalar whose gradient by y is a given vector."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, vector: Tensor) -> Tensor:
+        ctx.vector = vector
+        return y.new_zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _one: Tensor) -> tuple[Tensor, None]:
+        return ctx.vector, None
 
 
 @dataclass

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.autograd import Contributions, ratio
+from ebcli.eb.autograd import Contributions, ratio, vector_jacobian
 from ebcli.eb.kept import Kept
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
@@ -146,7 +146,7 @@ class WeightedSum(Contributions):
         """P_in = a * (dZ/da)^T (P / Z), Eq. 10 for a whole layer; Z is linear in each part of a."""
 
         def slopes(quotient: Tensor) -> tuple[Tensor, ...]:
-            return torch.autograd.grad(z, parts, quotient, retain_graph=self.z is not None)
+            return vector_jacobian(z, parts, quotient, retain_graph=self.z is not None)
 
         if z.dtype != torch.float16:
             return [_of_parts(parts, slopes(ratio(P, z.detach())))]

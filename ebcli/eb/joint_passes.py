@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from ebcli.eb.autograd import vector_jacobian
 from ebcli.eb.contrast import difference, difference_from_mean, mass, normalized
 from ebcli.eb.graph import BackwardGraph, mark_above_classifier
 from ebcli.eb.maps import special_tokens
@@ -68,7 +69,7 @@ class JointPasses:
         edges = [GradientEdge(node, 0) for path in self._paths for node in path.ends]
         found: list[list[Tensor]] = [[] for _ in self._paths]
         for prior in priors:
-            arrived = iter(torch.autograd.grad(self._logits, edges, prior, retain_graph=True, allow_unused=True))
+            arrived = iter(vector_jacobian(self._logits, edges, prior, retain_graph=True, allow_unused=True))
             for path, maps in zip(self._paths, found, strict=True):
                 G = path.arriving([next(arrived) for _ in path.ends])
                 maps.append((path.cut.value * G).clamp(min=0))

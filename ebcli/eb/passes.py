@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
-from ebcli.eb.autograd import quiet
+from ebcli.eb.autograd import quiet, vector_jacobian
 from ebcli.eb.contrast import difference, difference_from_mean, mass
 from ebcli.eb.graph import BackwardGraph, contributions_of, facts
 from ebcli.eb.maps import special_tokens
@@ -118,11 +118,14 @@ class BackwardPasses:
         """One backward pass: relevance (K, B, ...) at each layer, all K together."""
         edges = [GradientEdge(node, 0) for path in self._paths for node in path.ends]
 
+        several = len(priors) > 1
+        grad = torch.autograd.grad if several else vector_jacobian  # vmap knows the first
+
         def down(prior: Tensor) -> tuple[Tensor, ...]:
-            arrived = iter(torch.autograd.grad(self._logits, edges, prior, retain_graph=True, allow_unused=True))
+            arrived = iter(grad(self._logits, edges, prior, retain_graph=True, allow_unused=True))
             return tuple(path.arriving(list(islice(arrived, len(path.ends)))) for path in self._paths)
 
-        if len(priors) > 1:
+        if several:
             return torch.vmap(down)(priors)
         return tuple(P[None] for P in down(priors[0]))
 

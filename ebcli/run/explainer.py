@@ -76,6 +76,14 @@ class Explainer:
         self._dtype = getattr(torch, execution.dtype)
         # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
+        self.batch_size = execution.batch_size or default_batch_size(self.device)
+        self.num_classes = self.loaded.num_classes
+        self._joint: bool | None = None
+        known = NetworkFacts.of_bundled(plan)
+        if known is not None:  # the first picture need not wait for what is known
+            self.layers, self.default_layer, self.method = known.layers, known.default_layer, known.method
+            self.classes, self.against = known.classes, known.against
+            return
         self.layers = _layers(maps.layers, self.loaded)
         self.default_layer = None if maps.layers else self.layers[0]
         if len(self.layers) == 1 and maps.layers:
@@ -83,11 +91,8 @@ class Explainer:
                 self.default_layer = default_layer(self.loaded)
         if not plan.output.panel:
             _check_distinct(self.layers)
-        self.batch_size = execution.batch_size or default_batch_size(self.device)
-        self.num_classes = self.loaded.num_classes
         categories = self.loaded.categories
         self.against = contrasting_classes(maps, categories, self.num_classes)
-        self._joint: bool | None = None
         self.method = self._check_layers()
         self.classes = chosen_classes(maps, self.loaded.name, categories, self.num_classes)
 

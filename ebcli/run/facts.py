@@ -59,7 +59,7 @@ class NetworkFacts:
         names = tuple(imagenet_classes())
         against = contrasting_classes(plan.maps, names, len(names))
         classes = chosen_classes(plan.maps, BUNDLED, names, len(names))
-        if plan.maps.layers:
+        if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
         layers = (DEFAULT_LAYER,)
         preset = model.preprocessing.applied_to(PRESET)

@@ -1,0 +1,92 @@
+"""What is known of the bundled network without loading it is what loading it finds."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plans import make_plan
+
+from ebcli.run.explainer import Explainer
+from ebcli.run.facts import NetworkFacts
+
+SAMPLES = Path(__file__).parents[2] / "sample_images"
+
+
+PROGRAM = """
+import atexit, runpy, sys
+packages = {"sympy", "torch", "torchvision"}
+atexit.register(lambda: print("imported:", *sorted(packages & set(sys.modules)), file=sys.stderr))
+runpy.run_module("ebcli", None, "__main__")
+"""
+
+
+def run(cwd: Path, *arguments: str) -> tuple[int, str, str, str]:
+    """The command's status, stdout and stderr, and which large packages it imported."""
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    ended = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+    said, _, imported = ended.stderr.rpartition("imported:")
+    return ended.returncode, ended.stdout, said, imported.strip()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"targets": ("tabby", "281", "7")},
+        {"contrastive": False, "top_k": 3},
+        {"against": ("espresso",)},
+        {"scores": "raw", "resize": 300, "mean": (0.5, 0.5, 0.5)},
+    ],
+)
+def test_the_bundled_network(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = make_plan("a.jpg", **settings)
+    known = NetworkFacts.of_bundled(plan)
+    assert known is not None
+    quick = Explainer(plan).facts
+    monkeypatch.setattr(NetworkFacts, "of_bundled", lambda _plan: None)
+    found = Explainer(plan).facts
+    for facts in (known, quick, found):
+        assert repr(facts.transforms) == repr(known.transforms)
+    same = [dataclasses.replace(facts, transforms=known.transforms) for facts in (known, quick, found)]
+    assert same[0] == same[1] == same[2]
+
+
+@pytest.mark.parametrize(
+    "settings", [{"model": "vgg16"}, {"layers": ("features.5",)}, {"weights": "none"}, {"crop": 96}]
+)
+def test_nothing_is_known_of_others(settings: dict[str, Any]) -> None:
+    assert NetworkFacts.of_bundled(make_plan("a.jpg", **settings)) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["missing.jpg"], 1, "missing.jpg: No such file or directory"),
+        (["empty"], 2, "no images found in 'empty'"),
+        (["photos", "-o", "file/maps"], 2, "'file' is not a directory"),
+        (["photos", "--cmap", "jett"], 2, "unknown colormap 'jett'; did you mean 'jet'?"),
+        (["photos", "--target", "expresso"], 2, "unknown class 'expresso': did you mean 'espresso'?"),
+        (["photos", "--dry-run"], 0, "1 image: 1 to process"),
+    ],
+)
+def test_torch_is_not_imported_where_no_network_is_needed(
+    tmp_path: Path, arguments: list[str], status: int, said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/coffee.jpg").write_bytes((SAMPLES / "coffee.jpg").read_bytes())
+    (tmp_path / "file").write_text("")
+    ended, _, stderr, imported = run(tmp_path, *arguments)
+    assert (ended, imported) == (status, "")
+    assert said in stderr
+
+
+def test_torchvision_is_not_imported_for_the_bundled_network(tmp_path: Path) -> None:
+    status, stdout, stderr, imported = run(tmp_path, str(SAMPLES / "coffee.jpg"))
+    assert (status, imported) == (0, "torch"), stderr
+    assert Path(tmp_path, stdout.strip()).is_file()
