@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE, PRIVATE_NAME, parse_result_name
+from ebcli.files.naming import PRIVATE, PRIVATE_NAME, SETTINGS, parse_result_name
 from ebcli.files.records import Record, RecordFile
 
 try:
@@ -170,6 +170,11 @@ class OutputFolder:
     def write(self, files: Mapping[Path, bytes]) -> None:
         """Write one image's results, as ``ResultFiles.write`` does."""
         self.files.write(files)
+
+    def write_settings(self, settings: str | None) -> None:
+        """Write the settings of the run, if there are any, as ``write`` does."""
+        if settings is not None:
+            self.write({SETTINGS: settings.encode(errors="replace")})
 
     def record(self, record: Record) -> None:
         """Append to the records.

@@ -10,7 +10,7 @@ from pathlib import Path
 from threading import Event
 
 from ebcli.files.directory import OutputFolder
-from ebcli.files.naming import SETTINGS, output_relpath
+from ebcli.files.naming import output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.pipeline import Pipeline
@@ -96,9 +96,8 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
     if prepared.explainer is None:
         count = 0
     folder = OutputFolder(output.directory, output.overwrite)
-    if output.settings is not None:
-        folder.write({SETTINGS: output.settings.encode(errors="replace")})
     with closing(folder), Workers(count, execution.image_timeout) as workers:
+        folder.write_settings(output.settings)
         if prepared.explainer is None:
             yield from _unreadable(prepared, folder, recorded)
             return

@@ -126,6 +126,7 @@ class Cluster:
         """
         output, error = self._plan.output, None
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
+            folder.write_settings(output.settings)
             _check_machines(self._cwd, folder.files)
             context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
             parts = _get(self._coordinator.deal.remote(folder.files, self._part))

@@ -17,7 +17,7 @@ from clusters import Command, cluster, comparable, fill, nodes, processes
 from PIL import Image
 from runs import count, records, tree, until
 
-ALL = ("--raw", "--top-k", "2")
+ALL = ("--raw", "--top-k", "2", "--masks")
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +49,7 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     assert ended[:2] == expected[:2]
     assert sorted(ended[2].splitlines()) == sorted(expected[2].splitlines())
     assert len(records(cwd / "maps")) == 34
+    assert 'engine = "ray"' in (cwd / "maps/settings.toml").read_text()
     assert comparable(cwd / "maps") == comparable(other / "maps")
     files, others = tree(cwd / "maps"), tree(other / "maps")
     assert files.pop("report/index.html").count(b"caf") == others.pop("report/index.html").count(b"caf") > 0
