@@ -12,10 +12,11 @@ import zoo
 import ebcli
 from ebcli.models import layers
 
-# Tokens of 16 x 16 pixels; elsewhere the default layer of an image of 64 x 64 has nine cells a side, or some more
-PATCHES = {
+# Tokens of 16 x 16 pixels, and ResNet's layer3, which publications use; elsewhere, the default layer of an image of
+# 64 x 64 pixels has nine cells a side, or some more
+STRIDE_16 = {
     *(name for name in library_models.TIMM if "_patch16_" in name or "mixer" in name),
-    *("hf/vit", "hf/deit", "hf/beit", "hf/dinov2", "hf/dinov2_with_registers"),
+    *("timm/resnet18", "hf/vit", "hf/deit", "hf/beit", "hf/dinov2", "hf/dinov2_with_registers"),
 }
 NAMES = [*library_models.TIMM, *library_models.HUGGING_FACE]
 
@@ -25,7 +26,7 @@ def test_marginal(name: str) -> None:
     specimen = library_models.small(name)
     plain = specimen.forward()
     assert plain.shape == (1, 10)
-    for layer, least, most in ((specimen.layer, *((4, 4) if name in PATCHES else (9, 16))), (None, 64, 64)):
+    for layer, least, most in ((specimen.layer, *((4, 4) if name in STRIDE_16 else (9, 16))), (None, 64, 64)):
         result = specimen.excite(layer)
         assert torch.equal(result.logits, plain)
         assert result.relevance.isfinite().all()
