@@ -77,7 +77,7 @@ def test_labels_decide_which_images_are_recognized(photos: Path) -> None:
     [
         ("0.png", "has the line '0.png': each line must be a path, a comma, a class"),
         ("zero.png,1", "lists 'zero.png', which is not an image in"),
-        ("0.png,rad", "unknown class 'rad': did you mean 'red'"),
+        ("0.png,gren", "unknown class 'gren': did you mean 'green'"),
         ("0.png,77", "class 77 does not exist: valid indices are 0 to 3"),
     ],
 )
