@@ -99,7 +99,8 @@ def test_stdin_among_other_images(photo: Path) -> None:
     result = with_stdin(photo.read_bytes(), "-", "in.jpg", "-o", "maps")
     first, second = result.stdout.splitlines()
     assert first.startswith("maps/stdin.")
-    assert Path(first).read_bytes() == Path(second).read_bytes()
+    with Image.open(first) as one, Image.open(second) as other:
+        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(

@@ -159,10 +159,12 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     shown = CliRunner().invoke(main, ["--info", result.stdout.strip()]).stdout
     facts = dict(re.findall(r"^(\w+): +(.*)$", shown, re.MULTILINE))
     assert facts == {
+        "input": "0000.jpg",
         "model": "tiny",
         "weights": "seeded",
         "layer": "2, input" if panel else "2",
         "method": "marginal EB",
+        "style": "overlay",
         "class": "3 class d; 5 class f" if panel else "3 class d",
         "score": facts["score"],
         "version": f"eb-saliency {version('eb-saliency')}",
@@ -171,7 +173,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     assert json.loads(as_json) == facts
     photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
     assert (photo.exit_code, photo.stdout) == (2, "")
-    assert "does not say how it was made" in photo.stderr
+    assert "contains no eb-saliency metadata" in photo.stderr
 
 
 @pytest.mark.parametrize(("name", "format"), [("jpg", "JPEG"), ("webp", "WEBP"), ("PNG", "PNG")])

@@ -47,7 +47,7 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     lines += [f"{path},{wrong_for(path, predicted)}" for path in wrong]
     Path("labels.csv").write_text("file,class\n" + "\n".join(lines) + "\n")
     records, stderr = records_of("--labels", "labels.csv", "--raw", "--report", "photos")
-    assert "Accuracy 0.667: 4 of 6 labeled images are right\n" in stderr
+    assert "Accuracy 0.667: 4 of 6 labeled images classified correctly\n" in stderr
     for record in records:
         path, best = record["input"], predicted[record["input"]]
         expected = [best] if path in right else [wrong_for(path, predicted), best]
@@ -82,14 +82,14 @@ def test_directories_named_after_classes(predicted: dict[str, int]) -> None:
     shutil.copy("photos/0/0000.jpg", "zebra")
     result = invoke("--labels", "folders", "zebra")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "the directory 'zebra' is not named after a class" in result.stderr
+    assert "the directory 'zebra' is not named after a class (unknown class 'zebra': " in result.stderr
 
 
 def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int]) -> None:
     path = next(iter(predicted))
     Path("labels.csv").write_text(f"{path},{predicted[path]}\n")
     records, stderr = records_of("--labels", "labels.csv", "photos")
-    assert "5 files have no label in 'labels.csv'" in stderr
+    assert "5 images have no label in 'labels.csv'" in stderr
     assert "1 of 1 labeled images" in stderr
     assert [record["label"] for record in records].count(None) == 5
     assert all(one["index"] == predicted[record["input"]] for record in records for one in record["classes"])
@@ -98,9 +98,9 @@ def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("0000.jpg,class z\n", "unknown class 'class z'"),
-        ("0000.jpg,9\n", "class 9 does not exist"),
-        ("0000.jpg\n", "each line must be a file, a comma, a class"),
+        ("0000.jpg,class z\n", "labels.csv, line 1: unknown class 'class z'"),
+        ("0001.jpg,1\n0000.jpg,9\n", "labels.csv, line 2: class 9 does not exist"),
+        ("0000.jpg\n", "labels.csv, line 1: '0000.jpg' must be a file, a comma, a class"),
         ("other.jpg,1\n", "names none of the images, such as 'photos/0/0000.jpg'"),
     ],
 )
@@ -109,7 +109,10 @@ def test_wrong_labels(content: str, message: str) -> None:
     result = invoke("--labels", "labels.csv", "photos")
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
-    assert "cannot read labels from 'none.csv'" in invoke("--labels", "none.csv", "photos").stderr
+    assert (
+        "cannot read labels from 'none.csv': No such file or directory\n"
+        in invoke("--labels", "none.csv", "photos").stderr
+    )
     assert "both choose the classes" in invoke("--labels", "labels.csv", "--top-k", "2", "photos").stderr
 
 
