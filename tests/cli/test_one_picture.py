@@ -131,6 +131,14 @@ def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None
             pass
 
 
+def test_a_file_in_place_of_the_directory_is_reported_before_any_work(photo: Path) -> None:
+    Path("afile").write_bytes(b"mine")
+    with mock.patch("ebcli.run.engine.run", side_effect=AssertionError):
+        result = invoke(photo.name, "-o", "afile/x.png")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: cannot write 'afile/x.png': 'afile' is not a directory\n"
+
+
 def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
     assert stub_run.invoke("--print0", "a.jpg").stdout_bytes == stub_run.PICTURE.encode() + b"\0"
     assert "drop one of them" in stub_run.invoke("--print0", "--json", "a.jpg").stderr

@@ -171,6 +171,14 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     }
     as_json = CliRunner().invoke(main, ["--json", "--info", result.stdout.strip()]).stdout
     assert json.loads(as_json) == facts
+    named = invoke("--raw", "--top-k", "2", "photos").stdout.split()[-1]
+    with np.load(named) as raw:
+        expected = [
+            "; ".join(f"{index} {name}" for index, name in zip(raw["classes"], raw["names"], strict=True)),
+            ", ".join(f"{score:.4f}" for score in raw["scores"]),
+        ]
+    arrays = json.loads(CliRunner().invoke(main, ["--json", "--info", named]).stdout)
+    assert [arrays["class"], arrays["score"]] == expected
     photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
     assert (photo.exit_code, photo.stdout) == (2, "")
     assert "contains no eb-saliency metadata" in photo.stderr
