@@ -107,7 +107,8 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
         finally:
             if labeled and not quiet:
                 right = sum(labeled)
-                say(f"Accuracy {right / len(labeled):.3f}: {right} of {len(labeled)} labeled images are right")
+                share = f"{right} of {len(labeled)} labeled images"
+                say(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -149,6 +150,8 @@ def _print_record(record: Record, printing: Printing) -> None:
         return
     if record.status == "done" and not record.classes and not quiet:
         say(f"{name}: no class scores above the threshold")
+    if record.label != record.predicted and not quiet:
+        say(f"{name}: {_misclassified(record)}")
     several = len({one.layer for one in record.classes}) > 1
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
@@ -168,9 +171,18 @@ def _print_record(record: Record, printing: Printing) -> None:
 
 def _lost(one: ClassRecord) -> str:
     """The operations at which the most probability was lost."""
-    worst = sorted((one.losses or {}).items(), key=lambda item: -item[1])[:_LOST_SHOWN]
+    worst = sorted((one.losses or {}).items(), key=lambda item: -item[1])
     parts = [f"{lost:.3f} in {site.partition(' in ')[2] or site}" for site, lost in worst if lost >= 0.0005]
-    return f", lost {', '.join(parts)}" * bool(parts)
+    others = ", among others" * (len(parts) > _LOST_SHOWN)
+    return f", lost {', '.join(parts[:_LOST_SHOWN])}{others}" * bool(parts)
+
+
+def _misclassified(record: Record) -> str:
+    """The true class and the predicted one, with its score if its map was asked for."""
+    found = {one.index: one for one in record.classes}
+    names = [found[k].name or f"class {k}" if k in found else f"class {k}" for k in (record.label, record.predicted)]
+    score = f" ({found[record.predicted].score:.3f})" if record.predicted in found else ""
+    return f"labeled {names[0]}, predicted {names[1]}{score}"
 
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:

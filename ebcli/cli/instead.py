@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ import click
 
 from ebcli.cli.console import print_findings, say, shown
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 
@@ -53,16 +54,19 @@ def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
 
 
 def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
-    from ebcli.models import layers, load_model
+    from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
 
     # layers do not depend on the weights, so none are downloaded
     weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
-    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE")]
+    rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     loaded = load_model(options["model"], weights, "cpu", preprocessing=part(Preprocessing, options))
+    default = None
+    with suppress(LayerError):  # none has a map
+        default = default_layer(loaded)
     for layer in layers(loaded):
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
-        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride))
+        rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, "*" * (layer.name == default)))
     heading, *lines = _aligned(rows)
     if not options["quiet"]:
         say(heading)
@@ -91,7 +95,7 @@ def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     except OSError as error:
         raise ConfigurationError(f"cannot read '{path}': {error.strerror or error}") from error
     if not facts:
-        raise ConfigurationError(f"'{path}' does not say how it was made: only results of eb-saliency do")
+        raise ConfigurationError(f"'{path}' contains no eb-saliency metadata: only its own pictures and .npz files do")
     if options["as_json"]:
         click.echo(json.dumps(facts))
     else:
@@ -108,7 +112,10 @@ def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     for path, problem in found.problems.items():
         click.echo(os.fsencode(directory / path) + f": {problem}".encode())
     if not options["quiet"]:
-        say(f"{found.results} results: {found.results - len(found.problems)} intact, {len(found.problems)} not")
+        wrong = len(found.problems)
+        say(f"{found.results} results: {found.results - wrong} intact, {wrong} altered or missing")
+        if found.problems:  # an altered file may have its size still, by which --skip-existing would keep it
+            say("To repair them, delete those that are altered and repeat the run with --skip-existing")
     return 1 if found.problems else 0
 
 

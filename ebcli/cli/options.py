@@ -54,7 +54,8 @@ _MODEL = (
         metavar="NAME",
         default=ModelSpec.name,
         shell_complete=complete_model,
-        help="Load a torchvision model, timm/NAME, hf/NAME, or run your own code: FILE.py:FACTORY or MODULE:FACTORY.",
+        help="Model to load: a torchvision name, timm/NAME, hf/NAME, or your own code as FILE.py:FACTORY or "
+        "MODULE:FACTORY.",
     ),
     _model(
         "--weights",
@@ -116,6 +117,7 @@ def model_options(command: F) -> F:
 _SALIENCY = (
     _input(
         "--config",
+        common=True,
         metavar="FILE",
         type=_PATH,
         is_eager=True,
@@ -130,7 +132,7 @@ _SALIENCY = (
         is_eager=True,
         expose_value=False,
         callback=use_settings,
-        help="Set several options at once; with --help, show which.",
+        help="Apply a set of options. Add --help to list them.",
     ),
     _input(
         "--from-file",
@@ -138,21 +140,22 @@ _SALIENCY = (
         type=click.File("rb"),
         help="Also read paths from FILE, one per line; - is stdin.",
     ),
-    _input("-0", "--null", is_flag=True, help="Split --from-file at NUL, as find -print0 writes it."),
+    _input("-0", "--null", is_flag=True, help="Paths in --from-file are separated by NUL, as from find -print0."),
     _input(
         "--include",
         metavar="GLOB",
         multiple=True,
         show_default="all",
-        help="Only use files that match GLOB by name, directory or end of the path. Repeatable.",
+        help="Only use files whose name, directory or trailing path matches GLOB. Repeatable.",
     ),
+    _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files that match GLOB."),
     _input(
         "--labels",
+        common=True,
         metavar="FILE|folders",
         type=_PATH,
         help="Compare with true classes: a CSV file of file,class, or folders named after classes.",
     ),
-    _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files that match GLOB."),
     _input(
         "--shard",
         metavar="I/N",
@@ -165,10 +168,13 @@ _SALIENCY = (
         metavar="SECONDS",
         type=float,
         default=RemoteOptions.timeout,
-        help="Wait this long for a server to answer or to send more.",
+        help="Timeout for each connection and read.",
     ),
     _input(
-        "--retries", type=int, default=RemoteOptions.retries, help="Repeat a failed request, waiting longer each time."
+        "--retries",
+        type=int,
+        default=RemoteOptions.retries,
+        help="Retry failed requests up to N times, with increasing delays.",
     ),
     _input(
         "--max-pixels",
@@ -193,7 +199,8 @@ _SALIENCY = (
         metavar="NAME|input|all",
         multiple=True,
         show_default="the model's own",
-        help="Compute the map at this layer; input means the pixels, all one layer per resolution. Repeatable.",
+        help="Compute the map at this layer. Use 'input' for the pixels, 'all' for one layer per resolution. "
+        "Repeatable.",
     ),
     _map(
         "--contrastive/--marginal",
@@ -203,17 +210,18 @@ _SALIENCY = (
     ),
     _map(
         "--against",
+        common=True,
         envvar="EB_SALIENCY_AGAINST",
         type=ClassName(),
         multiple=True,
-        show_default="the class's dual",
+        show_default="its negated classifier weights",
         help="Show what distinguishes the class from this one, by index or name. Repeatable.",
     ),
     _map(
         "--beside",
         type=click.Choice(BESIDE),
         multiple=True,
-        help="In panels, show this method's map beside. Repeatable.",
+        help="Also show this method's map in panels. Repeatable.",
     ),
     _map(
         "--target",
@@ -247,7 +255,7 @@ _SALIENCY = (
         type=_PATH,
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Write to this directory, or one picture to this .png, .jpg or .webp; - is stdout.",
+        help="Output directory, or a .png, .jpg or .webp file for a single picture; - for stdout.",
     ),
     _output(
         "--format", type=click.Choice(FORMATS, case_sensitive=False), default=OutputOptions.format, help="Image format."
@@ -256,26 +264,28 @@ _SALIENCY = (
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
     _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),
     _output("--boxes", is_flag=True, help="Also write a box per map to annotations.json, in COCO's format."),
-    _output("--masks", is_flag=True, help="The same, with polygons."),
+    _output("--masks", is_flag=True, help="Like --boxes, with polygons."),
     _output(
         "--threshold",
         metavar="[max:|mass:]SHARE",
         type=Threshold(),
         default="max:0.5",
-        help="Box where the map exceeds this share of its maximum, or what holds this share of its mass.",
+        help="Region for --boxes and --masks: above this share of the maximum, or the smallest region that holds this "
+        "share of the mass.",
     ),
     _output(
         "--report-only",
         metavar="DIR",
         type=_DIRECTORY,
-        help="Write the gallery page for DIR and exit. Photos are only read below IMAGES.",
+        help="Write the gallery page for DIR and exit. Give the photos as IMAGES to show them.",
     ),
     _output(
         "--compare",
         metavar="RUN_A RUN_B",
         nargs=2,
         type=_DIRECTORY,
-        help="Compare the --raw maps of two runs on a page in --output and exit. Photos are only read below IMAGES.",
+        help="Compare two --raw runs, write an HTML page to --output, and exit. Give the photos as IMAGES to show "
+        "them.",
     ),
     _output("--verify", metavar="DIR", type=_DIRECTORY, help="Check that the results in DIR are intact and exit."),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
@@ -285,7 +295,7 @@ _SALIENCY = (
         common=True,
         type=click.Choice(STYLES, case_sensitive=False),
         default=DrawingStyle.name,
-        help="Draw the map this way.",
+        help="Drawing style.",
     ),
     _appearance(
         "--cmap",
@@ -308,9 +318,12 @@ _SALIENCY = (
         help="Scale each map to its own maximum, or all maps of the run alike.",
     ),
     _appearance(
-        "--vmin", type=float, default=DrawingStyle.vmin, help="Start the scale here; 1 is a uniform map's value."
+        "--vmin",
+        type=float,
+        default=DrawingStyle.vmin,
+        help="Lower end of the color scale; 1 is the value of a uniform map.",
     ),
-    _appearance("--vmax", type=float, show_default="by --scale", help="End the scale here, in the same units."),
+    _appearance("--vmax", type=float, show_default="by --scale", help="Upper end of the color scale."),
     _appearance(
         "--percentile",
         type=float,
@@ -331,14 +344,14 @@ _SALIENCY = (
         "--workers",
         type=click.IntRange(min=0),
         show_default="up to one per CPU",
-        help="Decode and draw in N processes; with Ray, hold the network in N.",
+        help="Use N processes for decoding and drawing; with Ray, N workers that each load the network.",
     ),
     _performance(
         "--image-timeout",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
         default=ExecutionOptions.image_timeout,
-        help="Give up decoding or drawing an image after this long.",
+        help="Time limit for decoding or drawing one image.",
     ),
     _performance(
         "--device",
@@ -366,7 +379,7 @@ _SALIENCY = (
     ),
     _information("--list-models", common=True, is_flag=True, help="List the models by name and exit."),
     _information("--list-layers", common=True, is_flag=True, help="List the layers of --model and exit."),
-    _information("--info", metavar="FILE", type=_PATH, help="Print how a result was made and exit."),
+    _information("--info", common=True, metavar="FILE", type=_PATH, help="Print how a result was made and exit."),
     _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),

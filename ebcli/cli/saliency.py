@@ -43,12 +43,12 @@ Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are use
 
 Options can be set in files, by --config or in the table [tool.eb-saliency] of pyproject.toml, and in the environment:
 EB_SALIENCY_TOP_K for --top-k, EB_SALIENCY_CONTRASTIVE=0 for --marginal, EB_SALIENCY_TARGET="tabby;tiger cat" for
-several targets. The command line wins over the environment, and the environment over files.
+several targets. The command line takes precedence over the environment, which takes precedence over files.
 
 Each image's record is also appended to records.jsonl in the output directory, one JSON object per line. The settings of
 the run are written to settings.toml there; --config with that file repeats it.
 
-Exit status: 0 if all images are done, 1 if some failed, 2 on any other error, 130 if interrupted (143 by SIGTERM).
+Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 130 if interrupted (143 by SIGTERM).
 """
 
 

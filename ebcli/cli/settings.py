@@ -108,7 +108,7 @@ def _parameters(
         name = key.replace("_", "-")
         option = options.get(name)
         if option is None or option.name == "config":
-            raise click.UsageError(f"{where}: no such setting {key!r}; {closest(name, options)}".rstrip("; "))
+            raise click.UsageError(f"{where}: no such setting {key!r}: {closest(name, options)}".rstrip(": "))
         if is_project:
             _check_project_setting(option, key, value)
         assert option.name is not None

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -48,17 +48,21 @@ class OnePicture:
 
         Raises:
             ConfigurationError: stdout is a terminal, or another file is in the way.
+            OutputError: its directory cannot be written to.
         """
+        from ebcli.files.directory import check_writable
         from ebcli.files.encoding import is_own
 
         if self.path is None:
             if sys.stdout.isatty():
                 raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
-        elif os.path.lexists(self.path) and not (self.overwrite or is_own(self.path)):
+            return
+        if os.path.lexists(self.path) and not (self.overwrite or is_own(self.path)):
             raise ConfigurationError(
                 f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or pass "
                 "--overwrite"
             )
+        check_writable(self.path.parent, self.path)
 
     def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
         """The records of a run, each with its picture moved to where it belongs: its file, or ``out``.
@@ -83,7 +87,8 @@ class OnePicture:
             except OSError as error:
                 raise OutputError(f"cannot write '{self.path}': {error.strerror}") from error
             finally:
-                beside.unlink(missing_ok=True)
+                with suppress(OSError):
+                    beside.unlink()
             yield replace(record, output=(str(self.path),))
 
 

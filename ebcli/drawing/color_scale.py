@@ -53,6 +53,6 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     from matplotlib import colormaps
 
     if cmap not in colormaps:
-        raise ConfigurationError(f"unknown colormap {cmap!r}; {closest(cmap, colormaps)}".rstrip("; "))
+        raise ConfigurationError(f"unknown colormap {cmap!r}: {closest(cmap, colormaps)}".rstrip(": "))
     colors: NDArray[np.uint8] = colormaps[cmap](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     return colors

@@ -83,9 +83,10 @@ def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tup
     grid = f"{at.maps.shape[2]} × {at.maps.shape[1]} cells"
     mass = f"mass {at.mass[k]:.3f}"
     if not at.beside:
-        yield at.maps[k], at.layer, (grid, mass)
+        # a contrastive map sums to 0, so this is the mass of another map
+        yield at.maps[k], at.layer, (grid, mass if at.method == "marginal" else f"marginal {mass}")
         return
-    yield at.maps[k], f"{at.layer}, {at.method}", (grid,) if "marginal" in at.beside else (grid, mass)
+    yield at.maps[k], f"{at.layer}, {at.method}", (grid,) if "marginal" in at.beside else (grid, f"marginal {mass}")
     for method, maps in at.beside.items():
         grid = f"{maps.shape[2]} × {maps.shape[1]} cells"
         yield maps[k], f"{at.layer}, {method}", (grid, mass) if method == "marginal" else (grid,)
@@ -138,7 +139,8 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
     x = _GAP + round(_font(_TEXT).getlength(low)) + 8
     figure.paste(_bar(style), (x, y + 1))
     write(x + _BAR[0] + 8, y, high, room - x - _BAR[0])
-    write(_GAP, y + _LINE, "1 is a uniform map: all probability spread evenly over the cells", room, fill=_SECONDARY)
+    unit = "Scale and peaks: 1 = each cell's value if the probability were spread evenly"
+    write(_GAP, y + _LINE, unit, room, fill=_SECONDARY)
     return figure
 
 

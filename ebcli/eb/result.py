@@ -8,6 +8,8 @@ from torch import Tensor
 
 from ebcli.eb.maps import saliency_map, special_tokens
 
+_MASSES_SHOWN = 4
+
 
 @dataclass(frozen=True)
 class ExcitationResult:
@@ -51,6 +53,14 @@ class ExcitationResult:
     lost_mass: dict[str, Tensor] | None = None
     against: tuple[int, ...] | None = None
     joint: bool = False
+
+    def __repr__(self) -> str:  # tensors in full would fill screens
+        masses = self.mass.detach().flatten().tolist()
+        mass = ", ".join(f"{value:.3f}" for value in masses[:_MASSES_SHOWN]) + ", ..." * (len(masses) > _MASSES_SHOWN)
+        return (
+            f"{type(self).__name__}(layer={self.layer!r}, contrastive={self.contrastive}, "
+            f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, mass=[{mass}])"
+        )
 
     @property
     def special_tokens(self) -> int:

@@ -34,8 +34,8 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
         wanted = torch.as_tensor(targets, device=logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            "the targets must be class indices, as many for each image, or a prior; look up the index of a class name "
-            "with categories.index(name)"
+            "targets must be class indices, the same number for each image, or a tensor of class weights; "
+            "categories.index(name) is the index of a class name"
         ) from error
     if wanted.is_floating_point():
         if wanted.shape != logits.shape:

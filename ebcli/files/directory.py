@@ -26,22 +26,27 @@ except ImportError:  # Windows: the directories of killed runs stay
 _MARKER = "eb-saliency-run"
 
 
-def check_writable(directory: Path) -> None:
+def check_writable(directory: Path, file: Path | None = None) -> None:
     """Check that a directory exists or can be made, and can be written to; nothing is left behind.
+
+    Args:
+        directory: the directory.
+        file: the only file that is to be written there, for messages.
 
     Raises:
         OutputError: it cannot.
     """
+    target = f"to '{directory}'" if file is None else f"'{file}'"
     there = directory
     while not os.path.lexists(there):
         there = there.parent
     if not there.is_dir():
-        raise OutputError(f"cannot write to '{directory}': '{there}' is not a directory")
+        raise OutputError(f"cannot write {target}: '{there}' is not a directory")
     try:
         with tempfile.TemporaryFile(dir=there):
             pass
     except OSError as error:
-        raise OutputError(f"cannot write to '{directory}': {error.strerror}") from error
+        raise OutputError(f"cannot write {target}: {error.strerror}") from error
 
 
 def refuse_foreign_files(

@@ -21,7 +21,7 @@ from ebcli.files.naming import COCO, COCO_MARK, SETTINGS, SETTINGS_MARK
 from ebcli.files.regular import open_regular
 
 SOFTWARE = "eb-saliency"
-FACTS = ("model", "weights", "layer", "method", "class", "score", "version")
+FACTS = ("input", "model", "weights", "layer", "method", "style", "class", "score", "version")
 
 _SOFTWARE_TAG = 0x0131  # EXIF's Software
 _DESCRIPTION_TAG = 0x010E  # EXIF's ImageDescription
@@ -32,6 +32,7 @@ _LONGEST_FACT = 300  # characters; all facts must fit into _MARK_WITHIN
 _MARK_WITHIN = 4096  # bytes from either end: PNG and JPEG have EXIF before the pixels, WebP behind them
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 _FIRST_ARRAY = b"software.npy"
+_CLASS_ARRAYS = {"classes", "names", "scores"}
 _LARGEST_ARRAY = 1 << 28  # bytes
 _SAVING: dict[str, dict[str, Any]] = {
     # run-length coding takes a quarter of the default's time for files 2% larger
@@ -76,10 +77,15 @@ def read_facts(path: Path) -> dict[str, str]:
     """
     if path.suffix.lower() == ".npz":
         try:
-            arrays = read_arrays(path, (*FACTS, "software")) if is_own(path) else {}
+            arrays = read_arrays(path, (*FACTS, *_CLASS_ARRAYS)) if is_own(path) else {}
         except ValueError:
             return {}
-        return {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
+        found = {name: ", ".join(map(str, np.atleast_1d(arrays[name]))) for name in FACTS if name in arrays}
+        if arrays.keys() >= _CLASS_ARRAYS:
+            indices, names, scores = (np.atleast_1d(arrays[name]) for name in ("classes", "names", "scores"))
+            found["class"] = "; ".join(f"{index} {name}".rstrip() for index, name in zip(indices, names, strict=False))
+            found["score"] = ", ".join(f"{float(score):.4f}" for score in scores)
+        return {name: found[name] for name in FACTS if name in found}
     with open_regular(path, follow=False) as file:
         if not is_own(path):
             return {}

@@ -75,8 +75,7 @@ def write_comparison(
                 rows.append(row)
             if not rows:
                 raise ConfigurationError(
-                    "the runs have no raw maps of the same class of the same image: run both with --raw, and both with "
-                    "the same --target"
+                    "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
                 )
             rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
             files.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), PAGE: _html(rows)})
@@ -124,8 +123,8 @@ def _row(
         "name": pair.name,
         "rank_correlation": round(correlation(one, other), 4),
         "mean_difference": round(float(np.abs(difference).mean()), 4),
-        "one": {"run": pair.one.about, "score": pair.one.score},
-        "other": {"run": pair.other.about, "score": pair.other.score},
+        "a": {"run": pair.one.about, "score": pair.one.score},
+        "b": {"run": pair.other.about, "score": pair.other.score},
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
     }
     small = _photo(photo, size)
@@ -164,13 +163,11 @@ def _html(rows: Sequence[dict[str, Any]]) -> bytes:
     articles = []
     for row in rows:
         name = row["name"] or f"class {row['class']}"
-        scores = ", ".join(
-            "–" if row[side]["score"] is None else f"{row[side]['score']:.3f}" for side in ("one", "other")
-        )
+        scores = ", ".join("–" if row[side]["score"] is None else f"{row[side]['score']:.3f}" for side in ("a", "b"))
         articles.append(
             f"<article><h2>{_text(row['input'])} · {_text(name)}</h2>"
             f"<p>rank correlation {row['rank_correlation']:.3f} · mean difference {row['mean_difference']:.3f} · "
-            f"scores {scores}</p><p>A: {_text(row['one']['run'])} · B: {_text(row['other']['run'])}</p>"
+            f"scores {scores}</p><p>A: {_text(row['a']['run'])} · B: {_text(row['b']['run'])}</p>"
             f'<img loading="lazy" src="{quote(row["picture"])}" alt="both maps and their difference"></article>'
         )
     head = (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,11 +66,13 @@ def _index_of_name(categories: Sequence[str] | None, name: str, count: int | Non
         lambda category: category.casefold() == folded,
         lambda category: bool(folded) and folded in category.casefold(),
     )
+    word = re.compile(rf"(?<!\w){re.escape(folded)}(?!\w)")
     for test in tests:
         matches = [index for index, category in enumerate(categories) if test(category)]
         if len(matches) == 1:
             return matches[0]
         if matches:
+            matches.sort(key=lambda index: word.search(categories[index].casefold()) is None)  # whole words first
             shown = ", ".join(f"{index} {categories[index]!r}" for index in matches[:5])
             more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
             raise ConfigurationError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,9 +164,11 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
 def _checked_device(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
+    except RuntimeError as error:
+        raise ConfigurationError(f"unknown device {str(device)!r}: use cpu, cuda, cuda:1 or mps") from error
+    try:
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
-        raise ConfigurationError(
-            f"device {str(device)!r} is not available ({first_line(error)}): 'cpu' always is"
-        ) from error
+    except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA asserts
+        reason = re.split(r"[.;] ", first_line(error))[0]  # advice and links follow
+        raise ConfigurationError(f"device {str(device)!r} is not available: {reason}; use --device cpu") from error
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -14,6 +15,9 @@ from ebcli.imports import contained
 from ebcli.models.checkpoint import first_line
 
 T = TypeVar("T")
+
+# What PyTorch, torchvision, timm and Transformers say of a tensor that does not fit; any other error is a defect
+_MISFIT = re.compile(r"shape|size|dimension|height|width|channel|\dd\b", re.IGNORECASE)
 
 
 def probe(name: str, net: nn.Module, size: tuple[int, int], run: Callable[[Tensor], T], batch: int = 1) -> T:
@@ -38,8 +42,12 @@ def probe(name: str, net: nn.Module, size: tuple[int, int], run: Callable[[Tenso
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
-        reason = f"{type(error).__name__}: {first_line(error)}"
-        raise ConfigurationError(f"{name} does not accept images of {height} x {width} pixels ({reason})") from error
+        reason, images = f"{type(error).__name__}: {first_line(error)}", f"{height} x {width} pixels"
+        if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
+            raise ConfigurationError(f"{name} does not accept images of {images} ({reason})") from error
+        raise ConfigurationError(
+            f"{name} failed on an image of {images} ({reason}; --debug shows the traceback)"
+        ) from error
 
 
 def count_classes(name: str, net: nn.Module, size: tuple[int, int]) -> int:

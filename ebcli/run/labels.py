@@ -5,80 +5,116 @@ from __future__ import annotations
 import csv
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.sources import Source
 from ebcli.models.classes import resolve_class
+from ebcli.run.stages import is_image
 
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
 
 _HEADINGS = {"file", "filename", "image", "path"}
 
-Labels = Mapping[tuple[str, ...], int]
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a file of labels: its number, counted from 1, and its class."""
+
+    line: int
+    label: int
 
 
-def with_labels(sources: Sequence[Source], labels: Path, categories: Sequence[str] | None, count: int) -> list[Source]:
-    """The same files, each with its true class as ``label``; with a warning if some have none.
+Labels = Mapping[tuple[str, ...], Row]
+
+
+def with_labels(
+    sources: Sequence[Source], labels: Path, categories: Sequence[str] | None, count: int, is_all: bool = True
+) -> list[Source]:
+    """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
 
     Args:
         sources: the files.
         labels: a CSV file of two columns, a file and its class by index or name; or ``FOLDERS``. A file is named by
             any number of the last parts of its path.
         categories, count: the network's classes.
+        is_all: whether there are no other files, of other shards.
 
     Raises:
         ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
     """
     if labels == FOLDERS:
         of_folder = _folders(sources, categories, count)
-        found = [replace(source, label=of_folder[source.path.parent.name]) for source in sources]
-    else:
-        table = _read(labels, categories, count)
-        found = [replace(source, label=_label(source.path, table)) for source in sources]
-    missing = [source for source in found if source.label is None]
-    if found and len(missing) == len(found):
+        return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
+    table = _read(labels, categories, count)
+    keys = [_key(source.path, table) for source in sources]
+    found = [
+        source if key is None else replace(source, label=table[key].label)
+        for source, key in zip(sources, keys, strict=True)
+    ]
+    missing = [source for source in found if source.label is None and is_image(source)]
+    if missing and not any(keys):
         raise ConfigurationError(
             f"'{labels}' names none of the images, such as '{missing[0].name}': name files by the end of their paths"
         )
     if missing:
-        warnings.warn(f"{len(missing)} files have no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
+        images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
+        warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
+    unused = [key for key in table if key not in set(keys)] if is_all and sources else []
+    if unused:
+        rows = "1 row" if len(unused) == 1 else f"{len(unused)} rows"
+        where = f"'{Path(*unused[0])}' in line {table[unused[0]].line}"
+        warnings.warn(f"{rows} of '{labels}' match{'es' * (len(unused) == 1)} no image, such as {where}", stacklevel=2)
     return found
 
 
-def _label(path: Path, table: Labels) -> int | None:
-    """The class of the longest end of a path that the table has."""
+def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
+    """The longest end of a path that the table has."""
     parts = path.parts
-    return next((table[parts[start:]] for start in range(len(parts)) if parts[start:] in table), None)
+    return next((parts[start:] for start in range(len(parts)) if parts[start:] in table), None)
 
 
 def _read(path: Path, categories: Sequence[str] | None, count: int) -> Labels:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            reader = csv.reader(file)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except OSError as error:
+        raise ConfigurationError(f"cannot read labels from '{path}': {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
         raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
-    if rows and rows[0][0].strip().lower() in _HEADINGS:
+    if rows and rows[0][1][0].strip().lower() in _HEADINGS:
         del rows[0]
     table = {}
-    for row in rows:
+    for line, row in rows:
         if len(row) != 2:
-            line = ",".join(row)
-            raise ConfigurationError(f"'{path}' has the line {line!r}: each line must be a file, a comma, a class")
-        table[Path(row[0]).parts] = resolve_class(categories, row[1].strip(), count)
+            raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
+        try:
+            label = resolve_class(categories, row[1].strip(), count)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}, line {line}: {error}") from error
+        table[Path(row[0]).parts] = Row(line, label)
     return table
+
+
+def _folder(path: Path) -> str:
+    """The name of the directory that holds a file."""
+    name = path.parent.name
+    return name if name not in ("", "..") else path.parent.resolve().name
 
 
 def _folders(sources: Sequence[Source], categories: Sequence[str] | None, count: int) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
-    names = sorted({source.path.parent.name for source in sources})
+    names = sorted({_folder(source.path) for source in sources if is_image(source)})
     if categories is None and len(names) == count and not all(name.isdecimal() for name in names):
         return {name: index for index, name in enumerate(names)}
     found = {}
     for name in names:
+        spaced = name.replace("_", " ")
         try:
-            found[name] = resolve_class(categories, name.replace("_", " "), count)
+            found[name] = resolve_class(categories, spaced, count)
         except ConfigurationError as error:
-            raise ConfigurationError(f"the directory '{name}' is not named after a class: {error}") from error
+            reason = str(error).replace(repr(spaced), repr(name))
+            raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error
     return found

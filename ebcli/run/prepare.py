@@ -94,7 +94,7 @@ def prepare(plan: RunPlan) -> Prepared:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
         style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
     if not facts.trained:
-        warnings.warn(f"{facts.name} is untrained, so its maps carry no meaning", stacklevel=2)
+        warnings.warn(f"{facts.name} is untrained: its maps are meaningless", stacklevel=2)
     elif doubts := caveat(facts.name):
         warnings.warn(doubts, stacklevel=2)
     common = _common(plan, facts, style)
@@ -119,7 +119,7 @@ def prepare(plan: RunPlan) -> Prepared:
 def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
     if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
         return sources
-    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes)
+    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, is_all=inputs.shard is None)
 
 
 def _is_work(source: Source) -> bool:
@@ -233,7 +233,8 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
     }
     weights = common.weights if facts.trained else "untrained"
-    about = f"{common.model} ({weights}), layer {common.layer}, {common.method}"
+    drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
+    about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
     output = plan.output
     method = "" if plan.maps.contrastive else "marginal"
     if facts.against:
@@ -242,7 +243,8 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
     provenance = {
         "model": common.model,
         "weights": weights,
-        "method": common.method,
+        "method": drawn,
+        "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
     return RenderOptions(style, names, about, provenance, arrays if output.raw else None, _region_options(plan))

@@ -26,6 +26,7 @@ from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
+from ebcli.models.classes import printable
 
 Call = Callable[..., Any]
 
@@ -138,9 +139,10 @@ def render(
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
     else:
         pictures = (picture(image, map_, region, style) for map_ in maps)
+    common = {**options.provenance, "input": _file_name(source)}
     about = _about_pictures(explanation, options.names.panel)
     files = [
-        encode_picture(drawn, options.names.format, {**options.provenance, **facts})
+        encode_picture(drawn, options.names.format, common | facts)
         for drawn, facts in zip(pictures, about, strict=True)
     ]
     if options.facts is not None:
@@ -154,6 +156,12 @@ def render(
     blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
     at_border = [peaks_at_border(image.size, map_, region) for map_ in maps]
     return RenderedFiles(files, blank, small, regions, image.size, at_border)
+
+
+def _file_name(source: Source) -> str:
+    """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
+    name = output_relpath(source.path).name
+    return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
 def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:

@@ -99,7 +99,8 @@ def test_stdin_among_other_images(photo: Path) -> None:
     result = with_stdin(photo.read_bytes(), "-", "in.jpg", "-o", "maps")
     first, second = result.stdout.splitlines()
     assert first.startswith("maps/stdin.")
-    assert Path(first).read_bytes() == Path(second).read_bytes()
+    with Image.open(first) as one, Image.open(second) as other:
+        assert one.tobytes() == other.tobytes()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +129,14 @@ def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None
             OnePicture(None, "png", False).check()
         with pytest.raises(ConfigurationError, match="stdin is a terminal"), spooled_stdin([Path("-")], 9):
             pass
+
+
+def test_a_file_in_place_of_the_directory_is_reported_before_any_work(photo: Path) -> None:
+    Path("afile").write_bytes(b"mine")
+    with mock.patch("ebcli.run.engine.run", side_effect=AssertionError):
+        result = invoke(photo.name, "-o", "afile/x.png")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: cannot write 'afile/x.png': 'afile' is not a directory\n"
 
 
 def test_paths_can_end_with_nul(worker: mock.Mock) -> None:

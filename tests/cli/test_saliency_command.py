@@ -160,7 +160,8 @@ def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
     assert short.exit_code == long.exit_code == 0
     listed = set(re.findall(r"^  (?:-\w, )?(--[\w-]+)", short.output, re.MULTILINE))
     assert {"--model", "--layer", "--target", "--top-k", "--output", "--contrastive"} <= listed
-    assert 10 <= len(listed) <= 16
+    assert {"--labels", "--against", "--config", "--info"} <= listed
+    assert 10 <= len(listed) <= 18
     assert "eb-saliency --help lists all" in short.output.replace("main", "eb-saliency")
     everything = re.findall(r"^  (?:-\w, )?--?[\w-]+", long.output, re.MULTILINE)
     assert f"all {len(everything)} options" in short.output
@@ -173,7 +174,11 @@ def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None
     worker.return_value = finished(dataclasses.replace(DONE, classes=(shown,)))
     assert invoke("-v", "a.jpg").stderr.splitlines()[-1] == (
         "a.jpg: class 282 (tiger cat), score 0.500, mass 0.750, lost 0.250 in features.4, 0.125 in head, 0.062 in add"
+        ", among others"
     )
+    del losses["add"]
+    worker.return_value = finished(dataclasses.replace(DONE, classes=(shown,)))
+    assert invoke("-v", "a.jpg").stderr.endswith("0.125 in head, 0.030 in features.2\n")
     assert worker.call_args.args[0].maps.track_lost_mass
     invoke("a.jpg")
     assert not worker.call_args.args[0].maps.track_lost_mass

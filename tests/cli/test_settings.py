@@ -108,7 +108,7 @@ def test_presets_are_options_that_the_help_shows(name: str, worker: mock.Mock) -
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("topk = 3", "no such setting 'topk'; did you mean 'top-k'?"),
+        ("topk = 3", "no such setting 'topk': did you mean 'top-k'?"),
         ("doctor = true", "no such setting 'doctor'"),
         ("config = 'b.toml'", "no such setting 'config'"),
         ("panel = 3", "panel must be true or false"),

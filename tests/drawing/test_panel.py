@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
@@ -151,7 +153,11 @@ def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyP
     two = Explanation([3, 8], [0.5, 0.25], ["cat", None], (layer,), 0.0)
     panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), two, DrawingStyle(), "a.jpg", "about")
     told = [line for line in written if ", score" in line or "mass" in line]
-    assert told == ["cat, score 0.500", "mass 0.125", "class 8, score 0.250", "mass 0.750"]
+    assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
+    # only a marginal map sums to its mass
+    marginal = replace(two, layers=(replace(layer, method="marginal"),))
+    panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), marginal, DrawingStyle(), "a.jpg", "about")
+    assert "mass 0.125" in written
 
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:

@@ -20,6 +20,16 @@ INDICES = {
 }
 
 
+def test_a_result_is_printed_by_its_shapes_and_masses():
+    net, x = classifier()
+    result = ebcli.excitation_backprop(net, x, [[1, 2, 3]] * 2, "1")
+    first = ", ".join(f"{mass:.3f}" for mass in result.mass.flatten()[:4])
+    assert repr(result) == (
+        f"ExcitationResult(layer='1', contrastive={result.contrastive}, relevance=(2, 3, 9, 4, 4), "
+        f"logits=(2, {NUM_CLASSES}), mass=[{first}, ...])"
+    )
+
+
 @pytest.mark.parametrize("form", INDICES)
 def test_forms_of_targets(form):
     net, x = classifier()
@@ -58,7 +68,7 @@ def test_several_targets_for_each_image():
         (torch.ones(NUM_CLASSES), r"prior has shape \(5,\).*\(2, 5\)"),
         (torch.zeros(2, 0, dtype=torch.long), "no targets"),
         ([["tiger cat"], ["tabby"]], r"categories\.index"),
-        ([[1, 2], [3]], "as many for each image"),
+        ([[1, 2], [3]], "the same number for each image"),
     ],
     ids=[
         "too_high",

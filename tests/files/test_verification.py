@@ -19,7 +19,7 @@ def test_missing_and_altered_results_are_named() -> None:
     assert invoke("photos", "--raw").exit_code == 0
     assert invoke("photos", "--raw", "--alpha", "0.5").exit_code == 0  # the later run counts
     intact = invoke("--verify", "saliency")
-    assert (intact.exit_code, intact.stdout, intact.stderr) == (0, "", "12 results: 12 intact, 0 not\n")
+    assert (intact.exit_code, intact.stdout, intact.stderr) == (0, "", "12 results: 12 intact, 0 altered or missing\n")
     pictures = sorted(Path("saliency").rglob("*.png"))
     pictures[0].unlink()
     content = bytearray(pictures[1].read_bytes())
@@ -33,7 +33,10 @@ def test_missing_and_altered_results_are_named() -> None:
     problems = ["missing", "altered", "altered", "behind a symbolic link"]
     expected = {f"{path}: {problem}" for path, problem in zip(pictures, problems, strict=False)}
     assert set(found.stdout.splitlines()) == expected
-    assert found.stderr == "12 results: 8 intact, 4 not\n"
+    assert found.stderr == (
+        "12 results: 8 intact, 4 altered or missing\n"
+        "To repair them, delete those that are altered and repeat the run with --skip-existing\n"
+    )
 
 
 def test_records_without_checksums_are_checked_by_size() -> None:

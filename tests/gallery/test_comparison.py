@@ -32,8 +32,8 @@ def test_pairs_by_input_and_class_sorted_by_disagreement() -> None:
     }
     found = [row["rank_correlation"] for row in rows]
     assert found == sorted(found)
-    assert rows[0]["one"]["run"] == "tiny (seeded), 2, contrastive EB"
-    assert rows[0]["other"]["run"] == "tiny (seeded), 2, marginal EB"
+    assert rows[0]["a"]["run"] == "tiny (seeded), 2, contrastive EB"
+    assert rows[0]["b"]["run"] == "tiny (seeded), 2, marginal EB"
     for row in rows:  # upsampling changes ranks a little
         with np.load(f"a/{row['input']}.npz") as a, np.load(f"b/{row['input']}.maps+marginal.npz") as b:
             exact = scipy.stats.spearmanr(a["maps"][1].ravel(), b["maps"][0].ravel()).statistic
@@ -51,9 +51,7 @@ def test_a_run_agrees_with_itself_and_other_resolutions_can_be_compared() -> Non
     assert [(row["rank_correlation"], row["mean_difference"]) for row in compare("a", "a")] == [(1, 0), (1, 0)]
     invoke("--raw", "--target", "3", "--layer", "0", "--layer", "input", "-o", "b", "photos")  # "2", too
     rows = compare("a", "b")
-    assert [(row["rank_correlation"], row["other"]["run"]) for row in rows] == [
-        (1, "tiny (seeded), 2, contrastive EB")
-    ] * 2
+    assert [(row["rank_correlation"], row["b"]["run"]) for row in rows] == [(1, "tiny (seeded), 2, contrastive EB")] * 2
 
 
 def test_names_and_records_are_data() -> None:
@@ -67,7 +65,7 @@ def test_names_and_records_are_data() -> None:
     assert "&lt;img src=x" in page
     assert "script-src" not in page  # default-src 'none' allows none
     Path("a/photos/0", f"{name}.npz").write_bytes(b"PK broken")
-    assert "no raw maps of the same class" in invoke("--compare", "a", "a", "-o", "compared").stderr
+    assert "no image and class has raw maps in both runs" in invoke("--compare", "a", "a", "-o", "compared").stderr
 
 
 def test_what_cannot_be_compared_says_so() -> None:
@@ -75,7 +73,7 @@ def test_what_cannot_be_compared_says_so() -> None:
     invoke("-o", "plain", "photos")
     result = invoke("--compare", "plain", "plain", "-o", "compared")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "run both with --raw" in result.stderr
+    assert "repeat both with --raw" in result.stderr
     assert "cannot read 'none/records.jsonl'" in invoke("--compare", "plain", "none").stderr
     invoke("--raw", "-o", "raw", "photos")
     page = Path("compared/comparison/index.html")

@@ -68,6 +68,11 @@ def test_an_ambiguous_name_lists_its_matches(name):
     assert str(fits[0]) in str(caught.value)
 
 
+def test_of_ambiguous_names_those_with_the_whole_word_come_first():
+    with pytest.raises(ConfigurationError, match="matches 2 'tiger cat', 3 'Persian cat', 0 'cattle'"):
+        resolve_class(["cattle", "bobcat", "tiger cat", "Persian cat"], "Cat")
+
+
 def test_an_empty_name_matches_nothing():
     with pytest.raises(ConfigurationError, match="unknown class ''"):
         resolve_class(CATEGORIES, "", 1000)

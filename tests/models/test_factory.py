@@ -39,6 +39,14 @@ def fails():
 def no_net():
     return {"a": 1}
 
+class Careless(nn.Module):
+    def forward(self, x):
+        return x * bias
+
+class Choosy(nn.Module):
+    def forward(self, x):
+        assert x.shape[-1] == 64, "the width must be 64"
+
 def oblong():
     return nn.Conv2d(3, 5, 3)
 
@@ -173,6 +181,12 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         ("code/nets.py:Quitter", r"code/nets.py:Quitter called sys.exit\(0\)"),
         ("code/exits.py:small", r"code/exits.py:small called sys.exit\(0\)"),
         ("code/nets.py:picky", "does not accept images of 224 x 224 pixels"),
+        ("code/nets.py:Choosy", r"does not accept images of 224 x 224 pixels \(AssertionError: the width must be 64\)"),
+        (
+            "code/nets.py:Careless",
+            r"code/nets.py:Careless failed on an image of 224 x 224 pixels \(NameError: name 'bias' is not defined; "
+            r"--debug shows the traceback\)",
+        ),
     ],
 )
 def test_errors_are_reported_in_one_sentence(name: str, said: str) -> None:

@@ -235,10 +235,17 @@ def test_wrong_weights_list_the_valid_ones(weights):
         load_model("resnet50", weights=weights)
 
 
-@pytest.mark.parametrize("device", ["nonsense", "cuda:99", "cpu:x"])
-def test_an_unavailable_device_is_refused_early(monkeypatch, device):
+@pytest.mark.parametrize(
+    ("device", "said"),
+    [
+        ("nonsense", "unknown device 'nonsense': use cpu, cuda, cuda:1 or mps"),
+        ("cpu:x", "unknown device 'cpu:x'"),
+        ("cuda:99", "device 'cuda:99' is not available: [^.;]*; use --device cpu$"),
+    ],
+)
+def test_an_unavailable_device_is_refused_early(monkeypatch, device, said):
     monkeypatch.setattr(Torchvision, "build", lambda *args: pytest.fail("built the network"))
-    with pytest.raises(ConfigurationError, match=f"device {device!r} is not available") as caught:
+    with pytest.raises(ConfigurationError, match=said) as caught:
         load_model("squeezenet1_1", weights="none", device=device)
     assert "\n" not in str(caught.value)
 

@@ -73,7 +73,7 @@ def test_its_network_is_explained_with_its_rule(installed: Path, tmp_path: Path)
         ("acme/huge", "Acme has no network 'huge'"),
         ("broken/x", "the plug-in for 'broken/x' cannot be imported"),
         ("quits/x", "the plug-in for 'quits/x' cannot be imported"),
-        ("akme/tiny", "'akme' is not a model source, did you mean 'acme'"),
+        ("akme/tiny", "unknown model source 'akme': did you mean 'acme'"),
     ],
 )
 def test_wrong_names_are_reported_in_one_sentence(installed: Path, name: str, said: str) -> None:

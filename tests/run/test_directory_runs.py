@@ -159,19 +159,29 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     shown = CliRunner().invoke(main, ["--info", result.stdout.strip()]).stdout
     facts = dict(re.findall(r"^(\w+): +(.*)$", shown, re.MULTILINE))
     assert facts == {
+        "input": "0000.jpg",
         "model": "tiny",
         "weights": "seeded",
         "layer": "2, input" if panel else "2",
         "method": "marginal EB",
+        "style": "overlay",
         "class": "3 class d; 5 class f" if panel else "3 class d",
         "score": facts["score"],
         "version": f"eb-saliency {version('eb-saliency')}",
     }
     as_json = CliRunner().invoke(main, ["--json", "--info", result.stdout.strip()]).stdout
     assert json.loads(as_json) == facts
+    named = invoke("--raw", "--top-k", "2", "photos").stdout.split()[-1]
+    with np.load(named) as raw:
+        expected = [
+            "; ".join(f"{index} {name}" for index, name in zip(raw["classes"], raw["names"], strict=True)),
+            ", ".join(f"{score:.4f}" for score in raw["scores"]),
+        ]
+    arrays = json.loads(CliRunner().invoke(main, ["--json", "--info", named]).stdout)
+    assert [arrays["class"], arrays["score"]] == expected
     photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
     assert (photo.exit_code, photo.stdout) == (2, "")
-    assert "does not say how it was made" in photo.stderr
+    assert "contains no eb-saliency metadata" in photo.stderr
 
 
 @pytest.mark.parametrize(("name", "format"), [("jpg", "JPEG"), ("webp", "WEBP"), ("PNG", "PNG")])

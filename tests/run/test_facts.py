@@ -69,7 +69,7 @@ def test_nothing_is_known_of_others(settings: dict[str, Any]) -> None:
         (["missing.jpg"], 1, "missing.jpg: No such file or directory"),
         (["empty"], 2, "no images found in 'empty'"),
         (["photos", "-o", "file/maps"], 2, "'file' is not a directory"),
-        (["photos", "--cmap", "jett"], 2, "unknown colormap 'jett'; did you mean 'jet'?"),
+        (["photos", "--cmap", "jett"], 2, "unknown colormap 'jett': did you mean 'jet'?"),
         (["photos", "--target", "expresso"], 2, "unknown class 'expresso': did you mean 'espresso'?"),
         (["photos", "--dry-run"], 0, "1 image: 1 to process"),
     ],

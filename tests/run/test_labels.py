@@ -33,6 +33,13 @@ def wrong_for(path: str, predicted: dict[str, int]) -> int:
     return (predicted[path] + 1) % 7
 
 
+def tiny_scores(path: str) -> list[float]:
+    loaded = tiny_model()
+    with torch.no_grad():
+        scores: list[float] = loaded.net(loaded.transforms(Image.open(path))[None])[0].softmax(0).tolist()
+    return scores
+
+
 def records_of(*arguments: str) -> tuple[list[dict[str, Any]], str]:
     result = invoke("--json", *arguments)
     assert result.exit_code == 0, result.output
@@ -47,7 +54,14 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     lines += [f"{path},{wrong_for(path, predicted)}" for path in wrong]
     Path("labels.csv").write_text("file,class\n" + "\n".join(lines) + "\n")
     records, stderr = records_of("--labels", "labels.csv", "--raw", "--report", "photos")
-    assert "Accuracy 0.667: 4 of 6 labeled images are right\n" in stderr
+    said = [line for line in stderr.splitlines() if ": labeled " in line]
+    for path, line in zip(wrong, said, strict=True):
+        score = max(tiny_scores(path))
+        assert line == (
+            f"{path}: labeled class {LETTERS[wrong_for(path, predicted)]}, "
+            f"predicted class {LETTERS[predicted[path]]} ({score:.3f})"
+        )
+    assert "Accuracy 0.667: 4 of 6 labeled images classified correctly\n" in stderr
     for record in records:
         path, best = record["input"], predicted[record["input"]]
         expected = [best] if path in right else [wrong_for(path, predicted), best]
@@ -82,25 +96,64 @@ def test_directories_named_after_classes(predicted: dict[str, int]) -> None:
     shutil.copy("photos/0/0000.jpg", "zebra")
     result = invoke("--labels", "folders", "zebra")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "the directory 'zebra' is not named after a class" in result.stderr
+    assert "the directory 'zebra' is not named after a class (unknown class 'zebra': " in result.stderr
 
 
 def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int]) -> None:
     path = next(iter(predicted))
     Path("labels.csv").write_text(f"{path},{predicted[path]}\n")
     records, stderr = records_of("--labels", "labels.csv", "photos")
-    assert "5 files have no label in 'labels.csv'" in stderr
+    assert "5 images have no label in 'labels.csv'" in stderr
+    assert "match" not in stderr
     assert "1 of 1 labeled images" in stderr
     assert [record["label"] for record in records].count(None) == 5
     assert all(one["index"] == predicted[record["input"]] for record in records for one in record["classes"])
 
 
+def test_only_images_need_labels_and_labels_need_images(predicted: dict[str, int]) -> None:
+    Path("photos/SOURCES.md").write_text("where they come from")
+    rows = [f"{path},{index}" for path, index in predicted.items()]
+    Path("labels.csv").write_text("\n".join(["file,class", *rows, "gone.jpg,1"]))
+    _, stderr = records_of("--labels", "labels.csv", "photos")
+    assert [line for line in stderr.splitlines() if line.startswith("Warning")] == [
+        f"Warning: 1 row of 'labels.csv' matches no image, such as 'gone.jpg' in line {len(rows) + 2}"
+    ]
+    # the images of other shards are not here, which is no reason for a warning
+    assert "match" not in records_of("--labels", "labels.csv", "--shard", "1/2", "photos")[1]
+    Path("labels.csv").write_text("\n".join(rows[1:]))
+    assert "Warning: 1 image has no label in 'labels.csv'" in records_of("--labels", "labels.csv", "photos")[1]
+
+
+def test_a_directory_of_images_named_after_classes_may_have_other_files(predicted: dict[str, int]) -> None:
+    path, index = next(iter(predicted.items()))
+    Path("sorted", str(index)).mkdir(parents=True)
+    shutil.copy(path, Path("sorted", str(index)))
+    Path("sorted/README.md").write_text("ours")
+    assert "1 of 1" in records_of("--labels", "folders", "sorted")[1]
+
+
+def test_the_working_directory_can_be_named_after_a_class(
+    predicted: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, index = next(iter(predicted.items()))
+    for name in (f"class_{LETTERS[index]}", "class_z"):
+        Path(name).mkdir()
+        shutil.copy(path, Path(name, "a.jpg"))
+    whole = Path.cwd()
+    monkeypatch.chdir(whole / f"class_{LETTERS[index]}")
+    assert "1 of 1" in records_of("--labels", "folders", "a.jpg")[1]
+    monkeypatch.chdir(whole / "class_z")
+    result = invoke("--labels", "folders", "a.jpg")
+    assert result.exit_code == 2
+    assert "the directory 'class_z' is not named after a class (unknown class 'class_z': did you mean" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("0000.jpg,class z\n", "unknown class 'class z'"),
-        ("0000.jpg,9\n", "class 9 does not exist"),
-        ("0000.jpg\n", "each line must be a file, a comma, a class"),
+        ("0000.jpg,class z\n", "labels.csv, line 1: unknown class 'class z'"),
+        ("0001.jpg,1\n0000.jpg,9\n", "labels.csv, line 2: class 9 does not exist"),
+        ("0000.jpg\n", "labels.csv, line 1: '0000.jpg' must be a file, a comma, a class"),
         ("other.jpg,1\n", "names none of the images, such as 'photos/0/0000.jpg'"),
     ],
 )
@@ -109,7 +162,10 @@ def test_wrong_labels(content: str, message: str) -> None:
     result = invoke("--labels", "labels.csv", "photos")
     assert (result.exit_code, result.stdout) == (2, "")
     assert message in result.stderr
-    assert "cannot read labels from 'none.csv'" in invoke("--labels", "none.csv", "photos").stderr
+    assert (
+        "cannot read labels from 'none.csv': No such file or directory\n"
+        in invoke("--labels", "none.csv", "photos").stderr
+    )
     assert "both choose the classes" in invoke("--labels", "labels.csv", "--top-k", "2", "photos").stderr
 
 

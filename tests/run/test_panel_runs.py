@@ -16,6 +16,7 @@ from torchvision.transforms import functional
 
 import ebcli
 from ebcli.errors import LayerError
+from ebcli.files.encoding import read_facts
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.run.explainer import Explainer
 
@@ -179,5 +180,7 @@ def test_a_panel_with_another_method_beside_is_wider() -> None:
         result = invoke("--panel", "--target", "3", *options, "photos")
         assert result.exit_code == 0, result.output
         widths.append(Image.open(result.stdout.strip()).width)
+        method = read_facts(Path(result.stdout.strip()))["method"]
+        assert method == "; beside: ".join(["contrastive EB", *([", ".join(options[1::2])] if options else [])])
     assert widths == sorted(widths)
     assert widths[0] < widths[2]

@@ -48,8 +48,9 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     elif prefix in known:
         point = known[prefix]
     else:
-        hint = closest(prefix, known) or f"choose {', '.join(f'{one}/NAME' for one in sorted(known))}"
-        raise ConfigurationError(f"unknown model {name!r}: {prefix!r} is not a model source, {hint}")
+        *others, last = (f"{one}/NAME" for one in sorted(known))
+        hint = closest(prefix, known) or f"use {', '.join(others)} or {last}"
+        raise ConfigurationError(f"unknown model source {prefix!r}: {hint}")
     source_class = load_plugin(point)
     if source_class is None:
         raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
