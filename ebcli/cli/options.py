@@ -250,7 +250,10 @@ _SALIENCY = (
         help="Write to this directory, or one picture to this .png, .jpg or .webp; - is stdout.",
     ),
     _output(
-        "--format", type=click.Choice(FORMATS, case_sensitive=False), default=OutputOptions.format, help="Image format."
+        "--format",
+        type=click.Choice(FORMATS, case_sensitive=False),
+        default=OutputOptions.format,
+        help="Picture format; auto is jpg for JPEG photos, else png.",
     ),
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),

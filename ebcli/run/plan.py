@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
+from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import BESIDE
 from ebcli.models.spec import ModelSpec
 
-FORMATS = ("png", "jpg", "webp")
+FORMATS = (AUTO, "png", "jpg", "webp")
 DTYPES = ("float32", "bfloat16")
 SCALES = ("image", "run")
 ENGINES = ("local", "ray")
@@ -104,7 +105,7 @@ class OutputOptions:
 
     Attributes:
         directory: the output directory; nothing is written outside it.
-        format: the format of pictures, one of ``FORMATS``.
+        format: the format of pictures, one of ``FORMATS``; ``auto`` is JPEG for JPEG photos, else PNG.
         raw: also write each image's relevance to a ``.npz`` file.
         panel: one figure per image with all its maps, instead of one picture per map.
         report: also write a gallery page of all results.
@@ -120,7 +121,7 @@ class OutputOptions:
     """
 
     directory: Path = Path("saliency")
-    format: str = "png"
+    format: str = AUTO
     raw: bool = False
     panel: bool = False
     report: bool = False

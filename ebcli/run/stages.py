@@ -139,8 +139,9 @@ def render(
     else:
         pictures = (picture(image, map_, region, style) for map_ in maps)
     about = _about_pictures(explanation, options.names.panel)
+    suffix = options.names.suffix(output_relpath(source.path))
     files = [
-        encode_picture(drawn, options.names.format, {**options.provenance, **facts})
+        encode_picture(drawn, suffix, {**options.provenance, **facts})
         for drawn, facts in zip(pictures, about, strict=True)
     ]
     if options.facts is not None:

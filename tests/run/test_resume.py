@@ -217,7 +217,7 @@ def test_a_changed_input_or_setting_is_computed_anew_and_the_rest_is_not(cwd: Pa
     finish(cwd, *PLAIN)
     changed = cwd / "photos/0/0003.jpg"
     Image.new("RGB", (9, 9), "red").save(changed)
-    (maps / "photos/1/0004.jpg.0-class-a.png").unlink(missing_ok=True)
+    (maps / "photos/1/0004.jpg.0-class-a.jpg").unlink(missing_ok=True)
     lost = next((maps / "photos/1").glob("0007.jpg.*"))
     lost.unlink()
     expected = {"photos/0/0003.jpg", "photos/1/0007.jpg"}
