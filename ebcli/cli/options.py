@@ -255,6 +255,13 @@ _SALIENCY = (
         default=OutputOptions.format,
         help="Picture format; auto is jpg for JPEG photos, else png.",
     ),
+    _output(
+        "--max-side",
+        metavar="PIXELS",
+        type=click.IntRange(min=1),
+        show_default="as large as the image",
+        help="Reduce photos to this longest side before drawing; what the network sees stays the same.",
+    ),
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
     _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),

@@ -58,8 +58,7 @@ def panel(
         style = replace(style, name="heatmap")
     scale = _TILE / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    x, y = size[0] / image.width, size[1] / image.height
-    region = Placement(region.left * x, region.top * y, region.right * x, region.bottom * y)
+    region = region.scaled(image.size, size)
     small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
     photo = Tile(small, "photo", (f"{image.width} × {image.height} pixels",))

@@ -192,7 +192,7 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
         "classes": _chosen_classes(plan, facts),
-        "look": [*drawn, output.format, output.panel, list(maps.beside)],
+        "look": [*drawn, output.format, output.panel, list(maps.beside), output.max_side],
         "raw": output.raw,
     }
     if (regions := _region_options(plan)) is not None:
@@ -247,4 +247,5 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "method": common.method,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    return RenderOptions(style, names, about, provenance, arrays if output.raw else None, _region_options(plan))
+    facts_of_raw = arrays if output.raw else None
+    return RenderOptions(style, names, about, provenance, facts_of_raw, _region_options(plan), output.max_side)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
+from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture, shrunk
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
@@ -56,6 +56,7 @@ class RenderOptions:
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
         facts: the same as arrays by name, for raw files; None if none are written.
         regions: how regions are found; None if they are not.
+        max_side: pictures are drawn over photos reduced to this longest side; panels have a size of their own.
     """
 
     style: DrawingStyle
@@ -64,6 +65,7 @@ class RenderOptions:
     provenance: Mapping[str, str]
     facts: Mapping[str, NDArray[np.str_]] | None
     regions: RegionOptions | None = None
+    max_side: int | None = None
 
 
 @dataclass(frozen=True)
@@ -137,7 +139,9 @@ def render(
     if options.names.panel:
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
     else:
-        pictures = (picture(image, map_, region, style) for map_ in maps)
+        photo = image if options.max_side is None else shrunk(image, options.max_side)
+        inside = region.scaled(image.size, photo.size)
+        pictures = (picture(photo, map_, inside, style) for map_ in maps)
     about = _about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
     files = [

@@ -20,6 +20,7 @@ from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
+from ebcli.drawing.style import STYLES
 from ebcli.files.images import Geometry, decode, placement
 from ebcli.models import load_model
 
@@ -204,6 +205,27 @@ def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(options: list[st
     assert found == kinds
     again = invoke("--skip-existing", *options, *kinds)
     assert (again.exit_code, again.stderr) == (0, f"{len(kinds)} images: {len(kinds)} up to date\n")
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_a_smaller_picture_is_that_of_the_smaller_photo(style: str) -> None:
+    """Of the same map: the network still sees the whole photo, and boxes are in its pixels."""
+    Image.effect_noise((400, 200), 90).resize((800, 400)).convert("RGB").save("a.png")
+    options = ("--json", "--style", style, "--target", "3", "--boxes", "--raw")
+    whole = json.loads(invoke(*options, "-o", "whole", "a.png").stdout)
+    small = json.loads(invoke(*options, "-o", "small", "--max-side", "200", "a.png").stdout)
+    assert small["classes"] == whole["classes"]
+    assert Path(small["output"][1]).read_bytes() == Path(whole["output"][1]).read_bytes()
+    with Image.open(whole["output"][0]) as picture, Image.open(small["output"][0]) as found:
+        assert found.height == 100
+        assert abs(found.width - picture.width / 4) <= 1
+        pictures = [one.convert("RGBA") for one in (picture, found)]
+        large, small_one = [Image.alpha_composite(Image.new("RGBA", one.size, "white"), one) for one in pictures]
+        reduced = large.resize(small_one.size, Image.Resampling.LANCZOS)
+    difference = np.abs(np.asarray(small_one).astype(int) - np.asarray(reduced))
+    assert difference.mean() < (8 if style == "contour" else 2)  # lines have a width in pixels
+    larger = json.loads(invoke(*options, "-o", "larger", "--max-side", "801", "a.png").stdout)
+    assert Path(larger["output"][0]).read_bytes() == Path(whole["output"][0]).read_bytes()
 
 
 @pytest.mark.parametrize("target", [[], ["--target", "3"]])
