@@ -380,6 +380,7 @@ _SALIENCY = (
     _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),
+    _information("--profile", is_flag=True, help="Also print where the time of the run went."),
     _information("--debug", is_flag=True, help="Show the traceback of an error."),
     _information(
         "-h",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
@@ -38,11 +39,13 @@ class NetworkInput:
         pixels: (crop, crop, 3), 8 bits.
         stamp: the state of the file that was read.
         seconds: the time that loading took.
+        waited: the time that the network was idle before it had this image.
     """
 
     pixels: NDArray[np.uint8]
     stamp: Stamp
     seconds: float
+    waited: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -79,6 +82,7 @@ class RenderedFiles:
         regions: the region of each map, if requested.
         size: the image's width and height.
         at_border: whether each map peaks at an edge of the center crop.
+        spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
     """
 
     files: list[bytes]
@@ -87,6 +91,7 @@ class RenderedFiles:
     regions: list[Region | None]
     size: tuple[int, int]
     at_border: list[bool]
+    spent: dict[str, float]
 
 
 def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None) -> NetworkInput | None:
@@ -129,9 +134,11 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the picture.
     """
+    laps = _Laps()
     limit_pixels(max_pixels)
     now, file = source.opened()
     image = decode(file)
+    laps.end("decode")
     if now != stamp:
         raise ImageError("the file changed during the run")
     region, style = placement(image.size, geometry), options.style
@@ -144,21 +151,37 @@ def render(
         pictures = (picture(photo, map_, inside, style) for map_ in maps)
     about = _about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
-    files = [
-        encode_picture(drawn, suffix, {**options.provenance, **facts})
-        for drawn, facts in zip(pictures, about, strict=True)
-    ]
+    files = []
+    for drawn, facts in zip(pictures, about, strict=True):
+        laps.end("draw")
+        files.append(encode_picture(drawn, suffix, {**options.provenance, **facts}))
+        laps.end("encode")
     if options.facts is not None:
         crop = np.array([region.left, region.top, region.right, region.bottom])
-        facts = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
-        files.append(encode_arrays(facts | _arrays(explanation)))
+        arrays = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
+        files.append(encode_arrays(arrays | _arrays(explanation)))
+        laps.end("encode")
     small = {} if names is None else thumbnails(names, image, region, explanation, style)
     regions: list[Region | None] = [None] * len(maps)
     if options.regions is not None:
         regions = [largest_region(map_, region, image.size, options.regions) for map_ in maps]
     blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
     at_border = [peaks_at_border(image.size, map_, region) for map_ in maps]
-    return RenderedFiles(files, blank, small, regions, image.size, at_border)
+    laps.end("draw")
+    return RenderedFiles(files, blank, small, regions, image.size, at_border, laps.spent)
+
+
+class _Laps:
+    """A stopwatch: ``end`` adds the time since the last lap to a stage."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self._start = perf_counter()
+
+    def end(self, stage: str) -> None:
+        now = perf_counter()
+        self.spent[stage] += now - self._start
+        self._start = now
 
 
 def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
@@ -262,7 +285,15 @@ class ImageStages:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
         maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]
         results = self.options.names.of(relpath, maps)
+        writing = perf_counter()
         write(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails)
+        spent = {
+            **rendered.spent,
+            "decode": loaded.seconds + rendered.spent["decode"],
+            "network": explanation.seconds,
+            "waiting": loaded.waited,
+            "write": perf_counter() - writing,
+        }
         return replace(
             self._record(source),
             status="done",
@@ -292,6 +323,7 @@ class ImageStages:
             image_size=None if self.options.regions is None else rendered.size,
             label=explanation.label,
             predicted=explanation.predicted,
+            spent=spent,
         )
 
     def _record(self, source: Source) -> Record:

@@ -149,7 +149,8 @@ def test_a_worker_killed_in_the_middle(cwd: Path) -> None:
     victim = run.children()[0]
     os.kill(victim, signal.SIGKILL)
     assert run.wait() == 0
-    assert run.err.read_text() == f"Warning: worker process {victim} was killed by SIGKILL; retrying its image\n"
+    warning = f"Warning: worker process {victim} was killed by SIGKILL; retrying its image"
+    assert run.err.read_text().splitlines()[:-1] == [warning]  # the last line is the rate
     assert tree(maps) == expected
     assert [record["status"] for record in records(maps)] == ["done"] * 200
 
@@ -224,7 +225,8 @@ def test_a_changed_input_or_setting_is_computed_anew_and_the_rest_is_not(cwd: Pa
     expected |= {r["input"] for r in records(maps) if not (cwd / r["output"][0]).exists()}
     run = finish(cwd, *PLAIN)
     assert {record["input"] for record in records(maps)[200:]} == expected
-    assert run.err.read_text() == f"200 images: {len(expected)} done, {200 - len(expected)} up to date\n"
+    summary = f"200 images: {len(expected)} done, {200 - len(expected)} up to date\n"
+    assert run.err.read_text().endswith(summary)
     before = count(maps)
     finish(cwd, *PLAIN, "--batch-size", "3")  # of what changes no result, nothing is computed anew
     assert count(maps) == before
