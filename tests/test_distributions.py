@@ -109,7 +109,7 @@ def test_the_installed_wheel_works(environment: Path, tmp_path: Path) -> None:
 
     shutil.copy(ROOT / "sample_images/chelsea.jpg", tmp_path)
     (picture,) = printed(command, "chelsea.jpg", "--report", cwd=tmp_path).splitlines()
-    assert re.fullmatch(r"saliency/chelsea\.jpg\.\d+-[\w-]+\.png", picture)
+    assert re.fullmatch(r"saliency/chelsea\.jpg\.\d+-[\w-]+\.jpg", picture)
     assert (tmp_path / picture).stat().st_size > 1000
     assert "<html" in (tmp_path / "saliency/report/index.html").read_text()
     assert "grid" in printed(environment / "bin/eb-benchmark", "--help")

@@ -8,9 +8,10 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ class Printing:
         print0: end paths with NUL instead of a newline.
         quiet: neither the progress bar nor warnings.
         verbose: also settings, scores and where probability was lost.
+        profile: also where the time went.
     """
 
     out: IO[str]
@@ -46,6 +48,7 @@ class Printing:
     print0: bool = False
     quiet: bool = False
     verbose: bool = False
+    profile: bool = False
 
 
 SOME_FAILED, MISUSED, INTERRUPTED = 1, 2, 130
@@ -92,6 +95,8 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
     if plan.style.vmax is None and work.vmax is not None and not quiet:
         say(f"All maps share one scale; --vmax {work.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
+    spent: dict[str, float] = {}
+    start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
@@ -100,10 +105,16 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=work.total, unit="image", leave=False, disable=hidden):
                     counts[record.status] += 1
+                    spent |= {stage: spent.get(stage, 0.0) + more for stage, more in record.spent.items()}
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     with tqdm.external_write_mode():
                         _print_record(record, printing)
+            seconds = time.perf_counter() - start
+            if printing.profile:
+                _print_profile(spent, seconds, counts["done"])
+            if counts["done"] > 1 and not (quiet or interrupted):
+                say(f"{counts['done']} images in {seconds:.1f} s, {counts['done'] / seconds:.1f} images/s")
         finally:
             if labeled and not quiet:
                 right = sum(labeled)
@@ -183,6 +194,17 @@ def _misclassified(record: Record) -> str:
     names = [found[k].name or f"class {k}" if k in found else f"class {k}" for k in (record.label, record.predicted)]
     score = f" ({found[record.predicted].score:.3f})" if record.predicted in found else ""
     return f"labeled {names[0]}, predicted {names[1]}{score}"
+
+
+def _print_profile(spent: Mapping[str, float], seconds: float, images: int) -> None:
+    """Print where the time of a run went, after its network was loaded."""
+    from ebcli.files.records import STAGES
+
+    say(f"Profile of {seconds:.2f} s after loading the network:")
+    for stage in STAGES:
+        where = "main process" if stage in ("network", "waiting") else "workers, in total"
+        each = 1000 * spent.get(stage, 0) / max(1, images)
+        say(f"  {stage:<8} {spent.get(stage, 0):9.2f} s {each:9.1f} ms per image   {where}")
 
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:

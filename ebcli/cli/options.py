@@ -258,7 +258,17 @@ _SALIENCY = (
         help="Output directory, or a .png, .jpg or .webp file for a single picture; - for stdout.",
     ),
     _output(
-        "--format", type=click.Choice(FORMATS, case_sensitive=False), default=OutputOptions.format, help="Image format."
+        "--format",
+        type=click.Choice(FORMATS, case_sensitive=False),
+        default=OutputOptions.format,
+        help="Picture format; auto is jpg for JPEG photos, else png.",
+    ),
+    _output(
+        "--max-side",
+        metavar="PIXELS",
+        type=click.IntRange(min=1),
+        show_default="as large as the image",
+        help="Reduce photos to this longest side before drawing; what the network sees stays the same.",
     ),
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
@@ -383,6 +393,7 @@ _SALIENCY = (
     _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),
+    _information("--profile", is_flag=True, help="Also print where the time of the run went."),
     _information("--debug", is_flag=True, help="Show the traceback of an error."),
     _information(
         "-h",

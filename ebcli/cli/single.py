@@ -16,7 +16,7 @@ from uuid import uuid4
 import click
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import PRIVATE, STDIN
+from ebcli.files.naming import AUTO, PRIVATE, STDIN
 from ebcli.files.storage import url_of
 from ebcli.models.keywords import ALL
 
@@ -110,10 +110,10 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
         return None
     suffix = output.suffix.lower()
     if output == _STDOUT or piped:
-        path, format_, where = None, options["format"], "stdout"
+        path, format_, where = None, "png" if options["format"] == AUTO else options["format"], "stdout"
     elif suffix in _FORMATS:
         path, format_, where = output, _FORMATS[suffix], f"'{output}'"
-        if is_given["format"] and options["format"] != format_:
+        if is_given["format"] and options["format"] not in (AUTO, format_):
             raise ConfigurationError(f"{where} is not {options['format']}: drop --format, or change the name")
     elif suffix in _OTHER_FORMATS:
         raise ConfigurationError(f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp")

@@ -36,6 +36,17 @@ def normalize(values: NDArray[np.floating], ends: tuple[float, float]) -> NDArra
     return np.clip((values - low) / (high - low), 0, 1)
 
 
+def levels(values: NDArray[np.floating], ends: tuple[float, float]) -> NDArray[np.float32]:
+    """Values as levels of a scale, not clipped: the integer part is the level, 0 at the lower end to 255 at the upper.
+
+    Unlike ``normalize``, this is affine, so a map can be scaled before it is upsampled.
+    """
+    low, high = ends
+    if high <= low:  # the whole map lies below vmin
+        return np.full(values.shape, 0.5, np.float32)
+    return ((values.astype(np.float64) - low) * ((LEVELS - 1) / (high - low)) + 0.5).astype(np.float32)
+
+
 def opacity(style: DrawingStyle) -> NDArray[np.float64]:
     """How much each of the scale's 256 levels stands out, 0 to 1: its distance from 0, or from the lower end."""
     levels = np.arange(LEVELS)

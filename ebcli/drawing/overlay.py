@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.drawing.color_scale import limits, normalize, visible
+from ebcli.drawing.color_scale import levels, limits, visible
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import Placement
@@ -40,13 +40,18 @@ def covered(region: Placement, size: tuple[int, int]) -> Box:
     return left, top, right, bottom
 
 
-def small_size(size: tuple[int, int]) -> tuple[int, int]:
-    """The size (width, height) of an image's thumbnails."""
-    scale = min(1, _LONGEST_SIDE / max(size))
+def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
+    """A size (width, height) reduced to this longest side; by default, that of thumbnails."""
+    scale = min(1, longest / max(size))
     return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
 
 
 def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np.float32]:
+    """Like ``upsampled``, but as an array with the rows and columns of the box."""
+    return np.asarray(upsampled(saliency, region, box))
+
+
+def upsampled(saliency: ArrayLike, region: Placement, box: Box) -> Image.Image:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
 
     Args:
@@ -55,7 +60,7 @@ def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np
         box: the pixels to compute, among those that are ``covered``.
 
     Returns:
-        An array with the rows and columns of the box. Between cells, values can exceed the map's own range.
+        An image of floats, mode ``F``, the size of the box. Between cells, values can exceed the map's own range.
     """
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
     cells = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
@@ -68,7 +73,7 @@ def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np
         starts.append(max(0.0, (first - low) / cell + 1))
         ends.append(min(float(padded), (last - low) / cell + 1))
     size = (box[2] - box[0], box[3] - box[1])
-    return np.asarray(Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC, box=(*starts, *ends)))
+    return Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC, box=(*starts, *ends))
 
 
 def is_blank(saliency: ArrayLike, signed: bool = False) -> bool:
@@ -105,6 +110,13 @@ def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Placemen
     )
 
 
+def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
+    """Reduce an image to this longest side; by default, that of thumbnails."""
+    size = small_size(image.size, longest)
+    # reducing_gap averages whole pixels first, which saves memory and most of the time on large photos
+    return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
 def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: DrawingStyle) -> Image.Image:
     """Draw a map over its photo, at the photo's size; ``side-by-side`` is wider.
 
@@ -128,19 +140,34 @@ def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: D
         return _striped(image)
     cells = np.asarray(saliency)
     ends = limits(cells, style)
-    cells = cells if style.signed else visible(cells, style)  # clamp before upsampling: a dip must not dent a peak
+    # clamp before upsampling, or a dip would dent a peak
+    cells = levels(cells if style.signed else visible(cells, style), ends)
     painter = PAINTERS[style.name]
     painted = Image.new(painter.mode, image.size)
     box = covered(region, image.size)
-    for part in _strips((0, 0, *image.size)):
-        painted.paste(painter.outside(image.crop(part)), part[:2])
+    for side in _around(box, image.size):
+        for part in _strips(side):
+            painted.paste(painter.outside(image.crop(part)), part[:2])
     for left, top, right, bottom in _strips(box):
-        above, below = max(box[1], top - 1), min(box[3], bottom + 1)  # a contour needs the neighboring rows
+        above, below = max(box[1], top - painter.margin), min(box[3], bottom + painter.margin)
         part = (left, above, right, below)
-        positions = normalize(interpolated(cells, region, part), ends)
-        strip = painter.inside(image.crop(part), positions, style).crop((0, top - above, right - left, bottom - above))
+        strip = painter.inside(image.crop(part), upsampled(cells, region, part), style)
+        if part != (left, top, right, bottom):
+            strip = strip.crop((0, top - above, right - left, bottom - above))
         painted.paste(strip, (left, top))
     return painted
+
+
+def _around(box: Box, size: tuple[int, int]) -> list[Box]:
+    """The parts of an image (width, height) outside a box: above, below, left and right of it."""
+    (left, top, right, bottom), (width, height) = box, size
+    sides = [
+        (0, 0, width, top),
+        (0, bottom, width, height),
+        (0, top, left, bottom),
+        (right, top, width, bottom),
+    ]
+    return [side for side in sides if side[0] < side[2] and side[1] < side[3]]
 
 
 def _strips(box: Box) -> Iterator[Box]:

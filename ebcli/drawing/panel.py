@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from ebcli.drawing.color_scale import levels
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.overlay import is_blank_on, picture
 from ebcli.drawing.painters import PAINTERS
@@ -57,8 +58,7 @@ def panel(
         style = replace(style, name="heatmap")
     scale = _TILE / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    x, y = size[0] / image.width, size[1] / image.height
-    region = Placement(region.left * x, region.top * y, region.right * x, region.bottom * y)
+    region = region.scaled(image.size, size)
     small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
     photo = Tile(small, "photo", (f"{image.width} × {image.height} pixels",))
@@ -146,8 +146,8 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
 
 def _bar(style: DrawingStyle) -> Image.Image:
     """The colors of the scale, drawn over a uniform gray."""
-    positions = np.tile(np.linspace(0, 1, _BAR[0], dtype=np.float32), (_BAR[1], 1))
-    return _on_white(PAINTERS[style.name].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), positions, style))
+    values = np.tile(levels(np.linspace(0, 1, _BAR[0]), (0, 1)), (_BAR[1], 1))
+    return _on_white(PAINTERS[style.name].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), Image.fromarray(values), style))
 
 
 def _ends(style: DrawingStyle) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palette, visible
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import covered, interpolated, is_blank_on, small_size
+from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import Placement
@@ -89,20 +89,12 @@ def map_thumbnails(
 ) -> dict[Path, bytes]:
     """Like ``thumbnails``, for maps (h, w) only; ``size`` is the image's (width, height)."""
     small = small_size(size)
-    x, y = small[0] / size[0], small[1] / size[1]
-    small_region = Placement(region.left * x, region.top * y, region.right * x, region.bottom * y)
+    small_region = region.scaled(size, small)
     return {
         path: encode_picture(_transparent(map_, small_region, small, style), "png")
         for path, map_ in maps.items()
         if not is_blank_on(size, map_, region, style.signed)
     }
-
-
-def shrunk(image: Image.Image) -> Image.Image:
-    """Reduce an image to the size of a thumbnail."""
-    size = small_size(image.size)
-    # reducing_gap averages whole pixels first, which saves memory and most of the time on large photos
-    return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
 def _transparent(

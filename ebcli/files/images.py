@@ -68,6 +68,11 @@ class Placement:
     right: float
     bottom: float
 
+    def scaled(self, old: tuple[int, int], new: tuple[int, int]) -> Placement:
+        """The same rectangle after the image was resized from one size (width, height) to another."""
+        x, y = new[0] / old[0], new[1] / old[1]
+        return Placement(self.left * x, self.top * y, self.right * x, self.bottom * y)
+
 
 def has_image_suffix(path: Path) -> bool:
     """Whether the suffix is one of an image format that Pillow reads."""

@@ -18,8 +18,10 @@ COCO = Path("annotations.json")
 COCO_MARK = b'{"info": {"description": "eb-saliency"}, '  # how that file starts
 PAGE = Path("report", "index.html")
 PRIVATE = ".eb-saliency-"
+AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 
+_JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
 _OUTSIDE = "absolute"
@@ -125,7 +127,7 @@ class ResultNames:
     """The names of the files that a run writes for each image.
 
     Attributes:
-        format: the pictures' suffix.
+        format: the pictures' suffix, or ``AUTO``.
         panel: one panel of all maps instead of a picture for each.
         raw: also an ``.npz`` file.
         layers: the run's layers; they are part of the names, except for the default layer on its own.
@@ -140,6 +142,18 @@ class ResultNames:
     default_layer: str | None = None
     method: str = ""
 
+    def suffix(self, relpath: Path) -> str:
+        """The format of an image's pictures: ``png``, ``jpg`` or ``webp``.
+
+        A JPEG photo has lost what PNG would keep, and PNG takes many times as long to write and as much space.
+
+        Args:
+            relpath: the input's path below the output directory; its suffix decides.
+        """
+        if self.format != AUTO:
+            return self.format
+        return "jpg" if relpath.suffix.lower() in _JPEG else "png"
+
     def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]]) -> list[Path]:
         """The results of one image: its pictures or its panel, then its ``.npz`` file.
 
@@ -148,7 +162,7 @@ class ResultNames:
             maps: the class index, class name and layer of each map.
         """
         if self.panel:
-            results = [panel_relpath(relpath, self.format, self._marks(self.layers))]
+            results = [panel_relpath(relpath, self.suffix(relpath), self._marks(self.layers))]
         else:
             results = [self._picture(relpath, *map_) for map_ in maps]
         return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
@@ -166,7 +180,7 @@ class ResultNames:
         )
 
     def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str) -> Path:
-        return picture_relpath(relpath, index, class_name, self.format, self._marks((layer,)))
+        return picture_relpath(relpath, index, class_name, self.suffix(relpath), self._marks((layer,)))
 
     def _marks(self, layers: tuple[str, ...]) -> str:
         return marks(() if self.layers == (self.default_layer,) else layers, self.method)

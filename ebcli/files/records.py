@@ -28,6 +28,7 @@ except ImportError:  # Windows: lines of two runs at once may mix
     fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
+STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two in the main process
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
@@ -86,6 +87,7 @@ class Record:
         output_sha256: the checksums of the result files.
         label, predicted: the true class and the most likely one, if the true one is known.
         image_size: the width and height of the upright image, if regions were requested.
+        spent: the seconds of each of ``STAGES``; not written.
     """
 
     input: str
@@ -108,10 +110,13 @@ class Record:
     label: int | None = None
     predicted: int | None = None
     image_size: tuple[int, int] | None = None
+    spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
-        return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
+        fields = asdict(self)
+        del fields["spent"]
+        return json.dumps(_finite({"schema": SCHEMA, **fields}), allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

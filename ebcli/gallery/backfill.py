@@ -10,8 +10,9 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails, shrunk
+from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture, read_arrays

@@ -6,8 +6,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ebcli.drawing.explanation import Explanation
@@ -70,14 +71,14 @@ class Pipeline:
         for future in waiting:
             if not future.cancelled():
                 try:
-                    yield future.result()
+                    yield _awaited(future)
                 except Exception as caught:
                     error = error or caught
         if error is not None:
             raise error
 
     def _taken(self, future: Future[Record]) -> Record:
-        record = future.result()
+        record = _awaited(future)
         if self.fail_fast and record.status == "failed":
             self.stopping.set()
         return record
@@ -96,7 +97,7 @@ class Pipeline:
             loading = ahead.popleft()
             if self.stopping.is_set():  # failures are recorded already, so they must be reported
                 loading = [(source, future) for source, future in loading if not future.cancel()]
-            loaded = [(source, future.result()) for source, future in loading]
+            loaded = [(source, _loaded(future)) for source, future in loading]
             if self.stopping.is_set():
                 loaded = [(source, item) for source, item in loaded if isinstance(item, Record)]
             yield from self._explained(loaded)
@@ -128,3 +129,18 @@ class Pipeline:
     def _record(self, record: Record) -> None:
         self.folder.record(record)
         self.recorded[record.status] += 1
+
+
+def _loaded(future: Future[NetworkInput | Record]) -> NetworkInput | Record:
+    """Wait for an image; it then says for how long."""
+    start = perf_counter()
+    item = future.result()
+    return replace(item, waited=perf_counter() - start) if isinstance(item, NetworkInput) else item
+
+
+def _awaited(future: Future[Record]) -> Record:
+    """Wait for a record; this counts as well."""
+    start = perf_counter()
+    record = future.result()
+    waited = record.spent.get("waiting", 0.0) + perf_counter() - start
+    return replace(record, spent={**record.spent, "waiting": waited})

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
+from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import BESIDE
 from ebcli.models.spec import ModelSpec
 
-FORMATS = ("png", "jpg", "webp")
+FORMATS = (AUTO, "png", "jpg", "webp")
 DTYPES = ("float32", "bfloat16")
 SCALES = ("image", "run")
 ENGINES = ("local", "ray")
@@ -104,7 +105,8 @@ class OutputOptions:
 
     Attributes:
         directory: the output directory; nothing is written outside it.
-        format: the format of pictures, one of ``FORMATS``.
+        format: the format of pictures, one of ``FORMATS``; ``auto`` is JPEG for JPEG photos, else PNG.
+        max_side: pictures are drawn over photos reduced to this longest side, in pixels; None for their own size.
         raw: also write each image's relevance to a ``.npz`` file.
         panel: one figure per image with all its maps, instead of one picture per map.
         report: also write a gallery page of all results.
@@ -116,11 +118,12 @@ class OutputOptions:
         settings: what is written to ``settings.toml``, to repeat the run; None for no such file.
 
     Raises:
-        ConfigurationError: the format or the scale does not exist.
+        ConfigurationError: the format or the scale does not exist, or ``max_side`` is below 1.
     """
 
     directory: Path = Path("saliency")
-    format: str = "png"
+    format: str = AUTO
+    max_side: int | None = None
     raw: bool = False
     panel: bool = False
     report: bool = False
@@ -135,6 +138,8 @@ class OutputOptions:
     def __post_init__(self) -> None:
         if self.format not in FORMATS:
             raise ConfigurationError(f"unknown format {self.format!r}: choose {', '.join(FORMATS)}")
+        if self.max_side is not None and self.max_side < 1:
+            raise ConfigurationError(f"max-side is {self.max_side}, but it must be at least 1")
         if self.scale not in SCALES:
             raise ConfigurationError(f"unknown scale {self.scale!r}: choose {' or '.join(SCALES)}")
         if self.threshold[0] not in ("max", "mass") or not 0 < self.threshold[1] < 1:

@@ -23,7 +23,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import EbcliError
 from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
-from ebcli.files.naming import COCO, SETTINGS, ResultNames, output_relpath
+from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
@@ -192,7 +192,7 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         "unsupported": maps.allow_unsupported,
         "dtype": plan.execution.dtype,
         "classes": _chosen_classes(plan, facts),
-        "look": [*drawn, output.format, output.panel, list(maps.beside)],
+        "look": [*drawn, output.format, output.panel, list(maps.beside), output.max_side],
         "raw": output.raw,
     }
     if (regions := _region_options(plan)) is not None:
@@ -239,7 +239,9 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
     method = "" if plan.maps.contrastive else "marginal"
     if facts.against:
         method = f"against {' '.join(map(str, facts.against))}"
-    names = ResultNames(output.format, output.panel, output.raw, tuple(facts.layers), facts.default_layer, method)
+    needs_transparency = plan.style.name == "mask" and not output.panel
+    format_ = "png" if output.format == AUTO and needs_transparency else output.format
+    names = ResultNames(format_, output.panel, output.raw, tuple(facts.layers), facts.default_layer, method)
     provenance = {
         "model": common.model,
         "weights": weights,
@@ -247,4 +249,5 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    return RenderOptions(style, names, about, provenance, arrays if output.raw else None, _region_options(plan))
+    facts_of_raw = arrays if output.raw else None
+    return RenderOptions(style, names, about, provenance, facts_of_raw, _region_options(plan), output.max_side)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
+from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture, shrunk
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
@@ -39,11 +40,13 @@ class NetworkInput:
         pixels: (crop, crop, 3), 8 bits.
         stamp: the state of the file that was read.
         seconds: the time that loading took.
+        waited: the time that the network was idle before it had this image.
     """
 
     pixels: NDArray[np.uint8]
     stamp: Stamp
     seconds: float
+    waited: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,7 @@ class RenderOptions:
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
         facts: the same as arrays by name, for raw files; None if none are written.
         regions: how regions are found; None if they are not.
+        max_side: pictures are drawn over photos reduced to this longest side; panels have a size of their own.
     """
 
     style: DrawingStyle
@@ -65,6 +69,7 @@ class RenderOptions:
     provenance: Mapping[str, str]
     facts: Mapping[str, NDArray[np.str_]] | None
     regions: RegionOptions | None = None
+    max_side: int | None = None
 
 
 @dataclass(frozen=True)
@@ -78,6 +83,7 @@ class RenderedFiles:
         regions: the region of each map, if requested.
         size: the image's width and height.
         at_border: whether each map peaks at an edge of the center crop.
+        spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
     """
 
     files: list[bytes]
@@ -86,6 +92,7 @@ class RenderedFiles:
     regions: list[Region | None]
     size: tuple[int, int]
     at_border: list[bool]
+    spent: dict[str, float]
 
 
 def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None) -> NetworkInput | None:
@@ -128,9 +135,11 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the picture.
     """
+    laps = _Laps()
     limit_pixels(max_pixels)
     now, file = source.opened()
     image = decode(file)
+    laps.end("decode")
     if now != stamp:
         raise ImageError("the file changed during the run")
     region, style = placement(image.size, geometry), options.style
@@ -138,24 +147,43 @@ def render(
     if options.names.panel:
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
     else:
-        pictures = (picture(image, map_, region, style) for map_ in maps)
+        photo = image if options.max_side is None else shrunk(image, options.max_side)
+        inside = region.scaled(image.size, photo.size)
+        pictures = (picture(photo, map_, inside, style) for map_ in maps)
     common = {**options.provenance, "input": _file_name(source)}
     about = _about_pictures(explanation, options.names.panel)
-    files = [
-        encode_picture(drawn, options.names.format, common | facts)
-        for drawn, facts in zip(pictures, about, strict=True)
-    ]
+    suffix = options.names.suffix(output_relpath(source.path))
+    files = []
+    for drawn, facts in zip(pictures, about, strict=True):
+        laps.end("draw")
+        files.append(encode_picture(drawn, suffix, common | facts))
+        laps.end("encode")
     if options.facts is not None:
         crop = np.array([region.left, region.top, region.right, region.bottom])
-        facts = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
-        files.append(encode_arrays(facts | _arrays(explanation)))
+        arrays = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
+        files.append(encode_arrays(arrays | _arrays(explanation)))
+        laps.end("encode")
     small = {} if names is None else thumbnails(names, image, region, explanation, style)
     regions: list[Region | None] = [None] * len(maps)
     if options.regions is not None:
         regions = [largest_region(map_, region, image.size, options.regions) for map_ in maps]
     blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
     at_border = [peaks_at_border(image.size, map_, region) for map_ in maps]
-    return RenderedFiles(files, blank, small, regions, image.size, at_border)
+    laps.end("draw")
+    return RenderedFiles(files, blank, small, regions, image.size, at_border, laps.spent)
+
+
+class _Laps:
+    """A stopwatch: ``end`` adds the time since the last lap to a stage."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, float] = defaultdict(float)
+        self._start = perf_counter()
+
+    def end(self, stage: str) -> None:
+        now = perf_counter()
+        self.spent[stage] += now - self._start
+        self._start = now
 
 
 def _file_name(source: Source) -> str:
@@ -265,7 +293,15 @@ class ImageStages:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
         maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]
         results = self.options.names.of(relpath, maps)
+        writing = perf_counter()
         write(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails)
+        spent = {
+            **rendered.spent,
+            "decode": loaded.seconds + rendered.spent["decode"],
+            "network": explanation.seconds,
+            "waiting": loaded.waited,
+            "write": perf_counter() - writing,
+        }
         return replace(
             self._record(source),
             status="done",
@@ -295,6 +331,7 @@ class ImageStages:
             image_size=None if self.options.regions is None else rendered.size,
             label=explanation.label,
             predicted=explanation.predicted,
+            spent=spent,
         )
 
     def _record(self, source: Source) -> Record:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import signal
 import struct
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Iterator
 from unittest import mock
@@ -37,6 +39,35 @@ def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mo
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
     assert result.stderr == "Interrupted. 5 images: 2 done, 3 left\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_over_several_images_ends_with_its_rate(worker: mock.Mock) -> None:
+    def results() -> Iterator[Record]:
+        for _ in range(5):
+            time.sleep(0.02)
+            yield DONE
+
+    def run(*options: str) -> str:
+        worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results())
+        return invoke("d", *options).stderr
+
+    match = re.fullmatch(r"5 images in (\d\.\d) s, (\d+\.\d) images/s\n", run())
+    assert match is not None
+    assert 0.1 <= float(match[1]) < 5
+    assert 1 < float(match[2]) <= 50
+    assert run("--quiet") == ""
+
+
+def test_the_profile_adds_up_the_records(worker: mock.Mock) -> None:
+    stages = {"network": 3.0, "waiting": 1.0, "decode": 0.5, "draw": 0.25, "encode": 0.125, "write": 0.0625}
+    more = dataclasses.replace(DONE, spent=stages)
+    worker.return_value = finished(more, dataclasses.replace(DONE, spent={"network": 1.0}), Record("b.jpg", "failed"))
+    lines = invoke("d", "--profile", "--quiet").stderr.splitlines()
+    assert re.match(r"Profile of \d+\.\d\d s", lines[0])
+    found = {name: (float(seconds), float(each)) for name, seconds, _, each, *_ in map(str.split, lines[1:7])}
+    expected = {**stages, "network": 4.0}
+    assert found == {name: pytest.approx((seconds, 500 * seconds), abs=0.06) for name, seconds in expected.items()}
+    assert "spent" not in more.line()
 
 
 def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:

@@ -60,7 +60,7 @@ def test_results_of_a_run_and_its_thumbnails_are_no_inputs() -> None:
 def test_the_page_alone() -> None:
     photos(Path("photos"), 2)
     assert invoke("-o", "saliency", "photos").exit_code == 0
-    before = sorted(Path("saliency").rglob("*.png"))
+    before = sorted(Path("saliency").rglob("*.jpg"))
     result = invoke("--report-only", "saliency", "photos")
     assert (result.exit_code, result.stdout) == (0, f"{PAGE}\n"), result.stderr
     assert len(pictures_of(PAGE)) == 2 * 2

@@ -96,7 +96,7 @@ def test_a_picture_on_stdin_and_stdout(arguments: list[str], photo: Path) -> Non
 
 
 def test_stdin_among_other_images(photo: Path) -> None:
-    result = with_stdin(photo.read_bytes(), "-", "in.jpg", "-o", "maps")
+    result = with_stdin(photo.read_bytes(), "-", "in.jpg", "-o", "maps", "--format", "png")
     first, second = result.stdout.splitlines()
     assert first.startswith("maps/stdin.")
     with Image.open(first) as one, Image.open(second) as other:

@@ -106,6 +106,7 @@ VALUES = {
     "max_bytes": ("1000", 1000),
     "max_pixels": ("5000", 5000),
     "format": ("jpg", "jpg"),
+    "max_side": ("900", 900),
     "raw": ("1", True),
     "skip_existing": ("1", True),
     "overwrite": ("1", True),

@@ -181,7 +181,7 @@ def test_the_settings_of_a_run_repeat_it(options: list[str]) -> None:
     assert first.exit_code == 0, first.output
     before = tree(Path("maps"))
     settings = Path("maps/settings.toml").read_bytes()
-    for path in Path("maps").rglob("*.png"):
+    for path in Path("maps").rglob("*.jpg"):
         path.unlink()
     Path("pyproject.toml").write_text('[tool.eb-saliency]\nstyle = "paper"\n')
     again = CliRunner().invoke(main, ["--config", "maps/settings.toml"])

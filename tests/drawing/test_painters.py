@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib import colormaps
-from PIL import Image
+from PIL import Image, ImageEnhance
 
+from ebcli.drawing.color_scale import levels, normalize
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import CONTOURS
 from ebcli.drawing.style import STYLES, DrawingStyle
@@ -63,3 +64,25 @@ def test_where_there_is_no_relevance_the_photo_shows_or_the_colormap_s_end(style
         "paper": (100, 140, 180),
     }[style]
     assert seen == pytest.approx(expected, abs=2)
+
+
+def test_the_photo_is_muted_as_pillow_s_enhancers_do_it_and_darker_outside() -> None:
+    photo = Image.merge("RGB", [Image.effect_noise((400, 300), 120) for _ in range(3)])
+    saliency = np.zeros((6, 8))
+    saliency[0, 0] = 1
+    inside = (100, 60, 320, 280)
+    painted = picture(photo, saliency, Placement(*inside), DrawingStyle("overlay"))
+    muted = ImageEnhance.Brightness(ImageEnhance.Color(photo).enhance(0.5)).enhance(0.85)
+    outside = np.asarray(ImageEnhance.Brightness(muted).enhance(0.65)).astype(int)
+    difference = np.abs(np.asarray(painted) - outside)
+    difference[inside[1] : inside[3], inside[0] : inside[2]] = 0
+    assert difference.max() <= 3
+    flat = (200, 160, 320, 280)  # far from the only cell
+    assert np.abs(np.asarray(painted.crop(flat)).astype(int) - np.asarray(muted.crop(flat))).max() <= 3
+
+
+@pytest.mark.parametrize("ends", [(0.0, 2.0), (-3.0, 3.0), (0.25, 1.0), (1.0, 1.0)])
+def test_levels_are_the_positions_on_the_scale_in_8_bits(ends: tuple[float, float]) -> None:
+    values = np.linspace(-4, 4, 999)
+    found = np.asarray(Image.fromarray(levels(values, ends)[None]).convert("L"))[0]
+    np.testing.assert_allclose(found, 255 * normalize(values, ends), atol=0.501)

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from ebcli.files.naming import (
     ResultNames,
@@ -55,6 +56,12 @@ PLAIN = ResultNames("png", panel=False, raw=False, layers=("input",), default_la
     [
         (PLAIN, MAPS[1::2], ["d/a.jpg.5-tiger-cat.png", "d/a.jpg.9.png"]),
         (
+            ResultNames("auto", False, False, ("input",), "input"),
+            MAPS[1::2],
+            ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.9.jpg"],
+        ),
+        (ResultNames("auto", True, False, ("input",), "input"), MAPS[1:2], ["d/a.jpg.panel.jpg"]),
+        (
             ResultNames("jpg", False, True, ("input",), "input"),
             MAPS[1:2],
             ["d/a.jpg.5-tiger-cat.jpg", "d/a.jpg.npz"],
@@ -87,11 +94,25 @@ def test_the_results_of_an_image_and_no_other_files_match(
     assert names.of(Path("d/a.jpg"), maps) == [Path(name) for name in expected]
     others = "5-tiger-cat.png 5-cat.png 5-tiger-cat@x.png 7.png 5-tiger-cat.jpg npz panel.png panel.webp png".split()
     others += ["5-tiger-cat@input.png", "9@features-11.png", "9.png", "5-tiger-cat@features-11.png", "9@input.png"]
-    others += ["5-tiger-cat+marginal.jpg", "panel@features-11@input.webp", "panel+marginal.jpg", "maps+marginal.npz"]
+    others += [
+        "9.jpg",
+        "panel.jpg",
+        "5-tiger-cat+marginal.jpg",
+        "panel@features-11@input.webp",
+        "panel+marginal.jpg",
+        "maps+marginal.npz",
+    ]
     matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
     every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]
     assert matching == {str(path) for path in names.of(Path("d/a.jpg"), every)} & {f"d/a.jpg.{end}" for end in others}
     assert matching >= set(expected) & {f"d/a.jpg.{end}" for end in others}
+
+
+@pytest.mark.parametrize("name", ["a.JPG", "a.jpeg", "a.jfif", "a.png", "a.tiff", "a.webp", "a", "jpg", "a.jpg.bmp"])
+def test_pictures_are_jpeg_where_pillow_reads_the_suffix_as_jpeg(name: str) -> None:
+    Image.init()
+    is_jpeg = Image.registered_extensions().get(Path(name).suffix.lower()) == "JPEG"
+    assert ResultNames("auto", False, False, ("input",)).suffix(Path(name)) == ("jpg" if is_jpeg else "png")
 
 
 def test_a_directory_that_is_named_like_a_result_does_not_take_its_place() -> None:

@@ -20,7 +20,7 @@ def test_missing_and_altered_results_are_named() -> None:
     assert invoke("photos", "--raw", "--alpha", "0.5").exit_code == 0  # the later run counts
     intact = invoke("--verify", "saliency")
     assert (intact.exit_code, intact.stdout, intact.stderr) == (0, "", "12 results: 12 intact, 0 altered or missing\n")
-    pictures = sorted(Path("saliency").rglob("*.png"))
+    pictures = sorted(Path("saliency").rglob("*.jpg"))
     pictures[0].unlink()
     content = bytearray(pictures[1].read_bytes())
     content[-20] ^= 1
@@ -47,7 +47,7 @@ def test_records_without_checksums_are_checked_by_size() -> None:
     digest = record.pop("output_sha256")
     assert len(digest[0]) == 64
     path.write_text(json.dumps(record) + "\n")
-    (picture,) = Path("saliency").rglob("*.png")
+    (picture,) = Path("saliency").rglob("*.jpg")
     picture.write_bytes(picture.read_bytes()[::-1])
     assert verify(Path("saliency")).problems == {}
     picture.write_bytes(b"short")

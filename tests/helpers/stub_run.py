@@ -15,7 +15,7 @@ from ebcli.cli.saliency import main
 from ebcli.files.records import ClassRecord, Record
 from ebcli.run.engine import Run
 
-PICTURE = "saliency/a.jpg.282-tiger-cat.png"
+PICTURE = "saliency/a.jpg.282-tiger-cat.jpg"
 DONE = Record(
     "a.jpg", "done", (PICTURE,), (1234,), (ClassRecord(282, "tiger cat", 0.5, 0.75, False, None, "features.23", 3.5),)
 )

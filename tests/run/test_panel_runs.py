@@ -34,14 +34,14 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     first = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "photos")
     assert first.exit_code == 0, first.output
     expected = [
-        f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.png", f"maps{MARKS}.npz")
+        f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")
     ]
     assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
     assert names("saliency") == sorted([*expected, "records.jsonl", "settings.toml"])
     before = tree(Path("saliency"))
 
     assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos").stdout == ""
-    Path(f"saliency/photos/0/0003.jpg.panel{MARKS}.png").unlink()
+    Path(f"saliency/photos/0/0003.jpg.panel{MARKS}.jpg").unlink()
     again = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos", "saliency")
     assert again.stdout.splitlines() == [f"saliency/{name}" for name in expected[2:4]]
     assert tree(Path("saliency")) == before
@@ -53,7 +53,7 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
 
 def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
     photos(Path("photos"), 1)
-    foreign = Path("saliency/photos/0/0000.jpg.panel.png")
+    foreign = Path("saliency/photos/0/0000.jpg.panel.jpg")
     foreign.parent.mkdir(parents=True)
     foreign.write_bytes(b"precious")
     assert invoke("photos").exit_code == 0
@@ -61,7 +61,7 @@ def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
     assert result.exit_code == 2
     assert f"'{foreign}' would be replaced" in result.stderr
     assert foreign.read_bytes() == b"precious"
-    picture = Path("saliency/photos/0/0000.jpg.3-class-d.png")
+    picture = Path("saliency/photos/0/0000.jpg.3-class-d.jpg")
     picture.write_bytes(b"precious")  # which no panel replaces
     assert invoke("--panel", "--format", "webp", "photos").exit_code == 0
 
@@ -74,7 +74,7 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
     order = [(3, "d", "2"), (3, "d", "0"), (3, "d", "input"), (5, "f", "2"), (5, "f", "0"), (5, "f", "input")]
     stem = "saliency/photos/0/0000.jpg"
     raw_file = f"{stem}.maps@2@0@input.npz"
-    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.png" for k, letter, layer in order] + [raw_file]
+    assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.jpg" for k, letter, layer in order] + [raw_file]
     assert first["layer"] == "2, 0, input"
     assert [(shown["index"], shown["layer"]) for shown in first["classes"]] == [(k, layer) for k, _, layer in order]
 

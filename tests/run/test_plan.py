@@ -23,6 +23,7 @@ from ebcli.errors import ConfigurationError
         ({"shard": (5, 4)}, "shard 5/4 does not exist"),
         ({"exclude": ("*.jpg", "")}, "pattern is empty"),
         ({"format": "bmp"}, "png, jpg, webp"),
+        ({"max_side": 0}, "max-side is 0"),
         ({"batch_size": 0}, "batch size is 0"),
         ({"workers": -1}, "workers is -1"),
         ({"style": "blur"}, "unknown style 'blur': choose overlay, heatmap"),

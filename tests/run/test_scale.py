@@ -41,7 +41,7 @@ def test_all_maps_have_one_scale_that_ends_at_the_greatest_of_them() -> None:
     each = invoke("-o", "each", "--style", "heatmap", "--cmap", "gray", "photos")
     assert all(brightest(path) > 225 for path in each.stdout.splitlines())
     again = invoke("-o", "again", "--vmax", str(vmax), "--style", "heatmap", "--cmap", "gray", "photos")
-    assert again.stderr == ""
+    assert "scale" not in again.stderr
     assert tree(Path("again")) == tree(Path("saliency"))
 
 
