@@ -387,7 +387,7 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
     checkpoint = tmp_path / "own.pth"
 
     def configuration(**settings: Any) -> str:
-        plan = make_plan("a.jpg", **{"layers": ("2",), **settings})
+        plan = make_plan("a.jpg", **{"model": "tiny", "layers": ("2",), **settings})
         return _common(plan, Explainer(plan).facts, plan.style).configuration
 
     same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
