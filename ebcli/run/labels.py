@@ -66,7 +66,8 @@ def with_labels(
     if missing:
         images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
         warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
-    unused = [key for key in table if key not in set(keys)] if is_all and sources else []
+    used = set(keys)
+    unused = [key for key in table if key not in used] if is_all and sources else []
     if unused:
         rows = "1 row" if len(unused) == 1 else f"{len(unused)} rows"
         where = f"'{Path(*unused[0])}' in line {table[unused[0]].line}"
