@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.sources import Source
 from ebcli.models.classes import resolve_class
-from ebcli.run.stages import is_image
 
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
 
@@ -30,7 +29,12 @@ Labels = Mapping[tuple[str, ...], Row]
 
 
 def with_labels(
-    sources: Sequence[Source], labels: Path, categories: Sequence[str] | None, count: int, is_all: bool = True
+    sources: Sequence[Source],
+    labels: Path,
+    categories: Sequence[str] | None,
+    count: int,
+    is_image: Callable[[Source], bool],
+    is_all: bool = True,
 ) -> list[Source]:
     """The same files, each with its true class as ``label``; with warnings if images have none, or labels no image.
 
@@ -39,13 +43,14 @@ def with_labels(
         labels: a CSV file of two columns, a file and its class by index or name; or ``FOLDERS``. A file is named by
             any number of the last parts of its path.
         categories, count: the network's classes.
+        is_image: whether a file is worked on; others need no label.
         is_all: whether there are no other files, of other shards.
 
     Raises:
         ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
     """
     if labels == FOLDERS:
-        of_folder = _folders(sources, categories, count)
+        of_folder = _folders([*filter(is_image, sources)], categories, count)
         return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
     table = _read(labels, categories, count)
     keys = [_key(source.path, table) for source in sources]
@@ -61,7 +66,8 @@ def with_labels(
     if missing:
         images = "1 image has" if len(missing) == 1 else f"{len(missing)} images have"
         warnings.warn(f"{images} no label in '{labels}', such as '{missing[0].name}'", stacklevel=2)
-    unused = [key for key in table if key not in set(keys)] if is_all and sources else []
+    used = set(keys)
+    unused = [key for key in table if key not in used] if is_all and sources else []
     if unused:
         rows = "1 row" if len(unused) == 1 else f"{len(unused)} rows"
         where = f"'{Path(*unused[0])}' in line {table[unused[0]].line}"
@@ -106,7 +112,7 @@ def _folder(path: Path) -> str:
 
 def _folders(sources: Sequence[Source], categories: Sequence[str] | None, count: int) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
-    names = sorted({_folder(source.path) for source in sources if is_image(source)})
+    names = sorted({_folder(source.path) for source in sources})
     if categories is None and len(names) == count and not all(name.isdecimal() for name in names):
         return {name: index for index, name in enumerate(names)}
     found = {}

@@ -119,7 +119,8 @@ def prepare(plan: RunPlan) -> Prepared:
 def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
     if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
         return sources
-    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, is_all=inputs.shard is None)
+    is_all = inputs.shard is None
+    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, is_image, is_all)
 
 
 def _is_work(source: Source) -> bool:
