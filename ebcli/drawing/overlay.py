@@ -113,8 +113,8 @@ def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Placemen
 def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
     """Reduce an image to this longest side; by default, that of thumbnails."""
     size = small_size(image.size, longest)
-    # reducing_gap averages whole pixels first, which saves memory and most of the time on large photos
-    return image if size == image.size else image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+    # Hamming is nearly as sharp as Lanczos and takes a third of its time; reducing_gap averages whole pixels first
+    return image if size == image.size else image.resize(size, Image.Resampling.HAMMING, reducing_gap=2.0)
 
 
 def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: DrawingStyle) -> Image.Image:
