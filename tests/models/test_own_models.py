@@ -67,7 +67,7 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert len(pictures) == (2 if "--top-k" in arguments else 1)
     assert all(Path(picture).is_file() for picture in pictures)
     if "--class-names" in arguments:
-        assert re.search(r"(chelsea|img)\.jpg\.\d-class-[a-j]\.png$", pictures[0])
+        assert re.search(r"(chelsea|img)\.jpg\.\d-class-[a-j]\.jpg$", pictures[0])
 
 
 def test_the_error_message_on_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

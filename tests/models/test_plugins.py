@@ -60,7 +60,7 @@ def test_its_network_is_explained_with_its_rule(installed: Path, tmp_path: Path)
     )
     assert result.returncode == 0, result.stderr
     (picture,) = result.stdout.splitlines()
-    assert picture.endswith("chelsea.jpg.1-rocket.png")
+    assert picture.endswith("chelsea.jpg.1-rocket.jpg")
     assert Path(picture).is_file()
     broken, untrained = sorted(result.stderr.splitlines(), key=lambda line: "untrained" in line)
     assert "broken" in broken
