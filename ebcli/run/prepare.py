@@ -80,10 +80,10 @@ def prepare(plan: RunPlan) -> Prepared:
     sources = listing(shard=inputs.shard)
     if not plan.execution.dry_run:
         check_writable(output.directory)
-    if sources:
-        palette(style.colormap)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_is_work, sources))
+    if is_work:
+        palette(style.colormap)  # imports matplotlib
     if is_work and (facts is None or output.scale == "run"):
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
