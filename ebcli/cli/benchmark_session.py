@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
-from ebcli.cli.options import model_options
+from ebcli.cli.model_options import model_options
 from ebcli.cli.parameters import plain_option
 from ebcli.errors import EbcliError, ImageError
 from ebcli.models.keywords import METHODS

@@ -1,125 +1,37 @@
-"""The options of the commands. Imports neither torch nor torchvision."""
+"""The options of ``eb-saliency``. Imports neither torch nor torchvision."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
+from ebcli.cli.model_options import MODEL, PATH, F, apply, section
 from ebcli.cli.parameters import (
-    Channels,
     ClassName,
-    SectionOption,
     Shard,
     Threshold,
     complete_colormap,
     complete_directory,
-    complete_model,
-    complete_weights,
     show_common_options,
 )
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.keywords import BESIDE, FITS, SCORES
-from ebcli.models.spec import ModelSpec
+from ebcli.models.keywords import BESIDE
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _section(name: str) -> Callable[..., Callable[[F], F]]:
-    return partial(click.option, cls=SectionOption, section=name)
-
-
-def _apply(options: Iterable[Callable[[Any], Any]], command: F) -> F:
-    for option in reversed(list(options)):
-        command = option(command)
-    return command
-
-
-_input, _model, _map, _output = map(_section, ("Input", "Model", "Map", "Output"))
-_appearance, _resuming, _performance = map(_section, ("Appearance", "Resuming", "Performance"))
-_cluster, _information = map(_section, ("Cluster", "Information"))
-_PATH, _DIRECTORY = click.Path(path_type=Path), click.Path(file_okay=False, path_type=Path)
-_CHANNELS = Channels()
-
-_MODEL = (
-    _model(
-        "--model",
-        common=True,
-        metavar="NAME",
-        default=ModelSpec.name,
-        shell_complete=complete_model,
-        help="Model to load: a torchvision name, timm/NAME, hf/NAME, or your own code as FILE.py:FACTORY or "
-        "MODULE:FACTORY.",
-    ),
-    _model(
-        "--weights",
-        common=True,
-        metavar="NAME|FILE|none",
-        default=ModelSpec.weights,
-        shell_complete=complete_weights,
-        help="Load these weights: DEFAULT, another name, a checkpoint file, or none.",
-    ),
-    _model(
-        "--class-names",
-        metavar="FILE",
-        type=_PATH,
-        show_default="the model's own",
-        help="Read the class names from FILE, in output order: one per line, or JSON.",
-    ),
-    _model(
-        "--resize",
-        metavar="PIXELS",
-        type=int,
-        show_default=False,
-        help="Resize the shorter side to PIXELS.",
-    ),
-    _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
-    _model(
-        "--mean",
-        metavar="X[,X,X]",
-        type=_CHANNELS,
-        show_default=False,
-        help="Subtract this mean from pixels of 0 to 1.",
-    ),
-    _model(
-        "--std",
-        metavar="X[,X,X]",
-        type=_CHANNELS,
-        show_default=False,
-        help="Divide pixels by this standard deviation.",
-    ),
-    _model(
-        "--fit",
-        type=click.Choice(FITS),
-        show_default="the model's own",
-        help="Crop images at the center, squash them to a square, or pad them.",
-    ),
-    _model(
-        "--scores",
-        type=click.Choice(SCORES),
-        show_default="the model's own",
-        help="Turn logits into scores by softmax or sigmoid, or leave them raw.",
-    ),
-)
-
-
-def model_options(command: F) -> F:
-    """Add the options that say which network to load and how to preprocess its input."""
-    return _apply(_MODEL, command)
-
+_input, _map, _output, _appearance = map(section, ("Input", "Map", "Output", "Appearance"))
+_resuming, _performance = map(section, ("Resuming", "Performance"))
+_cluster, _information = map(section, ("Cluster", "Information"))
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
 _SALIENCY = (
     _input(
         "--config",
         common=True,
         metavar="FILE",
-        type=_PATH,
+        type=PATH,
         is_eager=True,
         expose_value=False,
         callback=use_settings,
@@ -153,7 +65,7 @@ _SALIENCY = (
         "--labels",
         common=True,
         metavar="FILE|folders",
-        type=_PATH,
+        type=PATH,
         help="Compare with true classes: a CSV file of file,class, or folders named after classes.",
     ),
     _input(
@@ -190,7 +102,7 @@ _SALIENCY = (
         default=RemoteOptions.max_bytes,
         help="Reject larger files from URLs, tar files and stdin.",
     ),
-    *_MODEL,
+    *MODEL,
     _map(
         "--layer",
         "layers",
@@ -252,7 +164,7 @@ _SALIENCY = (
         "--output",
         common=True,
         metavar="PATH",
-        type=_PATH,
+        type=PATH,
         default=OutputOptions.directory,
         shell_complete=complete_directory,
         help="Output directory, or a .png, .jpg or .webp file for a single picture; - for stdout.",
@@ -389,7 +301,7 @@ _SALIENCY = (
     ),
     _information("--list-models", common=True, is_flag=True, help="List the models by name and exit."),
     _information("--list-layers", common=True, is_flag=True, help="List the layers of --model and exit."),
-    _information("--info", common=True, metavar="FILE", type=_PATH, help="Print how a result was made and exit."),
+    _information("--info", common=True, metavar="FILE", type=PATH, help="Print how a result was made and exit."),
     _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),
@@ -408,4 +320,4 @@ _SALIENCY = (
 
 def saliency_options(command: F) -> F:
     """Add all options of ``eb-saliency``."""
-    return _apply(_SALIENCY, command)
+    return apply(_SALIENCY, command)

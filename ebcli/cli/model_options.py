@@ -1,0 +1,100 @@
+"""The options of both commands that say which network to load. Imports neither torch nor torchvision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from ebcli.cli.parameters import Channels, SectionOption, complete_model, complete_weights
+from ebcli.models.keywords import FITS, SCORES
+from ebcli.models.spec import ModelSpec
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATH = click.Path(path_type=Path)
+_CHANNELS = Channels()
+
+
+def section(name: str) -> Callable[..., Callable[[F], F]]:
+    """``click.option`` for a section of the help."""
+    return partial(click.option, cls=SectionOption, section=name)
+
+
+def apply(options: Iterable[Callable[[Any], Any]], command: F) -> F:
+    """Add options to a command, in their order."""
+    for option in reversed(list(options)):
+        command = option(command)
+    return command
+
+
+_model = section("Model")
+
+MODEL = (
+    _model(
+        "--model",
+        common=True,
+        metavar="NAME",
+        default=ModelSpec.name,
+        shell_complete=complete_model,
+        help="Model to load: a torchvision name, timm/NAME, hf/NAME, or your own code as FILE.py:FACTORY or "
+        "MODULE:FACTORY.",
+    ),
+    _model(
+        "--weights",
+        common=True,
+        metavar="NAME|FILE|none",
+        default=ModelSpec.weights,
+        shell_complete=complete_weights,
+        help="Load these weights: DEFAULT, another name, a checkpoint file, or none.",
+    ),
+    _model(
+        "--class-names",
+        metavar="FILE",
+        type=PATH,
+        show_default="the model's own",
+        help="Read the class names from FILE, in output order: one per line, or JSON.",
+    ),
+    _model(
+        "--resize",
+        metavar="PIXELS",
+        type=int,
+        show_default=False,
+        help="Resize the shorter side to PIXELS.",
+    ),
+    _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
+    _model(
+        "--mean",
+        metavar="X[,X,X]",
+        type=_CHANNELS,
+        show_default=False,
+        help="Subtract this mean from pixels of 0 to 1.",
+    ),
+    _model(
+        "--std",
+        metavar="X[,X,X]",
+        type=_CHANNELS,
+        show_default=False,
+        help="Divide pixels by this standard deviation.",
+    ),
+    _model(
+        "--fit",
+        type=click.Choice(FITS),
+        show_default="the model's own",
+        help="Crop images at the center, squash them to a square, or pad them.",
+    ),
+    _model(
+        "--scores",
+        type=click.Choice(SCORES),
+        show_default="the model's own",
+        help="Turn logits into scores by softmax or sigmoid, or leave them raw.",
+    ),
+)
+
+
+def model_options(command: F) -> F:
+    """Add the options that say which network to load and how to preprocess its input."""
+    return apply(MODEL, command)
