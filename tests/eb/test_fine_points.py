@@ -21,13 +21,17 @@ def test_a_neuron_of_response_zero_is_explained_by_nothing():
     torch.testing.assert_close(sum(result.lost_mass.values()), 1 - share[None])
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("exponent", [-30, -19, -15, 0, 10])
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "exponent"),
+    # 2 ** -30 is zero in float16
+    [(dtype, power) for dtype in DTYPES for power in (-30, -19, -15, 0, 10)[dtype == torch.float16 :]],
+)
 @pytest.mark.parametrize("contrastive", [False, True])
 def test_low_precision_shares_alike(dtype, exponent, contrastive):
     """1 / z overflows in float16 where z is below 1.5e-5."""
-    if not torch.tensor(2.0**exponent, dtype=dtype):
-        pytest.skip("the input itself is zero")
     net = nn.Sequential(nn.Linear(3, 1, bias=False), nn.Linear(1, 2, bias=False)).to(dtype)
     net[0].weight.data = torch.tensor([[1.0, 3.0, -2.0]], dtype=dtype)
     net[1].weight.data = torch.tensor([[1.0], [-1.0]], dtype=dtype)
