@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,32 +10,15 @@ from torch.autograd.graph import GradientEdge
 
 from ebcli.eb.autograd import vector_jacobian
 from ebcli.eb.contrast import difference, difference_from_mean, mass, normalized
-from ebcli.eb.graph import BackwardGraph, mark_above_classifier
-from ebcli.eb.maps import special_tokens
-from ebcli.eb.paths import LayerPath, check_below
+from ebcli.eb.graph import mark_above_classifier
+from ebcli.eb.paths import Passes, check_below
 
 
-class JointPasses:
-    """Backward passes from one forward pass under the joint rule.
+class JointPasses(Passes):
+    """Backward passes under the joint rule; the layers have values of their own."""
 
-    Args:
-        logits: the network's output, (B, num_classes, ...).
-        graph: its graph.
-        paths: the layers, with values of their own.
-        priors: (K, *logits.shape), the probabilities to start from.
-        input_shape: the shape of the network's input.
-    """
-
-    def __init__(
-        self,
-        logits: Tensor,
-        graph: BackwardGraph,
-        paths: Sequence[LayerPath],
-        priors: Tensor,
-        input_shape: tuple[int, ...],
-    ) -> None:
-        self._logits, self._graph, self._paths, self._priors = logits, graph, paths, priors
-        self._special = [special_tokens(tuple(path.cut.value.shape), input_shape) for path in paths]
+    def __init__(self, logits: Tensor, *rest: Any) -> None:
+        super().__init__(logits, *rest)
         mark_above_classifier(logits)
 
     def relevance(self, contrastive: bool) -> list[tuple[Tensor, Tensor]]:

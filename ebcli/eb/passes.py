@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import islice
 
 import torch
@@ -11,32 +10,12 @@ from torch.autograd.graph import GradientEdge
 
 from ebcli.eb.autograd import quiet, vector_jacobian
 from ebcli.eb.contrast import difference, difference_from_mean, mass
-from ebcli.eb.graph import BackwardGraph, contributions_of, facts
-from ebcli.eb.maps import special_tokens
-from ebcli.eb.paths import LayerPath, check_below
+from ebcli.eb.graph import contributions_of, facts
+from ebcli.eb.paths import Passes, check_below
 
 
-class BackwardPasses:
-    """Backward passes from one forward pass.
-
-    Args:
-        logits: the network's output, (B, num_classes, ...).
-        graph: its graph.
-        paths: the layers.
-        priors: (K, *logits.shape), the probabilities to start from.
-        input_shape: the shape of the network's input.
-    """
-
-    def __init__(
-        self,
-        logits: Tensor,
-        graph: BackwardGraph,
-        paths: Sequence[LayerPath],
-        priors: Tensor,
-        input_shape: tuple[int, ...],
-    ) -> None:
-        self._logits, self._graph, self._paths, self._priors = logits, graph, paths, priors
-        self._special = [special_tokens(tuple(path.cut.value.shape), input_shape) for path in paths]
+class BackwardPasses(Passes):
+    """Backward passes that explain each neuron by its own inputs."""
 
     def lost_mass(self) -> list[dict[str, Tensor]]:
         """For each layer, (K, B) for each operation: the probability that arrives at neurons nothing contributes to."""

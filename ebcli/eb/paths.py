@@ -1,4 +1,4 @@
-"""The part of the graph between the logits and a layer."""
+"""The part of the graph between the logits and a layer, and what backward passes along it start from."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from ebcli.eb.autograd import quiet
 from ebcli.eb.capture import Cut
 from ebcli.eb.graph import BackwardGraph, parents
+from ebcli.eb.maps import special_tokens
 from ebcli.errors import LayerError
 
 
@@ -72,3 +73,26 @@ def check_below(classifiers: Sequence[Any], paths: Sequence[LayerPath]) -> None:
                 f"{path.cut.label} is not below the classifier, so it has no contrastive map: choose a layer "
                 "closer to the input"
             )
+
+
+class Passes:
+    """Backward passes from one forward pass.
+
+    Args:
+        logits: the network's output, (B, num_classes, ...).
+        graph: its graph.
+        paths: the layers.
+        priors: (K, *logits.shape), the probabilities to start from.
+        input_shape: the shape of the network's input.
+    """
+
+    def __init__(
+        self,
+        logits: Tensor,
+        graph: BackwardGraph,
+        paths: Sequence[LayerPath],
+        priors: Tensor,
+        input_shape: tuple[int, ...],
+    ) -> None:
+        self._logits, self._graph, self._paths, self._priors = logits, graph, paths, priors
+        self._special = [special_tokens(tuple(path.cut.value.shape), input_shape) for path in paths]
