@@ -160,7 +160,7 @@ def _print_record(record: Record, printing: Printing) -> None:
             say(f"{name}: not an image, skipped")
         return
     if record.status == "done" and not record.classes and not quiet:
-        say(f"{name}: no class scores above the threshold")
+        say(f"{name}: nothing scores above the threshold, so there is no map")
     if record.label != record.predicted and not quiet:
         say(f"{name}: {_misclassified(record)}")
     several = len({one.layer for one in record.classes}) > 1

@@ -83,7 +83,7 @@ def excitation_backprop(
             predictions, such as segmentation, (B, num_classes, H, W).
         inputs: (B, ...), preprocessed.
         targets: one class index for all images, class indices (B,) or (B, K), or a floating-point prior shaped like
-            the output; or a function from logits to one of these.
+            the output, or K priors (B, K, ...); or a function from logits to one of these.
         layer: a module of `net`, or its name in ``net.named_modules()``; None for the input. A list or tuple of
             layers shares one forward pass and the same backward passes.
         contrastive: subtract the dual's map.

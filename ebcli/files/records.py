@@ -51,6 +51,7 @@ class ClassRecord:
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
+        box: a detection's left, top, width and height, in pixels of the upright image.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
     """
 
@@ -64,6 +65,7 @@ class ClassRecord:
     peak: float | None = None
     region: dict[str, Any] | None = None
     at_border: bool = False
+    box: tuple[float, float, float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -64,22 +64,24 @@ class DetectionScores(nn.Module):
                 f"{type(detector).__name__} is not a detector: it needs the parts transform and backbone, and head or "
                 "roi_heads, as in torchvision.models.detection"
             )
-        self._detector = (detector.eval(),)  # in a tuple, lest its modules get a prefix
+        self._detector: tuple[Any] = (detector.eval(),)  # in a tuple, lest its modules get a prefix
         for name, module in detector.named_children():
             self.add_module(name, module)
 
     @property
     def num_classes(self) -> int:
         """The number of classes, with the background if the detector has one."""
-        if hasattr(self, "roi_heads"):
-            return self.roi_heads.box_predictor.cls_score.out_features
-        head = self.head.classification_head
-        return getattr(head, "num_columns", None) or head.num_classes
+        (detector,) = self._detector
+        if hasattr(detector, "roi_heads"):
+            return int(detector.roi_heads.box_predictor.cls_score.out_features)
+        head = detector.head.classification_head
+        return int(getattr(head, "num_columns", None) or head.num_classes)
 
     @property
     def has_background(self) -> bool:
         """Whether class 0 is the background."""
-        return hasattr(self, "roi_heads") or hasattr(self.head.classification_head, "num_columns")
+        (detector,) = self._detector
+        return hasattr(detector, "roi_heads") or hasattr(detector.head.classification_head, "num_columns")
 
     def forward(self, images: Tensor) -> Tensor:
         return self.run(images).logits
@@ -92,11 +94,11 @@ class DetectionScores(nn.Module):
         """
         (detector,) = self._detector
         seen: dict[str, Any] = {}
-        watched = {"transform": self.transform}
-        if hasattr(self, "roi_heads"):
-            watched |= {"rpn": self.rpn, "head": self.roi_heads.box_predictor}
+        watched: dict[str, nn.Module] = {"transform": detector.transform}
+        if hasattr(detector, "roi_heads"):
+            watched |= {"rpn": detector.rpn, "head": detector.roi_heads.box_predictor}
         else:
-            watched |= {"anchors": self.anchor_generator, "head": self.head}
+            watched |= {"anchors": detector.anchor_generator, "head": detector.head}
         with ExitStack() as hooks:
             for name, module in watched.items():
                 hooks.callback(module.register_forward_hook(partial(_keep, seen, name)).remove)
@@ -117,8 +119,9 @@ class DetectionScores(nn.Module):
         """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
         (detector,) = self._detector
         offsets, anchors = predictions.offsets[i], predictions.anchors[i]
-        if hasattr(self, "roi_heads"):
-            boxes = self.roi_heads.box_coder.decode(offsets, [anchors])[:, label]
+        boxes: Tensor
+        if hasattr(detector, "roi_heads"):
+            boxes = detector.roi_heads.box_coder.decode(offsets, [anchors])[:, label]
         elif predictions.centerness is not None:
             boxes = detector.box_coder.decode(offsets, anchors)
         else:
@@ -139,9 +142,15 @@ class DetectionScores(nn.Module):
 
         Detectors pad at the bottom and at the right.
         """
-        transform, _ = self.transform([torch.zeros(3, height, width, device="meta")])
-        (resized,), padded = transform.image_sizes, transform.tensors.shape[-2:]
+        resized, padded = self.sizes(height, width)
         return height * padded[0] / resized[0], width * padded[1] / resized[1]
+
+    def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Height and width of an image of this size after resizing, and after padding."""
+        (detector,) = self._detector
+        found, _ = detector.transform([torch.zeros(3, height, width, device="meta")])
+        (resized,), padded = found.image_sizes, found.tensors.shape[-2:]
+        return resized, (padded[0], padded[1])
 
 
 @dataclass(frozen=True)
@@ -195,9 +204,8 @@ def detections(net: DetectionScores, images: Tensor, score: float = 0.5) -> list
     for i, of_image in enumerate(predictions.found):
         rows, columns = predictions.shapes[i]
         scale = images.new_tensor([width / columns, height / rows] * 2)
-        of_image = {name: of_image[name][of_image["scores"] >= score] for name in ("boxes", "labels", "scores")}
-        kept = []
-        for box, label, value in zip(*of_image.values(), strict=True):
+        is_kept, kept = of_image["scores"] >= score, []
+        for box, label, value in zip(*(of_image[name][is_kept] for name in ("boxes", "labels", "scores")), strict=True):
             distances = (net.boxes(predictions, i, int(label)) * scale - box).abs().amax(1)
             differs = (net.scores(predictions, i, int(label)) - value).abs() > _SAME_SCORE
             distance, anchor = distances.masked_fill(differs, torch.inf).min(0)

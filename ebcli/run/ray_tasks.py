@@ -100,12 +100,13 @@ class ExplainerActor:
         if self._context.stop.exists():  # images that are only loaded do not count as started
             known = [isinstance(item, Record) for item in batch["loaded"]]
             batch = {name: values[known] for name, values in batch.items()}
-        pixels = [item.pixels for item in batch["loaded"] if isinstance(item, NetworkInput)]
         pairs = zip(batch["source"], batch["loaded"], strict=True)
-        labels = [source.label for source, item in pairs if isinstance(item, NetworkInput)]
+        images = [(source, item) for source, item in pairs if isinstance(item, NetworkInput)]
+        pixels, sizes = [item.pixels for _, item in images], [item.size for _, item in images]
+        labels = [source.label for source, _ in images]
         explanations: Iterator[Explanation | EbcliError]
         try:
-            explanations = iter(self._explainer.explain(pixels, labels) if pixels else ())
+            explanations = iter(self._explainer.explain(pixels, labels, sizes) if pixels else ())
         except EbcliError as error:
             explanations = repeat(error)
         none = np.empty(0, np.uint8)  # rendering needs no pixels
