@@ -230,7 +230,7 @@ class Explainer:
     def _explain_scene(self, image: NDArray[np.uint8], size: Size) -> Explanation:
         """The maps of one image by a network that predicts many things."""
         start = time.perf_counter()
-        inputs = self._inputs(image[None])
+        inputs = self._inputs(image[None].copy())  # torch warns of arrays that it may not write to
         region = placement(size, Geometry.of(self.loaded.transforms))
         scene = SCENES[self.loaded.task](self.loaded, inputs, self._maps, self.classes, View(size, region))
         found, turns = scene.subjects, []
