@@ -28,7 +28,7 @@ except ImportError:  # Windows: lines of two runs at once may mix
     fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
-STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two in the main process
+STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,7 +89,7 @@ def prepare(plan: RunPlan) -> Prepared:
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
     if is_work:
-        palette(style.colormap)  # imports matplotlib
+        palette(style.colormap)  # may import matplotlib
     if is_work and (facts is None or output.scale == "run"):
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
@@ -262,13 +261,6 @@ def _chosen_subjects(maps: MapOptions, task: str) -> list[object]:
 
 
 def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, common: Record) -> RenderOptions:
-    arrays = {
-        "model": np.array(common.model),
-        "weights": np.array(common.weights),
-        "layer": np.array(facts.layers if len(facts.layers) > 1 else common.layer),
-        "method": np.array(common.method),
-        "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
-    }
     weights = common.weights if facts.trained else "untrained"
     drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
     about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
@@ -287,5 +279,18 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    facts_of_raw = arrays if output.raw else None
-    return RenderOptions(style, names, about, provenance, facts_of_raw, _region_options(plan), output.max_side)
+    arrays = _facts_of_raw(facts, common) if output.raw else None
+    return RenderOptions(style, names, about, provenance, arrays, _region_options(plan), output.max_side)
+
+
+def _facts_of_raw(facts: NetworkFacts, common: Record) -> dict[str, NDArray[np.str_]]:
+    """What raw files say about their making, as arrays."""
+    from importlib.metadata import version
+
+    return {
+        "model": np.array(common.model),
+        "weights": np.array(common.weights),
+        "layer": np.array(facts.layers if len(facts.layers) > 1 else common.layer),
+        "method": np.array(common.method),
+        "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
+    }
