@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from PIL import Image
 
 from ebcli.drawing.color_scale import limits, visible
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import is_blank_on, picture, small_size
+from ebcli.drawing.overlay import is_blank_on, picture
 from ebcli.drawing.panel import Tile, arranged, on_white, peak_note
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips
@@ -20,6 +21,8 @@ from ebcli.files.images import Placement
 MOST_SHOWN = 12  # frames of a contact sheet
 _COLUMNS = 4
 _TILE = 300  # pixels, the longer side
+
+Shown = tuple[Image.Image, int, int, int]  # a frame, its number, its clip, and its place there
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,15 @@ class ClipMap:
         """
         is_blank = is_blank_on(size, np.abs(cells).max(0) if style.signed else cells.max(0), region)
         if not is_blank and style.vmax is None:
-            high = max(limits(cells, style)[1] * cells.size, style.vmin * (1 + 1e-6))
-            style = replace(style, vmax=high, percentile=100.0)
+            high = float(f"{limits(cells, style)[1] * cells.size:.3g}")
+            style = replace(style, vmax=max(high, style.vmin * (1 + 1e-6)), percentile=100.0)
         return cls(cells, clips, style, is_blank)
 
     def frame(self, clip: int, place: int) -> NDArray[np.float32]:
-        """The map (h, w) of a frame, given its clip and its place there, in units of which the scale is that of `style`.
+        """The map (h, w) of a frame, given its clip and its place there, multiplied by the number of cells in time.
 
-        Cells are interpolated linearly in time, from center to center; a clip's maps do not mix with another's.
+        So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
+        time, from center to center; a clip's maps do not mix with another's.
         """
         depth = len(self.cells) // len(self.clips.starts)
         cells = self.cells[clip * depth : (clip + 1) * depth]
@@ -84,46 +88,53 @@ def sheet_frames(clips: Clips) -> list[int]:
 
 def small_frame(image: Image.Image) -> Image.Image:
     """A frame at the size of a contact sheet."""
-    return image.resize(small_size(image.size, _TILE), Image.Resampling.HAMMING, reducing_gap=2.0)
+    scale = _TILE / max(image.size)
+    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
+    return image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+class SheetRow(NamedTuple):
+    """One map of a contact sheet: class `k` of an explanation at a layer."""
+
+    explanation: Explanation
+    k: int
+    layer: str
+    map: ClipMap
+
+    @property
+    def heading(self) -> str:
+        """The class and its score, and the layer if there are several."""
+        explanation, k = self.explanation, self.k
+        title = f"{explanation.names[k] or f'class {explanation.classes[k]}'}, score {explanation.scores[k]:.3f}"
+        return f"{title}, {self.layer}" if len(explanation.layers) > 1 else title
 
 
 def contact_sheet(
-    shown: Sequence[tuple[Image.Image, int, int, int]],
-    size: tuple[int, int],
-    region: Placement,
-    explanation: Explanation,
-    maps: Sequence[tuple[int, int, ClipMap]],
-    name: str,
-    about: str,
+    shown: Sequence[Shown], size: tuple[int, int], region: Placement, rows: Sequence[SheetRow], name: str, about: str
 ) -> Image.Image:
     """Draw some frames of a video with their maps in one RGB figure, with their times.
 
     Args:
-        shown: the frames, reduced, each with its number, its clip, and its place there.
-        size: the width and height of frames.
+        shown: the frames, reduced by ``small_frame``.
+        size: the width and height of frames in the video.
         region: the rectangle of frames that the maps cover.
-        explanation: the classes.
-        maps: for each map, its class, its layer, and the map; several have a row of frames each.
+        rows: the maps.
         name: the video's name, the title of the figure.
         about: the subtitle: model, layer and method.
     """
-    rows: list[tuple[str, list[Tile]]] = []
-    for k, at, map_ in maps:
-        layer = explanation.layers[at].layer
-        title = f"{explanation.names[k] or f'class {explanation.classes[k]}'}, score {explanation.scores[k]:.3f}"
-        heading = f"{title}, {layer}" if len(explanation.layers) > 1 else title
-        style = replace(map_.style, name="heatmap") if map_.style.name == "side-by-side" else map_.style
-        drawing = replace(map_, style=style)
-        tiles = []
-        for small, number, clip, place in shown:
+    lines: list[tuple[str, list[Tile]]] = []
+    for row in rows:
+        style = row.map.style
+        if style.name == "side-by-side":  # would be too wide
+            style = replace(style, name="overlay")
+        map_, tiles = replace(row.map, style=style), []
+        for small, number, *at in shown:
             inside = region.scaled(size, small.size)
-            note = peak_note(map_.frame(clip, place), inside, small.size, style)
-            time = f"{map_.clips.time(number):.2f} s"
-            tiles.append(Tile(on_white(drawing.drawn(small, inside, clip, place)), time, (note,)))
+            note = peak_note(map_.frame(*at), inside, small.size, style)
+            drawn = on_white(map_.drawn(small, inside, *at))
+            tiles.append(Tile(drawn, f"{map_.clips.time(number):.2f} s", (note,)))
         for start in range(0, len(tiles), _COLUMNS):
-            rows.append((heading if start == 0 else "", tiles[start : start + _COLUMNS]))
-    scales = {map_.style.vmax for _, _, map_ in maps}
-    style = maps[0][2].style
-    if style.name == "side-by-side":
-        style = replace(style, name="heatmap")
-    return arranged(name, about, rows, style if len(scales) == 1 else replace(style, vmax=None))
+            lines.append(("" if start else row.heading, tiles[start : start + _COLUMNS]))
+    if len({row.map.style.vmax for row in rows}) > 1:
+        style = replace(style, vmax=None)  # each row has its own scale
+    return arranged(name, about, lines, style)

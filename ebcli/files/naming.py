@@ -34,7 +34,8 @@ _SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside t
 _OUTSIDE = "absolute"
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
-_RESULT = rf"(?P<stem>.+)\.(?:(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|(?:\.sheet)?\.[a-z]+)|panel{_MARKS}\.[a-z]+|npz)"
+_OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|(?:\.sheet)?\.[a-z]+)"
+_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|panel{_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
@@ -188,9 +189,7 @@ class ResultNames:
             results = [panel_relpath(relpath, self.suffix(relpath), self._marks(self.layers))]
         else:
             each = [(index, _numbered(name, number), layer) for (index, name, layer), number in numbered(maps)]
-            results = [
-                self._picture(relpath, *one, suffix) for suffix in self._suffixes(relpath) for one in each
-            ]
+            results = [self._picture(relpath, *one, suffix) for suffix in self._suffixes(relpath) for one in each]
         return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:

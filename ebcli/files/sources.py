@@ -171,7 +171,8 @@ class _Walk:
         while links:
             start = links.popleft()
             if self._with_frames and frame_files(start):
-                yield Source(start, named=start == root), start.relative_to(root.parent)
+                folder = start if start.name not in ("", os.pardir) else start.resolve()
+                yield Source(folder, named=start == root), Path(folder.name)
                 continue
             waiting = [self._entries(start, links)] if self._enters(start, root) else []
             while waiting:  # a stack of directories, as trees can be deeper than Python's

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -63,7 +63,7 @@ class ClipGeometry:
     frame_rate: float
     resize: tuple[int, ...]
     crop: tuple[int, int]
-    options: ClipOptions = ClipOptions()
+    options: ClipOptions = field(default_factory=ClipOptions)
 
     @classmethod
     def of(cls, preset: Any, options: ClipOptions) -> ClipGeometry:
@@ -139,7 +139,7 @@ def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Ite
         yield from _of_animation(file) if is_picture else _of_video(file, start)
 
 
-def sampled(file: Path | IO[bytes], geometry: ClipGeometry) -> Iterator[Frame]:
+def sampled(file: Path | IO[bytes], geometry: ClipGeometry) -> Generator[Frame]:
     """The frame that is shown at each tick of the network's frame rate, in the part that is asked for.
 
     Raises:
@@ -205,9 +205,9 @@ def network_frame(image: Image.Image, geometry: ClipGeometry) -> NDArray[np.uint
         _neighbors(old, new, crop)
         for old, new, crop in zip(image.size[::-1], _resized(image.size, geometry), geometry.crop, strict=True)
     )
-    upper, lower = (pixels[rows[i]][:, columns[0]] for i in (0, 1)), (pixels[rows[i]][:, columns[1]] for i in (0, 1))
-    left = _blended(*upper, rows[2][:, None, None])
-    right = _blended(*lower, rows[2][:, None, None])
+    left, right = (
+        _blended(pixels[rows[0]][:, side], pixels[rows[1]][:, side], rows[2][:, None, None]) for side in columns[:2]
+    )
     cropped = np.rint(_blended(left, right, columns[2][:, None])).astype(np.uint8)
     cropped[~rows[3]] = 0
     cropped[:, ~columns[3]] = 0
@@ -262,8 +262,7 @@ def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
     try:
         with opened_image(file) as image:
-            if getattr(image, "n_frames", 1) < 2:
-                raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
+            _check_animated(image)
             time = 0.0
             for one in ImageSequence.Iterator(image):
                 one.load()
@@ -277,6 +276,11 @@ def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
         raise ImageError("it has too many pixels: raise --max-pixels") from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
         raise ImageError(f"it is broken: {error or type(error).__name__}") from error
+
+
+def _check_animated(image: Image.Image) -> None:
+    if getattr(image, "n_frames", 1) < 2:
+        raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
 
 
 def _itself(image: Image.Image) -> Image.Image:

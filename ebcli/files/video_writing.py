@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Mapping
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Protocol
 
 from PIL import Image
@@ -101,11 +102,9 @@ class _Webp:
         with self._file:
             frames = _Stored(self._file, self._size, self._count)
             times = [round(i * self._delay) for i in range(self._count + 1)]
-            delays = [after - before for before, after in zip(times, times[1:], strict=False)]
+            delays = [after - before for before, after in pairwise(times)]
             try:
-                frames.save(
-                    buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts)
-                )
+                frames.save(buffer, "WEBP", save_all=True, duration=delays, quality=80, exif=made_by(self._facts))
             except (OSError, ValueError) as error:
                 size = f"{self._size[0]} x {self._size[1]} pixels"
                 raise ImageError(f"its frames of {size} do not fit into WebP ({error}): use --max-side") from error

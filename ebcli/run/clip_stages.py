@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import IO
 
 import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from ebcli.drawing.clip import ClipMap, contact_sheet, sheet_frames, small_frame
+from ebcli.drawing.clip import ClipMap, SheetRow, Shown, contact_sheet, sheet_frames, small_frame
 from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.overlay import peaks_at_border, shrunk
 from ebcli.drawing.thumbnails import ThumbnailNames, map_thumbnails
@@ -22,9 +23,9 @@ from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement, limit_pixels
 from ebcli.files.naming import numbered, output_relpath
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, url_of
+from ebcli.files.storage import url_of
 from ebcli.files.video import ClipGeometry, clip_placement, has_video_suffix, is_video, network_clips, sampled
-from ebcli.files.video_writing import VideoWriter, video_writer
+from ebcli.files.video_writing import video_writer
 from ebcli.run.stages import (
     Call,
     ImageStages,
@@ -63,8 +64,7 @@ def is_clip(source: Source) -> bool:
 
 def render_clips(
     source: Source,
-    stamp: Stamp,
-    clips: Clips,
+    loaded: NetworkInput,
     geometry: ClipGeometry,
     options: RenderOptions,
     explanation: Explanation,
@@ -81,59 +81,40 @@ def render_clips(
     laps = Laps()
     limit_pixels(max_pixels)
     now, file = source.opened()
-    if now != stamp:
+    if now != loaded.stamp or loaded.clips is None:
         raise ImageError("the file changed during the run")
-    each = [*explanation.each_map()]
-    facts = about_pictures(explanation, False)
+    clips, size, panel = loaded.clips, loaded.size, options.names.panel
+    region, each = clip_placement(size, geometry), [*explanation.each_map()]
+    maps = [ClipMap.of(at.maps[k], clips, size, region, options.style) for k, at in each]
     common = {**options.provenance, "input": file_name(source)}
-    suffix = options.names.video
-    writers: list[VideoWriter] = []
-    if not options.names.panel:
-        writers = [video_writer(suffix, clips.frame_rate, common | of_map) for of_map in facts]
-    wanted = {number: (clip, place) for number, clip, place in clips.explained()}
-    chosen, middle = set(sheet_frames(clips)), [*wanted][len(wanted) // 2]
-    shown: list[tuple[Image.Image, int, int, int]] = []
-    maps: list[ClipMap] = []
-    small: dict[Path, bytes] = {}
-    size, region = (0, 0), explanation.placement
-    with closing(sampled(file, geometry)) as frames:
-        for number, frame in enumerate(frames):
-            if number not in wanted:
-                continue
-            image = frame.load()
-            laps.end("decode")
-            if not maps:
-                size = image.size
-                region = clip_placement(size, geometry)
-                maps = [ClipMap.of(at.maps[k], clips, size, region, options.style) for k, at in each]
-            if image.size != size:
-                image = image.resize(size)
-            photo = image if options.max_side is None else shrunk(image, options.max_side)
-            assert region is not None
-            inside = region.scaled(size, photo.size)
-            for map_, writer in zip(maps, writers, strict=False):
-                drawn = map_.drawn(photo, inside, *wanted[number])
-                laps.end("draw")
-                writer.add(drawn)
-                laps.end("encode")
-            if number in chosen:
-                shown.append((small_frame(image), number, *wanted[number]))
-            if number == middle and names is not None:
-                small = _thumbnails(names, image, region, explanation, maps, wanted[number])
+    facts = [common | of_map for of_map in about_pictures(explanation, False)]
+    writers = [] if panel else [video_writer(options.names.video, clips.frame_rate, of_map) for of_map in facts]
+    chosen, shown, small = sheet_frames(clips), list[Shown](), dict[Path, bytes]()
+    for image, number, clip, place in _explained(file, clips, geometry, size):
+        laps.end("decode")
+        photo = image if options.max_side is None else shrunk(image, options.max_side)
+        for map_, writer in zip(maps, writers, strict=not panel):
+            drawn = map_.drawn(photo, region.scaled(size, photo.size), clip, place)
             laps.end("draw")
-            if number == max(wanted):
-                break
-    if not shown or region is None:
+            writer.add(drawn)
+            laps.end("encode")
+        if number in chosen:
+            shown.append((small_frame(image), number, clip, place))
+        if names is not None and number == chosen[len(chosen) // 2]:
+            small = _thumbnails(names, image, region, explanation, maps, (clip, place))
+        laps.end("draw")
+    if len(shown) < len(chosen):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     laps.end("encode")
-    picture = options.names.suffix(output_relpath(source.path))
-    every = [(k, explanation.layers.index(at), map_) for (k, at), map_ in zip(each, maps, strict=True)]
-    about = about_pictures(explanation, True) if options.names.panel else facts
-    for one, of_map in zip([every] if options.names.panel else [[one] for one in every], about, strict=True):
-        sheet = contact_sheet(shown, size, region, explanation, one, source.name, options.about)
+    suffix = options.names.suffix(output_relpath(source.path))
+    rows = [SheetRow(explanation, k, at.layer, map_) for (k, at), map_ in zip(each, maps, strict=True)]
+    if panel:
+        facts = [common | of_all for of_all in about_pictures(explanation, True)]
+    for of_sheet, about in zip([rows] if panel else [[row] for row in rows], facts, strict=True):
+        sheet = contact_sheet(shown, size, region, of_sheet, source.name, options.about)
         laps.end("draw")
-        files.append(encode_picture(sheet, picture, common | of_map))
+        files.append(encode_picture(sheet, suffix, about))
         laps.end("encode")
     if options.facts is not None:
         crop = np.array([region.left, region.top, region.right, region.bottom])
@@ -143,6 +124,20 @@ def render_clips(
     at_border = [peaks_at_border(size, at.maps[k].max(0), region) for k, at in each]
     blank = [map_.is_blank for map_ in maps]
     return RenderedFiles(files, blank, small, [None] * len(maps), size, at_border, laps.spent)
+
+
+def _explained(file: Path | IO[bytes], clips: Clips, geometry: ClipGeometry, size: tuple[int, int]) -> Iterator[Shown]:
+    """The frames that have maps, each with its number, its clip, and its place there."""
+    rest = clips.explained()
+    wanted = next(rest, None)
+    with closing(sampled(file, geometry)) as frames:
+        for number, frame in enumerate(frames):
+            if wanted is None:
+                return
+            if number == wanted[0]:
+                image = frame.load()
+                yield (image if image.size == size else image.resize(size)), *wanted
+                wanted = next(rest, None)
 
 
 def _times(explanation: Explanation, clips: Clips) -> dict[str, ArrayLike]:
@@ -162,7 +157,7 @@ def _thumbnails(
     region: Placement,
     explanation: Explanation,
     maps: Sequence[ClipMap],
-    at: tuple[int, int],
+    at: Sequence[int],
 ) -> dict[Path, bytes]:
     """The thumbnails of one frame, and of its maps."""
     files = {names.photo: encode_picture(shrunk(image), "jpg")}
@@ -183,6 +178,11 @@ class ClipStages(ImageStages):
 
     clips: ClipGeometry | None = None
 
+    @classmethod
+    def like(cls, stages: ImageStages, clips: ClipGeometry) -> ClipStages:
+        """The same stages for videos."""
+        return cls(**vars(stages), clips=clips)
+
     def accepts(self, source: Source) -> bool:
         return is_clip(source)
 
@@ -201,8 +201,7 @@ class ClipStages(ImageStages):
         rendered: RenderedFiles = call(
             render_clips,
             source,
-            loaded.stamp,
-            loaded.clips,
+            replace(loaded, pixels=np.empty(0, np.uint8)),  # rendering needs none
             self.clips,
             self.options,
             explanation,

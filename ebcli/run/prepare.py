@@ -33,7 +33,6 @@ from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.models.keywords import DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.measured import caveat
-from ebcli.run.clip_stages import ClipStages, is_clip, load_clips
 from ebcli.run.facts import NetworkFacts
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
@@ -94,19 +93,15 @@ def prepare(plan: RunPlan) -> Prepared:
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
     facts = facts or NetworkFacts.of_plan(plan)
-    if facts.task == VIDEO:
+    clips = _clip_geometry(plan, facts)
+    if clips is not None:
         listing = partial(listing, with_frames=True)
         sources = listing(shard=inputs.shard)
-    elif inputs.clips != ClipOptions():
-        raise ConfigurationError(f"--every, --start and --duration are for videos, but {facts.name} explains images")
     sources = _labeled(sources, inputs, facts)
     geometry = Geometry.of(facts.transforms)
     if output.scale == "run" and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
-        load = partial(load_image, geometry=geometry)
-        if facts.task == VIDEO:
-            load = partial(load_clips, geometry=ClipGeometry.of(facts.transforms, inputs.clips))
-        style = replace(style, vmax=run_vmax(explainer, everything, load, style))
+        style = replace(style, vmax=run_vmax(explainer, everything, _loader(geometry, clips), style))
     if not facts.trained:
         warnings.warn(f"{facts.name} is untrained: its maps are meaningless", stacklevel=2)
     elif doubts := caveat(facts.name):
@@ -126,18 +121,39 @@ def prepare(plan: RunPlan) -> Prepared:
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    shared = geometry, options, output.directory, common, output.report, inputs.max_pixels
-    stages = ImageStages(*shared)
-    if facts.task == VIDEO:
-        stages = ClipStages(*shared, clips=ClipGeometry.of(facts.transforms, inputs.clips))
+    stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
+    if clips is not None:
+        from ebcli.run.clip_stages import ClipStages
+
+        stages = ClipStages.like(stages, clips)
     return Prepared(explainer, history, stages, skipped, sources)
+
+
+def _clip_geometry(plan: RunPlan, facts: NetworkFacts) -> ClipGeometry | None:
+    """How videos are cut into clips; None for images."""
+    options = plan.inputs.clips
+    if facts.task == VIDEO:
+        return ClipGeometry.of(facts.transforms, options)
+    if options != ClipOptions():
+        raise ConfigurationError(f"--every, --start and --duration are for videos, but {facts.name} explains images")
+    return None
+
+
+def _loader(geometry: Geometry, clips: ClipGeometry | None) -> Load:
+    if clips is None:
+        return partial(load_image, geometry=geometry)
+    from ebcli.run.clip_stages import load_clips
+
+    return partial(load_clips, geometry=clips)
 
 
 def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
     if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
         return sources
     is_all = inputs.shard is None
-    accepts = is_clip if facts.task == VIDEO else is_image
+    accepts = is_image
+    if facts.task == VIDEO:
+        from ebcli.run.clip_stages import is_clip as accepts
     return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, accepts, is_all)
 
 

@@ -28,6 +28,7 @@ from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
+from ebcli.files.video import has_video_suffix
 from ebcli.models.classes import printable
 
 Call = Callable[..., Any]
@@ -112,6 +113,8 @@ def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None
     if not is_image(source):
         return None
     stamp, file = source.opened()
+    if has_video_suffix(source.path):
+        raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
     image = decode(file)
     pixels = np.asarray(network_view(image, geometry))
     return NetworkInput(pixels, stamp, perf_counter() - start, image.size)
