@@ -217,13 +217,13 @@ _SALIENCY = (
         type=PATH,
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg or .webp file for a single picture; - for stdout.",
+        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video; - for stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are mp4 unless it is webp.",
     ),
     _output(
         "--max-side",
