@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -100,28 +101,29 @@ def tokens() -> dict[str, int]:
     return {word: i for i, word in enumerate(dict.fromkeys(words))}
 
 
-def save(net: nn.Module, folder: Path) -> None:
-    """Write a network with its tokenizer and image processor, as ``save_pretrained`` does."""
+def tokenizer() -> Any:
+    """A tokenizer of transformers for these words, which are read in upper or lower case."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import CLIPImageProcessor, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     names = tokens()
-    tokenizer = Tokenizer(models.WordLevel(names, unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.Lowercase()
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = Tokenizer(models.WordLevel(names, unk_token="[UNK]"))
+    words.normalizer = normalizers.Lowercase()
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
     ends = [(token, names[token]) for token in (_START, _END)]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=ends)
-    fast = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        unk_token="[UNK]",
-        bos_token=_START,
-        eos_token=_END,
-        pad_token=_END,
-        model_max_length=8,
+    words.post_processor = processors.TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=ends)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="[UNK]", bos_token=_START, eos_token=_END, pad_token=_END, model_max_length=8
     )
+
+
+def save(net: nn.Module, folder: Path) -> None:
+    """Write a network with its tokenizer and image processor, as ``save_pretrained`` does."""
+    from transformers import CLIPImageProcessor
+
     size = {"shortest_edge": SIDE}
     processor = CLIPImageProcessor(size=size, crop_size=SIDE, image_mean=[MEAN] * 3, image_std=[STD] * 3)
-    for part in (net, fast, processor):
+    for part in (net, tokenizer(), processor):
         part.save_pretrained(folder)
 
 

@@ -20,7 +20,7 @@ from ebcli.models.similarity import Similarity
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import TWO_TOWERS, HuggingFace
 
-_ADVICE = "save the tokenizer beside the model, by save_pretrained()"
+_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
 _TEXTS_AT_ONCE = 64
 
 
@@ -92,6 +92,8 @@ class Clip(HuggingFace):
         """The embeddings (K, D) of texts."""
         with fetching(f"the tokenizer of {self._title}", _ADVICE), self._silent():
             tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+            if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
+                raise FileNotFoundError("it has no words")
         longest = self._config.text_config.max_position_embeddings
         with self._silent():  # warns of long texts
             for text, tokens in zip(texts, tokenizer(list(texts))["input_ids"], strict=True):
@@ -101,8 +103,9 @@ class Clip(HuggingFace):
                         "shorten it"
                     )
         # SigLIP was trained on padded texts
-        padding: Any = "max_length" if self._config.model_type == "siglip" else True
-        options = {"padding": padding, "max_length": longest, "return_tensors": "pt"}
+        is_siglip = self._config.model_type == "siglip"
+        padding: dict[str, Any] = {"padding": "max_length", "max_length": longest} if is_siglip else {"padding": True}
+        options = {"return_tensors": "pt", **padding}
         found = []
         with torch.no_grad():
             for start in range(0, len(texts), _TEXTS_AT_ONCE):

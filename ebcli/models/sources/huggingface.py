@@ -32,7 +32,7 @@ _ADVICE = (
     "offline, only models in the local cache can be loaded"
 )
 TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
-_HEAD = "classifier."
+_HEAD, _POOLER = "classifier.", "pooler."
 _RAMP = 1000  # pixels
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
 # Pillow's filters by number, in torchvision's names
@@ -142,10 +142,11 @@ class HuggingFace(ModelSource):
     def _complete(self, net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
         """The model, if every tensor was loaded."""
         misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
-        missing = sorted(found["missing_keys"])
-        if self.headless:  # what is below the head was loaded
+        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+        if self.headless:  # what is below the head was loaded; a pooler above the features is not used
             missing = [key for key in missing if not key.startswith(_HEAD)]
-        check_match(title, misshapen, missing, sorted(found["unexpected_keys"]))
+            unexpected = [key for key in unexpected if _POOLER not in key]
+        check_match(title, misshapen, missing, unexpected)
         return self._plain(net)
 
     @contextlib.contextmanager
