@@ -1,12 +1,12 @@
-"""Colored letters and their captions, and a small CLIP that is trained on them.
+"""Colored letters and their captions, and a small CLIP and a small SigLIP that are trained on them.
 
-The network is transformers' own CLIPModel with few and narrow layers. Its tokenizer knows only the words of the
-captions.
+The networks are transformers' own, with few and narrow layers. Their tokenizer knows only the words of the captions.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,13 @@ STEPS = 4000
 RATE = 1e-3
 BATCH = 32
 _JITTER = 0.06
+FAMILIES = ("CLIP", "SigLIP")
+LAYERS = ("vision_model.embeddings", *(f"vision_model.encoder.layers.{i}" for i in range(3)))
+INTRODUCTION = f"""Texts as targets: a CLIP and a SigLIP of transformers, with narrow towers of four layers (images) and two (texts),
+learned {len(CAPTIONS)} captions such as "red A" from pictures with one letter in clutter. They are loaded as `clip/DIRECTORY`, and asked
+for the captions of two letters that differ in color and shape; *accuracy* is that of the right one among all captions,
+for one letter. *against the other* is `--against` the other letter's caption."""
+_LONGEST = 8  # tokens
 _WIDTH, _TEXT_WIDTH, _EMBEDDING = 96, 48, 32
 _START, _END = "<|startoftext|>", "<|endoftext|>"
 
@@ -68,9 +75,9 @@ def _paint(labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
 TASK = Captioned("captions", len(CAPTIONS), _paint)
 
 
-def build() -> nn.Module:
-    """An untrained network."""
-    from transformers import CLIPConfig, CLIPModel
+def build(family: str) -> Any:
+    """An untrained network, one of ``FAMILIES``."""
+    from transformers import CLIPConfig, CLIPModel, SiglipConfig, SiglipModel
 
     names = tokens()
     text = {
@@ -79,7 +86,7 @@ def build() -> nn.Module:
         "intermediate_size": 2 * _TEXT_WIDTH,
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
-        "max_position_embeddings": 8,
+        "max_position_embeddings": _LONGEST,
         "bos_token_id": names[_START],
         "eos_token_id": names[_END],
         "pad_token_id": names[_END],
@@ -92,7 +99,11 @@ def build() -> nn.Module:
         "image_size": SIDE,
         "patch_size": 8,
     }
-    return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=_EMBEDDING))
+    if family == "CLIP":
+        return CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=_EMBEDDING))
+    net = SiglipModel(SiglipConfig(text_config={**text, "projection_size": _WIDTH}, vision_config=vision))
+    net.logit_scale.data.fill_(math.log(10))  # as SigLIP's training starts; transformers leaves it to chance
+    return net
 
 
 def tokens() -> dict[str, int]:
@@ -113,27 +124,35 @@ def tokenizer() -> Any:
     ends = [(token, names[token]) for token in (_START, _END)]
     words.post_processor = processors.TemplateProcessing(single=f"{_START} $A {_END}", special_tokens=ends)
     return PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="[UNK]", bos_token=_START, eos_token=_END, pad_token=_END, model_max_length=8
+        tokenizer_object=words,
+        unk_token="[UNK]",
+        bos_token=_START,
+        eos_token=_END,
+        pad_token=_END,
+        model_max_length=_LONGEST,
+        model_input_names=["input_ids"],
     )
 
 
-def save(net: nn.Module, folder: Path) -> None:
+def save(net: Any, folder: Path) -> None:
     """Write a network with its tokenizer and image processor, as ``save_pretrained`` does."""
-    from transformers import CLIPImageProcessor
+    from transformers import CLIPImageProcessor, SiglipImageProcessor
 
-    size = {"shortest_edge": SIDE}
-    processor = CLIPImageProcessor(size=size, crop_size=SIDE, image_mean=[MEAN] * 3, image_std=[STD] * 3)
+    size = {"height": SIDE, "width": SIDE}
+    values = {"image_mean": [MEAN] * 3, "image_std": [STD] * 3}
+    if net.config.model_type == "siglip":
+        processor = SiglipImageProcessor(size=size, **values)
+    else:
+        processor = CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size=size, **values)
     for part in (net, tokenizer(), processor):
         part.save_pretrained(folder)
 
 
 @functools.cache
 def captions() -> Tensor:
-    """The tokens (K, N) of all captions."""
-    names = tokens()
-    return torch.tensor(
-        [[names[_START], *(names[word.lower()] for word in caption.split()), names[_END]] for caption in CAPTIONS]
-    )
+    """The tokens (K, N) of all captions, padded, which makes no difference to CLIP."""
+    found: Tensor = tokenizer()(list(CAPTIONS), padding="max_length", return_tensors="pt")["input_ids"]
+    return found
 
 
 def logits(net: nn.Module, images: Tensor) -> Tensor:
@@ -153,13 +172,13 @@ def accuracy(net: nn.Module, count: int = 512, seed: int = 1) -> float:
     return right / (count // 128 * 128)
 
 
-def train(path: Path, steps: int = STEPS) -> tuple[nn.Module, float]:
-    """The trained network and its accuracy, from a file if it has been trained before.
+def trained(family: str, cache: Path, steps: int = STEPS) -> tuple[Any, float]:
+    """The trained network and its accuracy, from the folder if it has been trained before.
 
     The loss is CLIP's from image to text, over all captions in place of those of the batch, of which many are equal.
     """
     torch.manual_seed(0)
-    net = build()
+    net, path = build(family), cache / f"{TASK.name}-{family}.pt"
     if path.exists():
         kept = torch.load(path, weights_only=True)
         net.load_state_dict(kept["state"])
@@ -177,7 +196,7 @@ def train(path: Path, steps: int = STEPS) -> tuple[nn.Module, float]:
         optimizer.step()
         schedule.step()
         if step % 250 == 249:
-            print(f"step {step + 1}: loss {loss.item():.3f}, accuracy {accuracy(net, 256):.3f}", flush=True)
+            print(f"{family}, step {step + 1}: loss {loss.item():.3f}, accuracy {accuracy(net, 256):.3f}", flush=True)
     found = accuracy(net)
     path.parent.mkdir(parents=True, exist_ok=True)
     torch.save({"accuracy": found, "state": net.state_dict()}, path)

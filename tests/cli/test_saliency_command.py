@@ -148,8 +148,8 @@ CLIP, LIKE = ("--model", "clip/x"), ("--like", "b.png", "--like", "7")
     [
         ([*CLIP, "--target", "a red car"], {"class_names": ("a red car",), "targets": ("0",)}),
         (
-            [*CLIP, "--target", "7", "--target", "a", "--against", "a car", "--against", "7"],
-            {"class_names": ("7", "a", "a car"), "targets": ("0", "1"), "against": ("2", "0")},
+            [*CLIP, "--target", "7", "--target", "a", "--target", "7", "--against", "a car", "--against", "1"],
+            {"class_names": ("7", "a", "a car", "1"), "targets": ("0", "1", "0"), "against": ("2", "3")},
         ),
         ([*CLIP, "--class-names", __file__, "--target", "7"], {"class_names": Path(__file__), "targets": ("7",)}),
         ([*CLIP, "--against", "7"], {"against": ("7",)}),

@@ -102,7 +102,8 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
     [
         ((), "clip/two compares images with texts: give one with --target, as in --target 'a red car'"),
         (("--top-k", "1"), "clip/two compares images with texts"),
-        (("--target", "red a", "--against", "red a"), "red a is both --target and --against"),
+        (("--target", "red a", "--against", "red a"), "'red a' is both --target and --against"),
+        (("--like", "one.png", "--against", "one.png"), "'one.png' is both --like and --against"),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
         (("--like", "missing.png"), "cannot read the picture 'missing.png' to compare with: No such file or directory"),
