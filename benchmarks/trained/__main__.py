@@ -51,7 +51,7 @@ def classifier(family: str, task: Task, cache: Path, rounds: int = ROUNDS) -> Tr
 
 
 def two_towers(family: str, cache: Path) -> Trained:
-    """A network of transformers with a tower for texts, loaded as the command loads it; its classes are all captions."""
+    """A network of transformers with a tower for texts, loaded as by the command; its classes are all captions."""
     net, accuracy = captions.trained(family, cache)
     with tempfile.TemporaryDirectory() as folder:
         captions.save(net, Path(folder))

@@ -200,14 +200,15 @@ def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     if not options["like"] and not (has_texts and targets):
         return dict(options)
     if both := {str(one) for one in targets} & {*options["against"]}:
-        chosen = "--like" if options["like"] else "--target"
-        raise click.UsageError(f"{min(both)!r} is both {chosen} and --against: choose another one to contrast with")
+        option = "--like" if options["like"] else "--target"
+        raise click.UsageError(f"{min(both)!r} is both {option} and --against: choose another one to contrast with")
     classes = list(dict.fromkeys(map(str, (*targets, *options["against"]))))
     model = {"like": tuple(map(Path, classes))} if options["like"] else {"class_names": tuple(classes)}
-    chosen = {name: tuple(str(classes.index(str(one))) for one in options[name]) for name in ("targets", "against")}
-    if options["like"]:
-        chosen["targets"] = tuple(str(classes.index(str(one))) for one in targets)
-    return {**options, **model, **chosen}
+    indices = {
+        name: tuple(str(classes.index(str(one))) for one in chosen)
+        for name, chosen in (("targets", targets), ("against", options["against"]))
+    }
+    return {**options, **model, **indices}
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:

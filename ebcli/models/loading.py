@@ -20,8 +20,8 @@ from ebcli.models.keywords import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMA
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.preset import Preset
 from ebcli.models.probe import count_classes
-from ebcli.models.sources import source_of
 from ebcli.models.similarity import check_texts, like_pictures
+from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
 
 if TYPE_CHECKING:

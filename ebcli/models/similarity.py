@@ -91,8 +91,8 @@ def _features(name: str, net: nn.Module, images: Tensor) -> Tensor:
     if found[0].ndim != 2 or len(found[0]) != 1:
         shape = ", ".join(map(str, found[0].shape[1:]))
         raise ConfigurationError(
-            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them in the "
-            "network"
+            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them in "
+            "the network"
         )
     return torch.cat(found)
 
@@ -109,22 +109,22 @@ def _head(name: str, net: nn.Module, images: Tensor) -> str:
         ConfigurationError: there is none.
     """
     calls: list[tuple[nn.Module, Any, Any]] = []
-    handles = [
-        module.register_forward_hook(lambda module, inputs, output: calls.append((module, inputs, output)))
-        for module in net.modules()
-        if isinstance(module, nn.Linear)
-    ]
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        calls.append((module, inputs[0], output))
+
+    handles = [module.register_forward_hook(keep) for module in net.modules() if isinstance(module, nn.Linear)]
     try:
         with torch.no_grad():
             logits = single_tensor(_run(name, net, images), f"the output of {name}")
     finally:
         for handle in handles:
             handle.remove()
-    last, inputs, output = calls[-1] if calls else (None, (), None)
+    last, features, output = calls[-1] if calls else (None, images, None)
     names = {module: known for known, module in net.named_modules()}
-    if last is None or output is not logits or inputs[0].ndim != 2 or sum(one is last for one, *_ in calls) > 1:
+    if last is None or output is not logits or features.ndim != 2 or sum(one is last for one, *_ in calls) > 1:
         raise ConfigurationError(
-            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none to "
-            "compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
+            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none "
+            "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
         )
     return names[last]

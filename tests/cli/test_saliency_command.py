@@ -154,7 +154,10 @@ CLIP, LIKE = ("--model", "clip/x"), ("--like", "b.png", "--like", "7")
         ([*CLIP, "--class-names", __file__, "--target", "7"], {"class_names": Path(__file__), "targets": ("7",)}),
         ([*CLIP, "--against", "7"], {"against": ("7",)}),
         (LIKE, {"like": (Path("b.png"), Path("7")), "targets": ("0", "1")}),
-        ([*LIKE[:2], "--against", "c.png"], {"like": (Path("b.png"), Path("c.png")), "targets": ("0",), "against": ("1",)}),
+        (
+            [*LIKE[:2], "--against", "c.png"],
+            {"like": (Path("b.png"), Path("c.png")), "targets": ("0",), "against": ("1",)},
+        ),
     ],
 )
 def test_texts_and_pictures_become_the_classes(

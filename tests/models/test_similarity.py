@@ -111,7 +111,9 @@ def test_own_code_returns_features_unless_it_names_its_classes() -> None:
     check_cosines(loaded, plain(inputs(loaded)))
     loaded = load_model("nets.py:classifies", like=PICTURES)
     check_cosines(loaded, plain[:-1](inputs(loaded)))
-    with pytest.raises(ConfigurationError, match=r"pools_nothing returns a tensor \(B, .*but features \(B, D\) are needed"):
+    with pytest.raises(
+        ConfigurationError, match=r"pools_nothing returns a tensor \(B, .*but features \(B, D\) are needed"
+    ):
         load_model("nets.py:pools_nothing", like=PICTURES)
 
 
@@ -132,7 +134,7 @@ def test_pictures_that_cannot_be_read_are_named() -> None:
     Path("text.png").write_text("no picture")
     with pytest.raises(ConfigurationError, match=r"cannot read the picture 'text.png' .* not an image"):
         load_model(like=["one.png", "text.png"])
-    with pytest.raises(ConfigurationError, match="cannot read the picture 'missing.png'"):
+    with pytest.raises(ConfigurationError, match=r"cannot read the picture 'missing\.png'"):
         load_model(like="missing.png")
 
 

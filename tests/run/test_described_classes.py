@@ -42,7 +42,10 @@ def record() -> dict[str, Any]:
 
 
 def test_each_text_has_its_file_and_its_record(folder: Path) -> None:
-    assert written(run("--target", "red a", "--target", "pink x")) == ["photo.png.0-red-a.png", "photo.png.1-pink-x.png"]
+    assert written(run("--target", "red a", "--target", "pink x")) == [
+        "photo.png.0-red-a.png",
+        "photo.png.1-pink-x.png",
+    ]
     assert [one["name"] for one in record()["classes"]] == ["red a", "pink x"]
     assert all(-1 <= one["score"] <= 1 for one in record()["classes"])
     assert "joint EB" in record()["method"]
@@ -92,7 +95,9 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
     result = CliRunner().invoke(main, ["--model", "clip/two", "--list-layers"])
     assert result.exit_code == 0, result.output
     assert "vision_model.pre_layrnorm" in result.stdout
-    result = CliRunner().invoke(main, ["--model", "timm/test_vit", "--weights", "none", "--like", "one.png", "--list-layers"])
+    result = CliRunner().invoke(
+        main, ["--model", "timm/test_vit", "--weights", "none", "--like", "one.png", "--list-layers"]
+    )
     assert result.exit_code == 0, result.output
     assert "backbone.blocks.0" in result.stdout
 

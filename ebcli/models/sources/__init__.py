@@ -23,11 +23,12 @@ _BUNDLED, _TORCHVISION, _FACTORY = (
     EntryPoint("factory", "ebcli.models.sources.own_code:Factory", MODELS),
 )
 _BUILT_IN = {
+    "open_clip": EntryPoint("open_clip", "ebcli.models.sources.open_clip:OpenClip", MODELS),
     "clip": EntryPoint("clip", "ebcli.models.sources.clip:Clip", MODELS),
     "timm": EntryPoint("timm", "ebcli.models.sources.timm:Timm", MODELS),
     "hf": EntryPoint("hf", "ebcli.models.sources.huggingface:HuggingFace", MODELS),
 }
-_WITH_TEXTS = {"clip", "open_clip"}
+_WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
 _FILE = re.compile(r".*\.py:\w+")
 _MODULE = re.compile(r"[\w.]+:\w+")
 

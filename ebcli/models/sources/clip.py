@@ -1,11 +1,12 @@
 """CLIP and SigLIP of Hugging Face: ``clip/openai/clip-vit-base-patch32``, ``clip/my_model`` in a local directory.
 
-The image tower becomes a classifier whose weights are the embeddings of texts. As in ``huggingface``, no code of a model
-is executed.
+The image tower becomes a classifier whose weights are the embeddings of texts. As in ``huggingface``, no code of a
+model is executed.
 """
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,9 @@ class Clip(HuggingFace):
         with self._silent():  # warns of long texts
             for text, tokens in zip(texts, tokenizer(list(texts))["input_ids"], strict=True):
                 if len(tokens) > longest:
+                    shown = textwrap.shorten(text, 60, placeholder=" ...")
                     raise ConfigurationError(
-                        f"the text {text!r} has {len(tokens)} tokens, but {self._title} reads at most {longest}: "
+                        f"the text {shown!r} has {len(tokens)} tokens, but {self._title} reads at most {longest}: "
                         "shorten it"
                     )
         # SigLIP was trained on padded texts

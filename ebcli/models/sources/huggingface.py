@@ -124,8 +124,8 @@ class HuggingFace(ModelSource):
         names = [name for _, name in sorted(net.config.id2label.items())]
         return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
 
-    def with_features(self, net: nn.Module, weights: str) -> None:
-        return None
+    def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
+        return None  # class names may be unknown, but there is a head
 
     def scores(self, net: Any) -> str | None:
         return _SCORES.get(net.config.problem_type)

@@ -58,8 +58,8 @@ class Timm(ModelSource):
     def pretrained(self, weights: str) -> nn.Module:
         if self._is_headless() and not self.headless:
             raise ConfigurationError(
-                f"timm/{self.name} has no classifier: pass --like PICTURE to explain what makes images similar to it, or "
-                "a fine-tuned checkpoint with --weights FILE"
+                f"timm/{self.name} has no classifier: pass --like PICTURE to explain what makes images similar to it, "
+                "or a fine-tuned checkpoint with --weights FILE"
             )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
         with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):
@@ -68,11 +68,13 @@ class Timm(ModelSource):
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         if not self.headless:
             return super().restored(state, title)
-        net = self.build()
+        net: Any = self.build()
         own = net.state_dict()
-        heads = net.pretrained_cfg.get("classifier") or ()
-        heads = tuple(f"{head}." for head in ((heads,) if isinstance(heads, str) else heads))
-        kept = {key: value for key, value in without_prefixes(state, own).items() if key in own or not key.startswith(heads)}
+        found = net.pretrained_cfg.get("classifier") or ()
+        heads = tuple(f"{head}." for head in ((found,) if isinstance(found, str) else found))
+        kept = {
+            key: value for key, value in without_prefixes(state, own).items() if key in own or not key.startswith(heads)
+        }
         load_checkpoint(net, kept, title)
         return net
 
