@@ -144,7 +144,7 @@ _SALIENCY = (
         type=ClassName(),
         multiple=True,
         show_default="the most likely",
-        help="Explain this class, by index or name; for clip/NAME, any text. Repeatable.",
+        help="Explain this class, by index or name; for clip/NAME and open_clip/NAME, any text. Repeatable.",
     ),
     _map(
         "--like",

@@ -79,7 +79,7 @@ def _index_of_name(categories: Sequence[str] | None, name: str, count: int | Non
                 f"class {name!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
             )
     hint = closest(name, categories) or (
-        f"give one of the {len(categories)} class names or an index, or use --model clip/NAME, which takes any text"
+        f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     )
     raise ConfigurationError(f"unknown class {name!r}: {hint}")
 

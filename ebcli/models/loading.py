@@ -104,14 +104,14 @@ def load_model(
     class names. Untrained networks are the same in every call, and the global random state is left unchanged.
 
     Args:
-        name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``clip/NAME``, ``FILE.py:FACTORY`` or
-            ``MODULE:FACTORY``.
+        name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``clip/NAME``, ``open_clip/NAME``,
+            ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file (a state dict saved by
             ``torch.save`` or safetensors, with or without the usual wrappers), or ``"none"``. For a factory,
             ``"DEFAULT"`` and ``"none"`` both mean the network as it returns it.
         device: any PyTorch device.
         class_names: class names in the order of the logits, or a file with them; see ``read_class_names``. For
-            ``clip/NAME``, any texts.
+            ``clip/NAME`` and ``open_clip/NAME``, any texts.
         like: one or several pictures, files, that become the classes.
         preprocessing: settings that replace those of the weights.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which
