@@ -49,9 +49,8 @@ def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
 
     click.echo("\n".join(model_names()))
     if not options["quiet"]:
-        say(
-            "Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help"
-        )
+        others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, FILE.py:FACTORY and MODULE:FACTORY"
+        say(f"Also accepted: {others}, see --model in --help")
     return 0
 
 
