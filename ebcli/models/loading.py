@@ -147,11 +147,8 @@ def load_model(
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (DETECTION if is_detector(net) else None)
         if task == DETECTION:
-            net = DetectionScores(net)
             if preprocessing not in (None, Preprocessing()):
-                raise ConfigurationError(
-                    f"{name} preprocesses images itself: drop --resize, --crop, --mean, --std, --fit"
-                )
+                raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --mean and --std")
             from torchvision.transforms._presets import ObjectDetection
 
             preset = ObjectDetection()
@@ -159,6 +156,8 @@ def load_model(
             preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
         names = source.categories(net, label) if given is None else given
         scores = scores or source.scores(net)
+        if task == DETECTION:
+            net = DetectionScores(net)
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:
