@@ -114,6 +114,7 @@ def cloned(value: Tensor) -> Tensor:
 
 def unchanged(call: Call, signal: Tensor) -> Tensor:
     """The signal itself, its values in other memory, or a positive multiple: every fact about it stays."""
+    root_of(signal)  # notes it, so that x * sigmoid(1.702 * x) is known as an activation
     facts = facts_of(signal)
     dirty = overwritten(call)
     if call.joint:

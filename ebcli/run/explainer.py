@@ -71,6 +71,7 @@ class Explainer:
             model.weights,
             self.device,
             class_names=model.class_names,
+            like=model.like,
             preprocessing=model.preprocessing,
             scores=model.scores,
         )

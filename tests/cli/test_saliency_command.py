@@ -96,6 +96,7 @@ VALUES = {
     "labels": ("labels.csv", Path("labels.csv")),
     "against": ("tabby;7", ("tabby", "7")),
     "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
+    "like": (f"a.png{os.pathsep}b.png", (Path("a.png"), Path("b.png"))),
     "top_k": ("4", 4),
     "output": ("maps", Path("maps")),
     "cmap": ("jet", "jet"),
@@ -122,6 +123,8 @@ VALUES = {
     "engine": ("ray", "ray"),
     "gpus_per_worker": ("0.5", 0.5),
 }
+# What else an option of the environment sets: the pictures of --like are the classes
+ALSO: dict[str, dict[str, object]] = {"like": {"targets": ("0", "1")}}
 
 
 def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
@@ -137,7 +140,42 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
     variable = "EB_SALIENCY_" + max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
     result = invoke("a.jpg", **{variable: text})
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **{field: value}))]
+    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **{field: value}, **ALSO.get(field, {})))]
+
+
+CLIP, LIKE = ("--model", "clip/x"), ("--like", "b.png", "--like", "7")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([*CLIP, "--target", "a red car"], {"class_names": ("a red car",), "targets": ("0",)}),
+        (
+            [*CLIP, "--target", "7", "--target", "a", "--target", "7", "--against", "a car", "--against", "1"],
+            {"class_names": ("7", "a", "a car", "1"), "targets": ("0", "1", "0"), "against": ("2", "3")},
+        ),
+        ([*CLIP, "--class-names", __file__, "--target", "7"], {"class_names": Path(__file__), "targets": ("7",)}),
+        ([*CLIP, "--against", "7"], {"against": ("7",)}),
+        (LIKE, {"like": (Path("b.png"), Path("7")), "targets": ("0", "1")}),
+        (
+            [*LIKE[:2], "--against", "c.png"],
+            {"like": (Path("b.png"), Path("c.png")), "targets": ("0",), "against": ("1",)},
+        ),
+    ],
+)
+def test_texts_and_pictures_become_the_classes(
+    arguments: list[str], expected: dict[str, object], worker: mock.Mock
+) -> None:
+    result = invoke(*arguments, "a.jpg")
+    assert result.exit_code == 0, result.output
+    model = {"model": "clip/x"} if "clip/x" in arguments else {}
+    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **model, **expected))]
+
+
+def test_a_picture_and_a_class_exclude_each_other(worker: mock.Mock) -> None:
+    result = invoke("--like", "b.png", "--target", "tabby", "a.jpg")
+    assert result.exit_code == 2
+    assert "--target and --like both choose the classes: drop one of them" in result.output
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:

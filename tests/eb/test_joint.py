@@ -45,7 +45,12 @@ def by_definition(below, activation, above, x, sign):
     return excitation / excitation.sum()
 
 
-@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu])
+def quick_gelu(u):
+    """CLIP's activation."""
+    return u * torch.sigmoid(1.702 * u)
+
+
+@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu, quick_gelu])
 def test_units_between_linear_maps(activation):
     torch.manual_seed(1)
     net, x = Stack(activation).double().eval(), torch.randn(2, 6, dtype=torch.double)
@@ -228,6 +233,7 @@ def test_which_networks_are_explained_jointly():
     assert joint(Tokens(), image, "joined")
     assert not joint(Averaged(), image)
     assert joint(Stack(), row)
+    assert joint(Stack(quick_gelu), row)
     assert not joint(Stack(F.relu), row)
     assert not joint(Stack(F.relu6), row)
     assert not joint(Stack(lambda x: x), row)

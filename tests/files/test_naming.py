@@ -10,6 +10,7 @@ from PIL import Image
 
 from ebcli.files.naming import (
     ResultNames,
+    distinct_slug,
     marks,
     output_relpath,
     panel_relpath,
@@ -45,6 +46,20 @@ def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category
         assert parse_result_name(raw_relpath(place, mark)) == (place, None)
         assert parse_result_name(panel_relpath(place, "png", mark)) == (place, None)
         assert parse_result_name(picture_relpath(place, index, category, "png", mark)) == (place, index)
+
+
+def test_described_classes_are_told_apart_by_their_names() -> None:
+    texts = ["a red car", "a red-car", "A red car", "a red car!", "猫", "犬", "x" * 300, "x" * 299, "a  b", "", "a b"]
+    for mark in ("", "@features-11", "+against-" + "y" * 47):
+        found = [picture_relpath(Path("a.jpg"), 0, text, mark=mark, described=True) for text in texts]
+        assert len(set(found)) == len(texts)
+        for path in found:
+            assert parse_result_name(path) == (Path("a.jpg"), 0)
+            assert len(path.name) <= 255 - 160 + len("a.jpg")
+    assert found[0] == Path("a.jpg.0-a-red-car" + mark + ".png")
+    names = [distinct_slug(text) for text in texts]
+    assert len(set(names)) == len(texts)
+    assert names[0] == "a-red-car"
 
 
 MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
