@@ -80,7 +80,6 @@ class NodeFacts:
         site: the operation and its module, for messages.
         keeps_zero: a zero stays zero.
         is_signed: it is an activation whose values may be negative.
-        is_attention: it mixes values by attention weights.
         is_above_classifier: probability passes it on the way to the classifier.
         trail: what lies between the output of the layer it was folded into and its own value, see `Layer`.
     """
@@ -90,7 +89,6 @@ class NodeFacts:
     site: str = ""
     keeps_zero: bool = False
     is_signed: bool = False
-    is_attention: bool = False
     is_above_classifier: bool = False
     trail: tuple[Any, ...] = ()
 

@@ -154,6 +154,8 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         value = joint.affine(call, signal, None if joint.reads_once(call, signal) else linear.exact)
         if linear.weight is not None:
             graph.mark_weighted(value)
+        elif linear.is_nonnegative:
+            graph.mark_average(value)
         note(value, ValueFacts(linear.is_nonnegative and is_nonnegative(signal), _gate_of_sum(signal)))
         return value
     if linear.weight is not None:
@@ -161,6 +163,8 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     with keep_saved():
         value = Excitation.apply(call.compute, contributions, None, 0, signal)
     contributions.follow(value, call.site)
+    if linear.is_nonnegative:
+        graph.mark_average(value)
     facts = ValueFacts(linear.is_nonnegative and contributions.signal_is_nonnegative, _gate_of_sum(signal))
     _note_layer(value, facts, (object(),), site=call.site, can_fold=linear.weight is not None)
     return value
