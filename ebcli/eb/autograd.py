@@ -41,7 +41,8 @@ def quiet() -> Iterator[None]:
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
     """P / z, and 0 where z is exactly 0. No epsilon, so no probability leaks, however small the numbers."""
-    return (P / z).masked_fill_(z == 0, 0)
+    nonzero = z.sign().abs_()  # 1 or 0; comparing and masking takes twice as long
+    return (P / (z + (1 - nonzero))).mul_(nonzero)
 
 
 def vector_jacobian(y: Tensor, inputs: Sequence[Any], vector: Tensor, **options: Any) -> tuple[Tensor, ...]:
@@ -68,6 +69,22 @@ class _Start(Function):
     @staticmethod
     def backward(ctx: Any, _one: Tensor) -> tuple[Tensor, None]:
         return ctx.vector, None
+
+
+class Choice(Function):
+    """One of two non-negative tensors for each sign, 0 where the sign is 0. `torch.where` takes ten times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, signs: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        sign = signs.sign().to(positive.dtype)
+        ctx.takes = takes = sign.clamp(min=0), (-sign).clamp_(min=0)
+        # the other one may be infinite, and infinity times 0 is NaN, which fmax ignores
+        return torch.fmax(positive * takes[0], negative * takes[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, vector: Tensor) -> tuple[None, Tensor, Tensor]:
+        return None, vector * ctx.takes[0], vector * ctx.takes[1]
 
 
 @dataclass

@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.autograd import Contributions, ratio, vector_jacobian
+from ebcli.eb.autograd import Choice, Contributions, ratio, vector_jacobian
 from ebcli.eb.kept import Kept
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
+_LEAST = 1 / 16  # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class WeightedSum(Contributions):
         self.sign: int | None = None if linear.weight is None else 1
         self.turn: Tensor | None = None
         self._response: Kept | None = None
+        self._is_difference = False  # whether Z is a difference, so that a share of 0 may come out negative
         self._site = ""
         self._autocast = _autocast()
 
@@ -149,7 +151,9 @@ class WeightedSum(Contributions):
             return vector_jacobian(z, parts, quotient, retain_graph=self.z is not None)
 
         if z.dtype != torch.float16:
-            return [_of_parts(parts, slopes(ratio(P, z.detach())))]
+            share = _of_parts(parts, slopes(ratio(P, z.detach())))
+            # rounding aside, no share is less than all negative probability, which only contrastive passes have
+            return [torch.maximum(share, P.clamp(max=0).sum()) if self._is_difference else share]
         quotient = ratio(P.float(), z.detach().float())
         scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
         return [(_of_parts(parts, [s.float() for s in slopes(ratio(quotient, scale).half())]) * scale).half()]
@@ -164,6 +168,10 @@ class WeightedSum(Contributions):
                     return self.linear.apply(parts[0 if sign > 0 else 1])
 
             else:
+                total = None if isinstance(signs, int) else self._total_by_sizes(signs, parts)
+                self._is_difference = total is not None
+                if total is not None:
+                    return total
                 halves = self._halves(both=_takes_both(signs, parts))
 
                 def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
@@ -171,9 +179,19 @@ class WeightedSum(Contributions):
 
             if isinstance(signs, int):
                 return of(signs)
-            total = torch.where(signs > 0, of(1), of(-1))
-            total.detach().masked_fill_(signs == 0, 0)
-            return total
+            return Choice.apply(signs, of(1), of(-1))
+
+    def _total_by_sizes(self, signs: Tensor, parts: list[Tensor]) -> Tensor | None:
+        """Z = (|W| |a| + s W a) / 2, two products instead of four; None where this would not be exact enough."""
+        is_plain = self.linear.weight is not None and self._autocast is nullcontext
+        if not is_plain or len(parts) == 1 or parts[0].dtype != torch.float32:
+            return None
+        up, down = parts
+        sign, weight = signs.sign().to(up.dtype), self.linear.oriented()
+        size = self.linear.apply(up + down, weight.abs())
+        total = (size * (sign.abs() / 2)) + self.linear.apply(up - down, weight) * (sign / 2)
+        is_exact = (total.detach() - size.detach() * sign.abs() * _LEAST).amin() >= 0
+        return total if is_exact else None
 
     def _halves(self, *, both: bool) -> list[Callable[[Tensor], Tensor]]:
         """The maps a -> W+ a and, if `both`, a -> W- a."""
