@@ -1,4 +1,4 @@
-"""Contributions to weighted sums and to residual sums, with the sign of the response they explain."""
+"""Contributions to weighted sums, with the sign of the response they explain."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ class WeightedSum(Contributions):
                 halves = self._halves(both=_takes_both(signs, parts))
 
                 def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
-                    return _added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
+                    return added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
 
             if isinstance(signs, int):
                 return of(signs)
@@ -260,7 +260,7 @@ class WeightedSum(Contributions):
         for block, halves in self._blocks(0, both=_takes_both(signs, ups)):
             z: Any = 0
             for sign, applies in _each(signs, block):
-                total = _added([F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False)])
+                total = added([F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False)])
                 z = z + total * applies
                 if P is not None:
                     q = ratio(P[..., block] * applies, total)
@@ -328,42 +328,9 @@ def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, An
 
 def _of_parts(parts: Sequence[Tensor], slopes: Sequence[Any]) -> Any:
     """The sum of the shares of a+ and a-."""
-    return _added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
+    return added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
 
 
-def _added(terms: Sequence[Any]) -> Any:
+def added(terms: Sequence[Any]) -> Any:
     """Their sum. The built-in starts from 0, which costs another pass over a tensor."""
     return sum(terms[1:], terms[0])
-
-
-class SharedSum(Contributions):
-    """The contributions to y = a_1 + a_2 (a residual): Z = sum_k max(s a_k, 0), s the sign of y.
-
-    Attributes:
-        scales: the factor of each operand, -1 for a subtrahend.
-    """
-
-    weight = None
-
-    def __init__(self, *scales: float) -> None:
-        self.scales = scales
-
-    def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
-        terms = [
-            a.detach() if scale == 1 else a.detach() * scale for a, scale in zip(signals, self.scales, strict=True)
-        ]
-        # recomputed, because the next operation may overwrite y in place
-        sign = _added(terms).sign()
-        parts = [(sign * term).clamp_(min=0) for term in terms]
-        return parts, _added(parts)
-
-    def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
-        quotient = ratio(P, z)
-        return [part * quotient for part in parts]
-
-    def of_dual(self) -> SharedSum:
-        """The sum itself: it has no weights to negate."""
-        return self
-
-    def unexplained(self, z: Tensor) -> Tensor:
-        return (z == 0).any() if self.feeds_inactive else torch.zeros((), dtype=torch.bool, device=z.device)

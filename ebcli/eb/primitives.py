@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ebcli.eb import graph, joint
 from ebcli.eb.autograd import Excitation, NodeFacts, PassThrough
-from ebcli.eb.contributions import LinearMap, SharedSum, WeightedSum
+from ebcli.eb.contributions import LinearMap, WeightedSum
 from ebcli.eb.facts import (
     MIXED,
     SWITCH,
@@ -29,6 +29,7 @@ from ebcli.eb.facts import (
 )
 from ebcli.eb.kept import keep_saved, preserve
 from ebcli.eb.registry import RULES, Call
+from ebcli.eb.residual import SharedSum
 
 _ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
 
