@@ -35,16 +35,35 @@ def test_signed_neurons_in_float32(width):
     assert (found - expected).abs().max() < 1e-6 * expected.max()
 
 
-def test_probability_of_a_neuron_that_only_its_bias_activates_is_lost_in_float32():
-    """Its contributions are all negative, so W a and |W| |a| differ by rounding alone."""
-    torch.manual_seed(1)
-    a = torch.randn(1, 300)
-    weight = -a.sign() * torch.rand(8, 300)
+def shares(weight, a, P):
+    """By the mode, for neurons that their biases make positive."""
     with ebcli.excitation_mode():
-        y = F.linear(a.requires_grad_(), weight, torch.full((8,), 1e4))
-        read = y @ torch.eye(8)
+        y = F.linear(a.requires_grad_(), weight, torch.full((len(weight),), 1e4))
+        read = y @ torch.eye(len(weight))  # by the class
     assert (y > 0).all()
-    assert not torch.autograd.grad(read, a, torch.rand(1, 8))[0].any()
+    return torch.autograd.grad(read, a, P)[0]
+
+
+def test_a_small_contribution_among_large_inhibitions_in_float32():
+    """W a and |W| |a| differ by little more than rounding: the probability is lost, or all on the first input."""
+    torch.manual_seed(1)
+    a, P = torch.randn(1, 300), torch.rand(1, 8)
+    weight = -a.sign() * torch.rand(8, 300)
+    assert not shares(weight, a.clone(), P).any()
+    weight[:, 0] = a[:, 0].sign() * 1e-5
+    found = shares(weight, a.clone(), P)
+    assert not found[:, 1:].any()
+    torch.testing.assert_close(found[:, 0], P.sum(1))
+
+
+def test_no_share_is_negative_in_float32():
+    """Half of the inputs excite only one neuron, which has hardly any probability."""
+    torch.manual_seed(2)
+    a, P = torch.randn(1, 200), torch.rand(1, 40)
+    weight = a.sign() * torch.rand(40, 200)
+    weight[:-1, :100] *= -1
+    P[:, -1] = 1e-8
+    assert (shares(weight, a, P) >= 0).all()
 
 
 def test_maps_of_transformers_in_float32():
