@@ -53,9 +53,7 @@ def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
             say(f"{task.capitalize()}:")
         click.echo("\n".join(model_names(task)))
     if not options["quiet"]:
-        say(
-            "Also accepted: timm/, hf/, clip/ and open_clip/NAME, FILE.py:FACTORY, MODULE:FACTORY; see --model in --help"
-        )
+        say("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
     return 0
 
 
