@@ -143,7 +143,7 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
             times[by].append(seconds(work))
     for by in works:
         ratios = sorted(t / f for t, f in zip(times[by], baseline, strict=True))
-        low, _, high = statistics.quantiles(ratios, n=4)
+        low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
         yield Measured(row.name, by, statistics.median(ratios), low, high, statistics.median(baseline))
 
 

@@ -17,7 +17,10 @@ from torch.profiler import ProfilerActivity, profile
 
 import ebcli
 
-FAMILIES = ("vgg16", "resnet50", "densenet121", "efficientnet_lite0", "convnext_tiny", "swin_t", "vit_b_16")
+FAMILIES = (
+    *("vgg16", "resnet50", "densenet121", "efficientnet_lite0", "mobilenet_v3_large"),
+    *("convnext_tiny", "swin_t", "vit_b_16"),
+)
 KINDS = {
     "convolutions down": ("convolution_backward",),
     "convolutions up": ("convolution",),

@@ -35,11 +35,24 @@ if TYPE_CHECKING:
         unregister,
         weighted_sum,
     )
-    from ebcli.models import LoadedModel, ModelSource, Preprocessing, default_layer, layers, load_model, model_names
+    from ebcli.models import (
+        Detection,
+        DetectionScores,
+        LoadedModel,
+        ModelSource,
+        Preprocessing,
+        default_layer,
+        detections,
+        layers,
+        load_model,
+        model_names,
+    )
 
     __version__: str
 
 _HOME = {
+    "Detection": "ebcli.models",
+    "DetectionScores": "ebcli.models",
     "ExcitationMode": "ebcli.eb",
     "ExcitationResult": "ebcli.eb",
     "LinearMap": "ebcli.eb",
@@ -48,6 +61,7 @@ _HOME = {
     "Preprocessing": "ebcli.models",
     "check_rule": "ebcli.eb",
     "default_layer": "ebcli.models",
+    "detections": "ebcli.models",
     "disable": "ebcli.eb",
     "draw_map": "ebcli.drawing.api",
     "enable": "ebcli.eb",
@@ -65,6 +79,8 @@ _HOME = {
 
 __all__ = [
     "ConfigurationError",
+    "Detection",
+    "DetectionScores",
     "EbcliError",
     "ExcitationMode",
     "ExcitationResult",
@@ -80,6 +96,7 @@ __all__ = [
     "__version__",
     "check_rule",
     "default_layer",
+    "detections",
     "disable",
     "draw_map",
     "enable",

@@ -7,10 +7,12 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from importlib.metadata import EntryPoint, entry_points, version
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ebcli.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -55,11 +57,15 @@ def import_optional(module: str, package: str | None = None) -> Any:
 
 def installed_version() -> str:
     """The version of this package."""
+    from importlib.metadata import version  # imports all that reads e-mail, which --help can do without
+
     return version(DISTRIBUTION)
 
 
 def plugins(group: str) -> list[EntryPoint]:
     """The entry points that installed packages offer in a group, sorted by name; nothing is imported."""
+    from importlib.metadata import entry_points
+
     return sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
 
 

@@ -112,7 +112,7 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
                         _print_record(record, printing)
             seconds = time.perf_counter() - start
             if printing.profile:
-                _print_profile(spent, seconds, counts["done"])
+                _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
             if counts["done"] > 1 and not (quiet or interrupted):
                 say(f"{counts['done']} images in {seconds:.1f} s, {counts['done'] / seconds:.1f} images/s")
         finally:
@@ -160,7 +160,7 @@ def _print_record(record: Record, printing: Printing) -> None:
             say(f"{name}: not an image, skipped")
         return
     if record.status == "done" and not record.classes and not quiet:
-        say(f"{name}: no class scores above the threshold")
+        say(f"{name}: nothing scores above the threshold, so there is no map")
     if record.label != record.predicted and not quiet:
         say(f"{name}: {_misclassified(record)}")
     several = len({one.layer for one in record.classes}) > 1
@@ -196,13 +196,14 @@ def _misclassified(record: Record) -> str:
     return f"labeled {names[0]}, predicted {names[1]}{score}"
 
 
-def _print_profile(spent: Mapping[str, float], seconds: float, images: int) -> None:
+def _print_profile(spent: Mapping[str, float], seconds: float, images: int, on_cluster: bool) -> None:
     """Print where the time of a run went, after its network was loaded."""
     from ebcli.files.records import STAGES
 
     say(f"Profile of {seconds:.2f} s after loading the network:")
+    main = "networks, in total" if on_cluster else "main process"
     for stage in STAGES:
-        where = "main process" if stage in ("network", "waiting") else "workers, in total"
+        where = main if stage in ("network", "waiting") else "workers, in total"
         each = 1000 * spent.get(stage, 0) / max(1, images)
         say(f"  {stage:<8} {spent.get(stage, 0):9.2f} s {each:9.1f} ms per image   {where}")
 

@@ -46,11 +46,14 @@ def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any],
 
 def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     from ebcli.models import model_names
+    from ebcli.models.keywords import TASKS
 
-    click.echo("\n".join(model_names()))
+    for task in TASKS:
+        if not options["quiet"]:
+            say(f"{task.capitalize()}:")
+        click.echo("\n".join(model_names(task)))
     if not options["quiet"]:
-        others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, FILE.py:FACTORY and MODULE:FACTORY"
-        say(f"Also accepted: {others}, see --model in --help")
+        say("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
     return 0
 
 

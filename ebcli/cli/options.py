@@ -8,7 +8,9 @@ import click
 
 from ebcli.cli.model_options import MODEL, PATH, F, apply, section
 from ebcli.cli.parameters import (
+    BoxOf,
     ClassName,
+    PixelOrMask,
     Shard,
     Threshold,
     complete_colormap,
@@ -160,10 +162,36 @@ _SALIENCY = (
         common=True,
         metavar="K",
         type=click.IntRange(min=1),
-        show_default=str(MapOptions.top_k),
+        show_default="1, or all detections and segments",
         help="Explain the K most likely classes.",
     ),
-    _map("--above", metavar="SCORE", type=float, help="Explain every class that scores above SCORE."),
+    _map(
+        "--above",
+        metavar="SCORE",
+        type=float,
+        show_default="0.01 for segmentation",
+        help="Explain every class that scores above SCORE; in segmentation, that covers a larger share of the image.",
+    ),
+    _map(
+        "--score",
+        metavar="SCORE",
+        type=click.FloatRange(0, 1),
+        default=MapOptions.score,
+        help="Detectors: explain every detection that scores at least SCORE.",
+    ),
+    _map(
+        "--box",
+        metavar="X,Y,W,H",
+        type=BoxOf(),
+        help="Detectors: explain only the detection nearest to this box, in pixels.",
+    ),
+    _map(
+        "--where",
+        metavar="X,Y|FILE",
+        type=PixelOrMask(),
+        show_default="the whole segment",
+        help="Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE.",
+    ),
     _map(
         "--allow-unsupported",
         is_flag=True,

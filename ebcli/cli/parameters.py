@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
 import click
@@ -158,6 +159,32 @@ class Threshold(click.ParamType):
         return kind or "max", number
 
 
+class BoxOf(click.ParamType):
+    """``10,20,30.5,40`` -> (10.0, 20.0, 30.5, 40.0)."""
+
+    name = "box"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            left, top, width, height = map(float, str(value).split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80", param, ctx)
+        return left, top, width, height
+
+
+class PixelOrMask(click.Path):
+    """``12,34`` -> (12, 34), else the path of an existing file."""
+
+    name = "pixel or mask"
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, exists=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        x, comma, y = str(value).partition(",")
+        return (int(x), int(y)) if comma and x.isdecimal() and y.isdecimal() else super().convert(value, param, ctx)
+
+
 class Channels(click.ParamType):
     """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
 
@@ -176,8 +203,9 @@ def _starting(incomplete: str, names: Iterable[str]) -> list[str]:
 
 def complete_model(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:
     from ebcli.models import model_names
+    from ebcli.models.keywords import TASKS
 
-    return _starting(incomplete, model_names())
+    return _starting(incomplete, [name for task in TASKS for name in model_names(task)])
 
 
 def complete_colormap(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[str]:

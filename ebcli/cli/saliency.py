@@ -109,7 +109,6 @@ def _check_combinations(options: dict[str, Any], null_without_list: bool) -> Non
         if first:
             options.update({name: value for name, value in _UNSET.items() if name not in first})
             break
-    options["top_k"] = options["top_k"] or MapOptions.top_k
     if options["engine"] != "ray" and given("gpus_per_worker") == command_line:
         raise click.UsageError("--gpus-per-worker needs --engine ray")
     if options["print0"] and options["as_json"]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from ebcli.cli.parameters import NOTES, Channels, SectionOption, Shard, Threshold
+from ebcli.cli.parameters import NOTES, BoxOf, Channels, PixelOrMask, SectionOption, Shard, Threshold
 from ebcli.errors import closest
 from ebcli.files.naming import SETTINGS_MARK
 from ebcli.imports import installed_version
@@ -163,6 +163,8 @@ def settings_file(command: click.Command, options: Mapping[str, Any], images: Se
         value = options.get(option.name or "")
         if value is not None and isinstance(option.type, (Shard, Threshold)):
             value = ("/" if isinstance(option.type, Shard) else ":").join(map(str, value))
+        if isinstance(value, tuple) and isinstance(option.type, (BoxOf, PixelOrMask)):
+            value = ",".join(f"{number:g}" for number in value)
         # these exclude each other
         hidden = option.name == "top_k" and any(options[name] for name in ("targets", "above", "labels"))
         if option.section != "Information" and value not in (None, ()) and not hidden:

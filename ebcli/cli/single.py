@@ -18,7 +18,8 @@ import click
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO, PRIVATE, STDIN
 from ebcli.files.storage import url_of
-from ebcli.models.keywords import ALL
+from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION
+from ebcli.models.names import torchvision_names
 
 if TYPE_CHECKING:
     from ebcli.files.records import Record
@@ -71,7 +72,7 @@ class OnePicture:
             OutputError: it cannot be written.
         """
         for record in records:
-            if record.status != "done":
+            if record.status != "done" or not record.output:
                 yield record
                 continue
             picture = Path(record.output[0])
@@ -133,8 +134,10 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     image = images[0]
     if url_of(image) is None and (image.is_dir() or image.suffix.lower() == ".tar"):
         return f"'{image}' may hold many images: {directory}"
-    maps = len(options["targets"]) or options["top_k"]
-    if options["above"] is not None or options["labels"] is not None:
+    maps = len(options["targets"]) or options["top_k"] or 1
+    finds = options["model"].lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
+    one = options["top_k"] == 1 or options["box"] is not None or options["where"] is not None
+    if options["above"] is not None or options["labels"] is not None or (finds and not one):
         maps = 2  # or any other number
     if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"

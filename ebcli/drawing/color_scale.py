@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from ebcli.drawing import inferno
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, closest
 
@@ -61,6 +62,8 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
+    if cmap == inferno.NAME:
+        return np.frombuffer(inferno.RGB, np.uint8).reshape(LEVELS, 3)
     from matplotlib import colormaps
 
     if cmap not in colormaps:

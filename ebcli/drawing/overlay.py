@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -156,6 +156,21 @@ def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: D
             strip = strip.crop((0, top - above, right - left, bottom - above))
         painted.paste(strip, (left, top))
     return painted
+
+
+def outlined(drawn: Image.Image, polygons: Sequence[NDArray[np.float64]], scale: float = 1.0) -> Image.Image:
+    """Draw outlines over a picture, white on black; ``side-by-side`` pictures get them on both sides.
+
+    Args:
+        drawn: a picture of ``picture``, which is changed.
+        polygons: (N, 2), closed, in pixels of the image.
+        scale: pixels of the picture per pixel of the image.
+    """
+    draw, width = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / 200))
+    for color, thickness in (("black", 3 * width), ("white", width)):
+        for points in polygons:
+            draw.line([(x * scale, y * scale) for x, y in points], fill=color, width=thickness, joint="curve")
+    return drawn
 
 
 def _around(box: Box, size: tuple[int, int]) -> list[Box]:

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.drawing.color_scale import levels
 from ebcli.drawing.explanation import Explanation, LayerMaps
-from ebcli.drawing.overlay import is_blank_on, picture
+from ebcli.drawing.overlay import is_blank_on, outlined, picture
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.images import Placement
@@ -66,7 +66,11 @@ def panel(
     for k, (index, category) in enumerate(zip(explanation.classes, explanation.names, strict=True)):
         maps = [shown for at in explanation.layers for shown in _maps(at, k)]
         tiles = [
-            Tile(_on_white(picture(small, map_, region, style)), title, (*notes, peak_note(map_, region, size, style)))
+            Tile(
+                _on_white(outlined(picture(small, map_, region, style), explanation.outline(k), scale)),
+                title,
+                (*notes, peak_note(map_, region, size, style)),
+            )
             for map_, title, notes in maps
         ]
         heading = f"{category or f'class {index}'}, score {explanation.scores[k]:.3f}"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palette, visible
 from ebcli.drawing.explanation import Explanation
@@ -18,13 +18,14 @@ from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, sm
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import Placement
-from ebcli.files.naming import PAGE, picture_relpath
+from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.storage import Stamp
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
 _OUTSIDE_OPACITY = 90  # of 255, of black over the part of the photo that the network did not see
-_OUTSIDE = 0  # that part's palette index; the map's own values use the other 255
+_OUTSIDE, _OUTLINE = 0, 255  # the palette indices of that part and of outlines; the map's own values use the others
+_LEVELS = 254
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,17 @@ class ThumbnailNames:
     def photo(self) -> Path:
         return self._path((), 0, "photo", "jpg")
 
-    def map(self, layer: str, index: int) -> Path:
-        """The map of a class at a layer, transparent where it is 0."""
-        return self._path((self.configuration, self.method, layer), index, "map", "png")
+    def map(self, layer: str, index: int, number: int = 1) -> Path:
+        """The map of a class at a layer, transparent where it is 0; with several, that of its ``number``-th object."""
+        return self._path(self._computed(layer, number), index, "map", "png")
 
-    def overlay(self, layer: str, index: int) -> Path:
+    def overlay(self, layer: str, index: int, number: int = 1) -> Path:
         """A reduced copy of the result, for when the map on its own cannot be made."""
-        return self._path((self.configuration, self.method, layer), index, "overlay", "jpg")
+        return self._path(self._computed(layer, number), index, "overlay", "jpg")
+
+    def _computed(self, layer: str, number: int) -> tuple[str, ...]:
+        facts = self.configuration, self.method, layer
+        return facts if number == 1 else (*facts, str(number))
 
     def _path(self, computed: tuple[str, ...], index: int, kind: str, suffix: str) -> Path:
         facts = (self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns), *computed)
@@ -80,34 +85,48 @@ def thumbnails(
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    maps = {names.map(at.layer, explanation.classes[k]): at.maps[k] for k, at in explanation.each_map()}
-    return {names.photo: encode_picture(shrunk(image), "jpg")} | map_thumbnails(maps, image.size, region, style)
+    each = [(k, at.layer, explanation.classes[k], at.maps[k]) for k, at in explanation.each_map()]
+    paths = [names.map(*one, number) for one, number in numbered((layer, index) for _, layer, index, _ in each)]
+    maps = {path: map_ for path, (*_, map_) in zip(paths, each, strict=True)}
+    outlines = {path: explanation.outline(k) for path, (k, *_) in zip(paths, each, strict=True)}
+    photo = encode_picture(shrunk(image), "jpg")
+    return {names.photo: photo} | map_thumbnails(maps, image.size, region, style, outlines)
 
 
 def map_thumbnails(
-    maps: Mapping[Path, NDArray[np.floating]], size: tuple[int, int], region: Placement, style: DrawingStyle
+    maps: Mapping[Path, NDArray[np.floating]],
+    size: tuple[int, int],
+    region: Placement,
+    style: DrawingStyle,
+    outlines: Mapping[Path, Sequence[NDArray[np.floating]]],
 ) -> dict[Path, bytes]:
-    """Like ``thumbnails``, for maps (h, w) only; ``size`` is the image's (width, height)."""
+    """Like ``thumbnails``, for maps (h, w) and their outlines only; ``size`` is the image's (width, height)."""
     small = small_size(size)
-    small_region = region.scaled(size, small)
+    small_region, scale = region.scaled(size, small), small[0] / size[0]
     return {
-        path: encode_picture(_transparent(map_, small_region, small, style), "png")
+        path: encode_picture(_transparent(map_, small_region, small, style, [scale * p for p in outlines[path]]), "png")
         for path, map_ in maps.items()
         if not is_blank_on(size, map_, region, style.signed)
     }
 
 
 def _transparent(
-    saliency: NDArray[np.floating], region: Placement, size: tuple[int, int], style: DrawingStyle
+    saliency: NDArray[np.floating],
+    region: Placement,
+    size: tuple[int, int],
+    style: DrawingStyle,
+    outlines: Sequence[NDArray[np.floating]],
 ) -> Image.Image:
     """A map as a palette image with the colors and opacities of an overlay with alpha 1."""
     box = covered(region, size)
     cells = saliency if style.signed else visible(saliency, style)  # clamp before upsampling
     positions = normalize(interpolated(cells, region, box), limits(saliency, style))
     picture = Image.new("P", size, _OUTSIDE)
-    picture.paste(Image.fromarray((1 + positions * 254).round().astype(np.uint8)), box[:2])
-    levels = np.linspace(0, LEVELS - 1, 255).round().astype(int)
-    picture.putpalette(bytes(3) + palette(style.colormap)[levels].tobytes())
+    picture.paste(Image.fromarray((1 + positions * (_LEVELS - 1)).round().astype(np.uint8)), box[:2])
+    for points in outlines:
+        ImageDraw.Draw(picture).line([(x, y) for x, y in points], fill=_OUTLINE, width=2)
+    levels = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
+    picture.putpalette(bytes(3) + palette(style.colormap)[levels].tobytes() + bytes([255] * 3))
     opacities = (255 * opacity(style)[levels] ** 0.6).round().astype(np.uint8)
-    picture.info["transparency"] = bytes([_OUTSIDE_OPACITY]) + opacities.tobytes()
+    picture.info["transparency"] = bytes([_OUTSIDE_OPACITY]) + opacities.tobytes() + bytes([255])
     return picture

@@ -68,5 +68,7 @@ def priors_against(against: Against, priors: Tensor) -> Tensor:
         is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)
         if not priors.is_meta and bool(is_target.any()):
             raise ConfigurationError(f"class {index} is both a target and contrasted with: choose another class")
+    if not priors.is_meta and not bool((total == total[:1]).all()):
+        raise ConfigurationError("against needs priors on the same pixels: pass those on other pixels one at a time")
     units = F.one_hot(torch.tensor(chosen, device=priors.device), num_classes).to(priors)
     return units.reshape(len(chosen), 1, num_classes, *(1 for _ in priors.shape[3:])) * total[0]

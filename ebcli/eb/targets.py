@@ -19,7 +19,8 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
     """Targets as priors (K, *logits.shape), and whether the result has no K axis.
 
     Args:
-        targets: one class for all images, classes (B,) or (B, K), or a floating-point prior shaped like the logits.
+        targets: one class for all images, classes (B,) or (B, K), a floating-point prior shaped like the logits, or K
+            priors for each image, (B, K, ...).
         logits: (B, num_classes), or (B, num_classes, ...) for dense predictions.
         where: the pixel or the mask of weights, (...) or (B, ...), that the probability of each class starts from;
             None for all pixels.
@@ -38,13 +39,15 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
             "categories.index(name) is the index of a class name"
         ) from error
     if wanted.is_floating_point():
-        if wanted.shape != logits.shape:
+        is_several = wanted.ndim == logits.ndim + 1 and (*wanted.shape[:1], *wanted.shape[2:]) == tuple(logits.shape)
+        if wanted.shape != logits.shape and not is_several:
             raise ConfigurationError(
                 f"the prior has shape {tuple(wanted.shape)}, but the network's output has shape {tuple(logits.shape)}"
             )
         if where is not None:
             raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
-        return wanted.to(logits.dtype)[None], True
+        wanted = wanted.to(logits.dtype)
+        return (wanted.transpose(0, 1), False) if is_several else (wanted[None], True)
     share = _share(where, logits)
     if wanted.dtype == torch.bool:
         raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")

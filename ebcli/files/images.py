@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, ImageError
@@ -33,14 +34,14 @@ class Geometry:
 
     Attributes:
         resize: the length after resizing of the shorter side (``fit="crop"``), of both sides (``"squash"``) or of the
-            longer side (``"pad"``).
-        crop: side of the center crop; smaller images are padded.
+            longer side (``"pad"``); for ``"whole"``, of the shorter side, None for images as they are.
+        crop: side of the center crop; smaller images are padded. ``"whole"`` has none.
         resample: Pillow's filter.
-        fit: ``"crop"``, ``"squash"`` or ``"pad"``.
+        fit: ``"crop"``, ``"squash"``, ``"pad"`` or ``"whole"``.
         fill: color of padding.
     """
 
-    resize: int
+    resize: int | None
     crop: int
     resample: Image.Resampling
     fit: str = "crop"
@@ -49,6 +50,10 @@ class Geometry:
     @classmethod
     def of(cls, preset: ImageClassification) -> Geometry:
         """The geometry of ``LoadedModel.transforms``."""
+        if not hasattr(preset, "crop_size"):  # of detectors, which resize images themselves, and segmentation networks
+            interpolation = getattr(preset, "interpolation", Image.Resampling.BILINEAR)
+            resize = getattr(preset, "resize_size", None)
+            return cls(resize and resize[0], 0, Image.Resampling[interpolation.name], "whole")
         resample = Image.Resampling[preset.interpolation.name]
         fit = getattr(preset, "fit", "crop")
         fill = tuple(round(255 * value) for value in preset.mean) if fit == "pad" else (0, 0, 0)
@@ -158,12 +163,14 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def network_view(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """The square that the network gets, to the pixel what torchvision's preset makes of the image.
+    """What the network gets, a square or the whole image, to the pixel what torchvision's preset makes of the image.
 
     Of images more than 30 times as long as wide, values may differ in rounding.
     """
     crop = geometry.crop
     new = _resized(image.size, geometry)
+    if geometry.fit == "whole":
+        return image if image.size == new else image.resize(new, geometry.resample)
     left, top = start = [_start(side, crop) for side in new]
     seen = Image.new("RGB", (crop, crop), geometry.fill)
     if max(new) <= _LONGEST_RESIZED:
@@ -182,6 +189,8 @@ def network_view(image: Image.Image, geometry: Geometry) -> Image.Image:
 
 def placement(size: tuple[int, int], geometry: Geometry) -> Placement:
     """Where the network looks in an upright image of ``size`` (width, height)."""
+    if geometry.fit == "whole":
+        return Placement(0, 0, *size)
     edges = []
     for side, new in zip(size, _resized(size, geometry), strict=True):
         start = _start(new, geometry.crop)
@@ -190,10 +199,33 @@ def placement(size: tuple[int, int], geometry: Geometry) -> Placement:
     return Placement(left, top, right, bottom)
 
 
+def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple[int, int]) -> NDArray[np.bool_]:
+    """A mask of an image, (H, W), where the network sees it: pixels brighter than half are set.
+
+    Args:
+        path: an image of the same size.
+        size: the image's (width, height).
+        region: the rectangle that the network sees.
+        shape: (H, W).
+
+    Raises:
+        ImageError: the mask cannot be read, or has another size.
+    """
+    mask = decode(path).convert("L")
+    if mask.size != size:
+        found, needed = (f"{width} x {height}" for width, height in (mask.size, size))
+        raise ImageError(f"the mask '{path}' has {found} pixels, but the image has {needed}")
+    box = (region.left, region.top, region.right, region.bottom)
+    seen = mask.transform(shape[::-1], Image.Transform.EXTENT, box, Image.Resampling.NEAREST)
+    return np.asarray(seen) > 127
+
+
 def _resized(size: tuple[int, int], geometry: Geometry) -> tuple[int, int]:
     """The size after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
     width, height = size
     shorter, resize = min(size), geometry.resize
+    if resize is None:
+        return size
     if geometry.fit == "squash":
         return resize, resize
     if geometry.fit == "pad":

@@ -6,9 +6,13 @@ import hashlib
 import os
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T", bound=Hashable)
 
 STDIN = Path("-")  # among the inputs; its results are named after "stdin"
 RECORDS = "records.jsonl"
@@ -24,6 +28,8 @@ PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that 
 _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
+_ROOM_OF_NUMBERED = 50  # characters of a class name before its number
+_NUMBER = re.compile(r"-([0-9]+)(?:[@+][^.]*)?\.[a-z]+$")
 _OUTSIDE = "absolute"
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
@@ -138,6 +144,19 @@ def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
     return result.with_name(stem), index
 
 
+def numbered(maps: Iterable[T]) -> Iterator[tuple[T, int]]:
+    """Each item, and how many equal ones there are up to it: 1 for the first detection of a class, 2 for the next."""
+    counts: Counter[T] = Counter()
+    for one in maps:
+        counts[one] += 1
+        yield one, counts[one]
+
+
+def _numbered(class_name: str | None, number: int) -> str | None:
+    """A class name for the files of the second and further detections of it: ``person 2``."""
+    return class_name if number == 1 else f"{slug(class_name or '')[:_ROOM_OF_NUMBERED]} {number}"
+
+
 @dataclass(frozen=True)
 class ResultNames:
     """The names of the files that a run writes for each image.
@@ -182,7 +201,10 @@ class ResultNames:
         if self.panel:
             results = [panel_relpath(relpath, self.suffix(relpath), self._marks(self.layers))]
         else:
-            results = [self._picture(relpath, *map_) for map_ in maps]
+            results = [
+                self._picture(relpath, index, _numbered(name, number), layer)
+                for (index, name, layer), number in numbered(maps)
+            ]
         return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
@@ -193,9 +215,11 @@ class ResultNames:
         relpath, index = parsed
         if index is None or self.panel:
             return path in self.of(relpath, ())
-        return index in class_names and any(
-            path == self._picture(relpath, index, class_names[index], layer) for layer in self.layers
-        )
+        if index not in class_names:
+            return False
+        number = _NUMBER.search(path.name)
+        names = {class_names[index], _numbered(class_names[index], int(number[1]) if number else 1)}
+        return any(path == self._picture(relpath, index, name, layer) for layer in self.layers for name in names)
 
     def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str) -> Path:
         mark = self._marks((layer,))

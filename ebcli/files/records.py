@@ -28,7 +28,7 @@ except ImportError:  # Windows: lines of two runs at once may mix
     fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
-STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two in the main process
+STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
@@ -51,6 +51,7 @@ class ClassRecord:
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
+        box: a detection's left, top, width and height, in pixels of the upright image.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
     """
 
@@ -64,6 +65,7 @@ class ClassRecord:
     peak: float | None = None
     region: dict[str, Any] | None = None
     at_border: bool = False
+    box: tuple[float, float, float, float] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
+from ebcli.drawing.explanation import rectangle
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails
@@ -17,7 +18,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import Placement, decode
-from ebcli.files.naming import canonical
+from ebcli.files.naming import canonical, numbered
 from ebcli.files.sources import Source
 from ebcli.files.storage import url_of
 from ebcli.gallery.entries import Entry, Outcome
@@ -108,8 +109,10 @@ def _missing(outcome: Outcome, there: Collection[Path]) -> set[Path]:
     names = outcome.names
     if names is None:
         return set()
-    shown = [one for one in outcome.classes if not one.blank and names.overlay(outcome.layer, one.index) not in there]
-    return {names.photo, *(names.map(outcome.layer, one.index) for one in shown)}.difference(there)
+    layer = outcome.layer
+    drawn = [one for one in outcome.classes if not one.blank]
+    shown = [one for one in drawn if names.overlay(layer, one.index, one.number) not in there]
+    return {names.photo, *(names.map(layer, one.index, one.number) for one in shown)}.difference(there)
 
 
 def _make(
@@ -118,23 +121,27 @@ def _make(
     names = outcome.names
     assert names is not None  # or nothing would be missing
     files: dict[Path, bytes] = {}
-    paths = {one.index: names.map(outcome.layer, one.index) for one in outcome.classes}
-    paths = {index: path for index, path in paths.items() if path in missing}
+    paths = {(one.index, one.number): names.map(outcome.layer, one.index, one.number) for one in outcome.classes}
+    paths = {key: path for key, path in paths.items() if path in missing}
     with suppress(ImageError, OSError):
         if source is not None and names.photo in missing and Source(source).stamp() == names.stamp:
             files[names.photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
     if outcome.raw is not None:
         with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
             of_layer = f"maps@{outcome.layer}"
-            arrays = read_arrays(directory / outcome.raw, ("image_size", "crop", "classes", "maps", of_layer))
+            arrays = read_arrays(directory / outcome.raw, ("image_size", "crop", "classes", "boxes", "maps", of_layer))
             size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
             placement = Placement(*map(float, arrays["crop"]))
-            maps = dict(zip(arrays["classes"].tolist(), arrays.get(of_layer, arrays.get("maps", ())), strict=True))
-            known = {path: maps[index] for index, path in paths.items() if index in maps}
-            files |= map_thumbnails(known, size, placement, style)
+            keys = [*numbered(arrays["classes"].tolist())]
+            maps = dict(zip(keys, arrays.get(of_layer, arrays.get("maps", ())), strict=True))
+            boxes = dict(zip(keys, arrays.get("boxes", ()), strict=False))
+            known = {path: maps[key] for key, path in paths.items() if key in maps}
+            outlines = {path: [rectangle(boxes[key])] if key in boxes else [] for key, path in paths.items()}
+            files |= map_thumbnails(known, size, placement, style, outlines)
     for one in outcome.classes:
-        if one.index in paths and paths[one.index] not in files and one.result is not None:
+        path = paths.get((one.index, one.number))
+        if path is not None and path not in files and one.result is not None:
             with suppress(ImageError):
                 small = shrunk(decode(directory / one.result))
-                files[names.overlay(outcome.layer, one.index)] = encode_picture(small, "jpg")
+                files[names.overlay(outcome.layer, one.index, one.number)] = encode_picture(small, "jpg")
     return files

@@ -10,6 +10,7 @@ from typing import Any
 
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.files.directory import first_link
+from ebcli.files.naming import numbered
 from ebcli.files.records import ParsedRecord, read_records
 from ebcli.files.storage import Stamp
 
@@ -18,7 +19,8 @@ from ebcli.files.storage import Stamp
 class MapEntry:
     """One map of an input, as recorded.
 
-    ``result`` is its picture or panel, relative to the output directory; None if it does not exist.
+    ``number`` tells the objects of a class apart, from 1. ``result`` is its picture or panel, relative to the output
+    directory; None if it does not exist.
     """
 
     index: int
@@ -27,6 +29,7 @@ class MapEntry:
     mass: float | None
     blank: bool
     at_border: bool
+    number: int
     result: Path | None
 
 
@@ -118,7 +121,8 @@ def _outcomes(record: ParsedRecord, there: Collection[Path]) -> Iterator[Outcome
     if len(pictures) == 1:  # a panel of all maps
         pictures *= len(record.classes)
     layers: dict[str, list[MapEntry]] = {}
-    for one, picture in zip(record.classes, pictures, strict=True):
+    numbers = [number for _, number in numbered((one["index"], one.get("layer")) for one in record.classes)]
+    for one, number, picture in zip(record.classes, numbers, pictures, strict=True):
         entry = MapEntry(
             index=one["index"],
             name=one["name"],
@@ -126,6 +130,7 @@ def _outcomes(record: ParsedRecord, there: Collection[Path]) -> Iterator[Outcome
             mass=one["mass"],
             blank=one["blank"],
             at_border=one.get("at_border") is True,
+            number=number,
             result=picture if picture in there else None,
         )
         layers.setdefault(one.get("layer") or record.layer, []).append(entry)

@@ -123,8 +123,8 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "mass": one.mass,
             "blank": one.blank,
             "atBorder": one.at_border,
-            "map": names and _url(names.map(outcome.layer, one.index), there),
-            "overlay": names and _url(names.overlay(outcome.layer, one.index), there),
+            "map": names and _url(names.map(outcome.layer, one.index, one.number), there),
+            "overlay": names and _url(names.overlay(outcome.layer, one.index, one.number), there),
             "result": one.result and _url(one.result),
         }
 

@@ -11,6 +11,7 @@ from ebcli.imports import lazily
 
 if TYPE_CHECKING:
     from ebcli.models.classes import read_class_names, resolve_class
+    from ebcli.models.detection import Detection, DetectionScores, detections
     from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
     from ebcli.models.loading import LoadedModel, load_model
     from ebcli.models.names import model_names
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from ebcli.models.spec import ModelSpec
 
 _HOME = {
+    "Detection": "ebcli.models.detection",
+    "DetectionScores": "ebcli.models.detection",
     "Layer": "ebcli.models.layer_listing",
     "LoadedModel": "ebcli.models.loading",
     "ModelSource": "ebcli.models.sources.base",
     "ModelSpec": "ebcli.models.spec",
     "Preprocessing": "ebcli.models.preprocessing",
     "default_layer": "ebcli.models.layer_listing",
+    "detections": "ebcli.models.detection",
     "layers": "ebcli.models.layer_listing",
     "load_model": "ebcli.models.loading",
     "model_names": "ebcli.models.names",
@@ -35,12 +39,15 @@ _HOME = {
 }
 
 __all__ = [
+    "Detection",
+    "DetectionScores",
     "Layer",
     "LoadedModel",
     "ModelSource",
     "ModelSpec",
     "Preprocessing",
     "default_layer",
+    "detections",
     "layer_per_resolution",
     "layers",
     "load_model",

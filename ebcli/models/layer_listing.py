@@ -15,7 +15,11 @@ from torch import Tensor, nn
 from ebcli.eb import layers_on_path
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
+from ebcli.models.detection import DetectionScores
+from ebcli.models.keywords import SEGMENTATION
 from ebcli.models.loading import LoadedModel
+from ebcli.models.preset import DEFAULT_SIZE
+from ebcli.models.preset import input_size as preset_size
 from ebcli.models.probe import probe
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
@@ -28,8 +32,6 @@ LEAST_CELLS = 9
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
 BATCH = 2
-
-DEFAULT_SIZE = 224  # pixels, for networks without preprocessing
 
 
 @dataclass(frozen=True)
@@ -75,8 +77,11 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | N
     """
     name, net = _named(model)
     height, width = _size(model, input_size)
+    listed = _forward(name, net, height, width)
+    if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
+        _, (height, width) = net.sizes(height, width)
     found = []
-    for layer, module, output in _forward(name, net, height, width):
+    for layer, module, output in listed:
         shape, stride = tuple(output.shape[1:]), None
         if len(output) == BATCH:  # unless windows of an image are stacked along the batch
             stride = _stride(shape, height, width)
@@ -108,6 +113,10 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, i
         'layer3'
     """
     name, net = _named(model)
+    if isinstance(net, DetectionScores):
+        return _below_pyramid(net, "backbone.body")
+    if isinstance(model, LoadedModel) and model.task == SEGMENTATION and hasattr(net, "backbone"):
+        return _below_pyramid(net, "backbone")
     for pattern, choose in _SETTLED:
         if isinstance(model, LoadedModel) and pattern.fullmatch(name):
             return choose(net)
@@ -163,7 +172,7 @@ def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
 def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None) -> tuple[int, int]:
     """Height and width of the input in pixels."""
     if input_size is None:
-        input_size = DEFAULT_SIZE if isinstance(model, nn.Module) else model.transforms.crop_size[0]
+        return (DEFAULT_SIZE, DEFAULT_SIZE) if isinstance(model, nn.Module) else preset_size(model.transforms)
     return (input_size, input_size) if isinstance(input_size, int) else input_size
 
 
@@ -261,6 +270,18 @@ def _first_tokens(block: str, below: Sequence[tuple[str, float, tuple[int, ...]]
 def _last_outermost(names: Sequence[str]) -> str:
     outermost = min(name.count(".") for name in names)
     return next(name for name in reversed(names) if name.count(".") == outermost)
+
+
+def _below_pyramid(net: nn.Module, body: str) -> str:
+    """The first features that the heads read: all probability passes through them, but not through later ones."""
+    modules = dict(net.named_modules())
+    returned = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
+    if returned:
+        return f"{body}.{next(iter(returned))}"
+    features = modules.get("backbone.features")  # of SSD and SSDlite
+    if features is None:
+        return "backbone"
+    return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
 
 
 def _is_weighted(module: nn.Module) -> bool:

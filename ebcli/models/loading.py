@@ -16,10 +16,22 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import contained
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
-from ebcli.models.keywords import BUNDLED, DEFAULT, RAW, SCORES, SIGMOID, SOFTMAX, UNTRAINED
+from ebcli.models.detection import DetectionScores, is_detector
+from ebcli.models.keywords import (
+    BUNDLED,
+    CLASSIFICATION,
+    DEFAULT,
+    DETECTION,
+    RAW,
+    SCORES,
+    SEGMENTATION,
+    SIGMOID,
+    SOFTMAX,
+    UNTRAINED,
+)
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.preset import Preset
-from ebcli.models.probe import count_classes
+from ebcli.models.preset import Preset, input_size
+from ebcli.models.probe import output_shape
 from ebcli.models.similarity import check_texts, like_pictures
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
@@ -34,7 +46,8 @@ class LoadedModel:
 
     Attributes:
         name: the name it was loaded by, such as ``"vgg16"``.
-        net: maps images (B, 3, H, W) to logits (B, num_classes); in evaluation mode, on its device.
+        net: maps images (B, 3, H, W) to logits (B, num_classes), or (B, num_classes, ...) for other tasks than
+            classification; in evaluation mode, on its device. A detector is wrapped by ``DetectionScores``.
         transforms: the preprocessing: a preset of torchvision, which maps an image to the network's input (3, H, W), or
             one with the same attributes: ``resize_size``, ``crop_size``, ``mean``, ``std``, ``interpolation``,
             ``antialias``.
@@ -43,6 +56,7 @@ class LoadedModel:
         num_classes: number of classes.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
         files: files whose content defines the network: a checkpoint, a model file.
+        task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
 
     Examples:
         >>> import ebcli
@@ -62,6 +76,7 @@ class LoadedModel:
     num_classes: int
     files: tuple[Path, ...] = ()
     scores: str = SOFTMAX
+    task: str = CLASSIFICATION
 
     @property
     def trained(self) -> bool:
@@ -85,12 +100,13 @@ def load_model(
     preprocessing: Preprocessing | None = None,
     scores: str | None = None,
 ) -> LoadedModel:
-    """Build a classifier, load its weights and move it to a device.
+    """Build a network, load its weights and move it to a device.
 
     The default is the bundled EfficientNet-Lite0, which needs no download. Other examples:
 
         load_model("vgg16")                                    # torchvision, with its best weights
         load_model("resnet50", weights="finetuned.pth")        # your own checkpoint
+        load_model("fasterrcnn_resnet50_fpn")                  # a detector; segmentation and video likewise
         load_model("timm/convnext_tiny")                       # timm
         load_model("hf/microsoft/resnet-50")                   # Hugging Face hub; hf/my_model for a local directory
         load_model("nets.py:small", class_names="labels.txt")  # the function small() in nets.py, which is executed
@@ -144,9 +160,19 @@ def load_model(
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
-        preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
+        task = source.task(net) or (DETECTION if is_detector(net) else None)
+        if task == DETECTION:
+            if preprocessing not in (None, Preprocessing()):
+                raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --mean and --std")
+            from torchvision.transforms._presets import ObjectDetection
+
+            preset = ObjectDetection()
+        else:
+            preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
         names = source.categories(net, label) if given is None else given
         if pictures:
+            if task not in (None, CLASSIFICATION):
+                raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
             backbone, scores = source.with_features(net, label), scores or RAW
             net = like_pictures(name, backbone or net, pictures, preset, is_backbone=backbone is not None)
             files, names = (*files, *pictures), given or list(map(str, pictures))
@@ -155,14 +181,18 @@ def load_model(
             net = source.with_texts(net, given, scores)
         scores = scores or source.scores(net)
         net = net.eval().to(device)
-    side = preset.crop_size[0]
-    count = count_classes(name, net, (side, side))
+        if task == DETECTION:
+            net = DetectionScores(net)
+    if isinstance(net, DetectionScores):
+        count, found = net.num_classes, DETECTION
+    else:
+        shape = output_shape(name, net, input_size(preset), is_dense=task in (None, SEGMENTATION))
+        count, found = shape[1], task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = tuple(map(printable, names)) if names is not None and len(names) == count else None
-    return LoadedModel(
-        name, net, preset, categories, label, count, files, scores or (SIGMOID if count == 1 else SOFTMAX)
-    )
+    scores = scores or (SIGMOID if count == 1 else SOFTMAX)
+    return LoadedModel(name, net, preset, categories, label, count, files, scores, found)
 
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:

@@ -8,40 +8,45 @@ from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
-from ebcli.models.keywords import BUNDLED
+from ebcli.models.keywords import BUNDLED, CLASSIFICATION
 from ebcli.models.sources import plugin_names
 
 
-def model_names() -> list[str]:
+def model_names(task: str = CLASSIFICATION) -> list[str]:
     """Names of the models of torchvision, the bundled one included, then those of plug-ins; each part sorted.
 
     timm and the Hugging Face hub have too many to list.
+
+    Args:
+        task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
 
     Examples:
         >>> import ebcli
         >>> {"efficientnet_lite0", "resnet50", "vgg16"} <= set(ebcli.model_names())
         True
+        >>> ebcli.model_names("detection")[0]
+        'fasterrcnn_mobilenet_v3_large_320_fpn'
     """
-    return [*torchvision_names(), *plugin_names()]
+    return [*torchvision_names(task), *(plugin_names() if task == CLASSIFICATION else ())]
 
 
 @lru_cache
-def torchvision_names() -> list[str]:
-    """Names of torchvision's classifiers and of the bundled network, sorted.
+def torchvision_names(task: str = CLASSIFICATION) -> list[str]:
+    """Names of torchvision's networks for a task, sorted; the bundled network is among the classifiers.
 
     They are parsed from torchvision's source code: importing it takes seconds, too long for ``--help`` or for
     completing a name. If the source code is missing (a frozen application), torchvision is imported.
     """
+    package = "" if task == CLASSIFICATION else task  # the other tasks have sub-packages
     spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
     folders = (spec.submodule_search_locations if spec else None) or []
-    # Only classifiers are defined here; detection, segmentation, video and quantized networks have sub-packages
-    files = [file for folder in folders for file in Path(folder, "models").glob("*.py")]
+    files = [file for folder in folders for file in Path(folder, "models", package).glob("*.py")]
     found = {name for file in files for name in _registered(file)}
     if not found:
         from torchvision import models
 
-        found.update(models.list_models(module=models))
-    return sorted({*found, BUNDLED})
+        found.update(models.list_models(module=getattr(models, package) if package else models))
+    return sorted({*found, BUNDLED} if task == CLASSIFICATION else found)
 
 
 def _registered(file: Path) -> Iterator[str]:

@@ -71,9 +71,11 @@ class Preprocessing:
         """A copy of the preset with these settings.
 
         Raises:
-            ConfigurationError: the crop is larger than the resized image.
+            ConfigurationError: the crop is larger than the resized image, or the network sees whole images.
         """
         changed = copy.copy(preset)
+        if not hasattr(preset, "crop_size") and not (self.crop is None and self.fit is None):
+            raise ConfigurationError("the network sees whole images: drop --crop and --fit")
         if self.resize is not None:
             changed.resize_size = [self.resize]
         if self.crop is not None:
@@ -88,8 +90,10 @@ class Preprocessing:
             changed = with_fit(changed, self.fit)
             if self.fit != CROP and self.resize is None:
                 changed.resize_size = changed.crop_size
+        if not (self.resize or self.crop) or not hasattr(changed, "crop_size"):
+            return changed
         resize, crop = changed.resize_size[0], changed.crop_size[0]
-        if (self.resize or self.crop) and crop > resize:
+        if crop > resize:
             raise ConfigurationError(
                 f"the crop of {crop} pixels is larger than the resized image of {resize}: set both --resize and --crop"
             )

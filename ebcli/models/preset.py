@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
 
 
+DEFAULT_SIZE = 224  # pixels, for networks without preprocessing
+
+
+def input_size(preset: object) -> tuple[int, int]:
+    """Height and width of what a network gets; for networks that see whole images, a size that they accept."""
+    sides = [*getattr(preset, "crop_size", [DEFAULT_SIZE])]
+    return sides[0], sides[-1]
+
+
 class Preset:
     """A preset with the attributes of torchvision's ``ImageClassification``; a call imports torchvision.
 

@@ -20,29 +20,28 @@ T = TypeVar("T")
 _MISFIT = re.compile(r"shape|size|dimension|height|width|channel|\dd\b", re.IGNORECASE)
 
 
-def probe(name: str, net: nn.Module, size: tuple[int, int], run: Callable[[Tensor], T], batch: int = 1) -> T:
-    """Call ``run`` with blank images (batch, 3, height, width) on the network's device and in its data type.
+def probe(name: str, net: nn.Module, size: tuple[int, ...], run: Callable[[Tensor], T], batch: int = 1) -> T:
+    """Call ``run`` with blank images (batch, 3, *size) on the network's device and in its data type.
 
     Args:
         name: the network's name, for messages.
         net: the network.
-        size: (height, width) in pixels.
+        size: (height, width) in pixels, or (frames, height, width) for a video.
         run: a forward pass, or anything that contains one.
         batch: number of images.
 
     Raises:
         ConfigurationError: ``run`` failed. Errors of this package are passed on unchanged.
     """
-    height, width = size
     parameter = next(net.parameters(), torch.empty(0))
-    blank = torch.zeros(batch, 3, height, width, device=parameter.device, dtype=parameter.dtype)
+    blank = torch.zeros(batch, 3, *size, device=parameter.device, dtype=parameter.dtype)
     try:
         with contained(name):
             return run(blank)
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
-        reason, images = f"{type(error).__name__}: {first_line(error)}", f"{height} x {width} pixels"
+        reason, images = f"{type(error).__name__}: {first_line(error)}", f"{' x '.join(map(str, size))} pixels"
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
             raise ConfigurationError(f"{name} does not accept images of {images} ({reason})") from error
         raise ConfigurationError(
@@ -50,15 +49,19 @@ def probe(name: str, net: nn.Module, size: tuple[int, int], run: Callable[[Tenso
         ) from error
 
 
-def count_classes(name: str, net: nn.Module, size: tuple[int, int]) -> int:
-    """Number of classes a network predicts, from one forward pass.
+def output_shape(name: str, net: nn.Module, size: tuple[int, ...], *, is_dense: bool = False) -> tuple[int, ...]:
+    """Shape of a network's logits for one blank image, from one forward pass.
+
+    Args:
+        name, net, size: see ``probe``.
+        is_dense: allow a prediction for every pixel, (1, num_classes, height, width).
 
     Raises:
         ConfigurationError: the network does not accept such images, or does not return logits (B, num_classes).
     """
     with torch.no_grad():
         logits = single_tensor(probe(name, net, size, net), f"the output of {name}")
-    if logits.ndim != 2 or len(logits) != 1:
+    if len(logits) != 1 or not (logits.ndim == 2 or (is_dense and logits.ndim == 4)):
         shape = "(B, " + ", ".join(map(str, logits.shape[1:])) + ")"
         raise ConfigurationError(f"{name} returns a tensor {shape}, but logits (B, num_classes) are needed")
-    return logits.shape[1]
+    return tuple(logits.shape)

@@ -6,11 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from ebcli.drawing.explanation import LayerMaps
 from ebcli.run.plan import MapOptions
 
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
@@ -75,7 +73,7 @@ class Choice:
             chosen = [row[:count].tolist() for row, count in zip(order, counts, strict=True)]
             width = min(_WIDTH_ABOVE, scores.shape[1])
         else:
-            chosen, width = ranks.topk(maps.top_k).indices.tolist(), maps.top_k
+            chosen, width = ranks.topk(maps.most).indices.tolist(), maps.most
         values = [row[indices].tolist() for row, indices in zip(scores, chosen, strict=True)]
         return cls(chosen, values, known, predicted, width, scores.device)
 
@@ -92,26 +90,3 @@ class Choice:
     def label_and_prediction(self, i: int) -> tuple[int | None, int | None]:
         """The true class of an image and the most likely one; both None if the true one is not known."""
         return (None, None) if self.labels[i] is None else (self.labels[i], self.predicted[i])
-
-
-def joined(turns: Sequence[LayerMaps], count: int) -> LayerMaps:
-    """The maps of an image at a layer, of the first ``count`` classes of all turns."""
-    first = turns[0]
-    if len(turns) == 1 and len(first.mass) == count:
-        return first
-
-    def arrays(name: str) -> np.ndarray | None:
-        parts = [getattr(turn, name) for turn in turns]
-        return None if parts[0] is None else np.concatenate(parts)[:count]
-
-    losses = None
-    if first.lost_mass is not None:
-        losses = {
-            site: [lost for turn in turns for lost in (turn.lost_mass or {}).get(site, [0.0] * len(turn.mass))][:count]
-            for site in first.lost_mass
-        }
-    maps = arrays("maps")
-    assert maps is not None
-    mass = [value for turn in turns for value in turn.mass][:count]
-    beside = {name: np.concatenate([turn.beside[name] for turn in turns])[:count] for name in first.beside}
-    return LayerMaps(first.layer, mass, maps, losses, arrays("relevance"), first.method, beside)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -17,22 +17,25 @@ from torch import Tensor
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
-from ebcli.files.naming import slug
+from ebcli.files.images import Geometry, placement
 from ebcli.imports import contained
 from ebcli.models import (
-    LoadedModel,
     default_layer,
-    layer_per_resolution,
     load_model,
-    resolve_layer,
 )
 from ebcli.models.device import default_batch_size, resolve_device
-from ebcli.models.keywords import ALL, INPUT
+from ebcli.models.keywords import DETECTION, INPUT
 from ebcli.models.methods import IMPLEMENTED
+from ebcli.models.preset import input_size
 from ebcli.models.probe import probe
-from ebcli.run.choice import Choice, joined
+from ebcli.run.choice import Choice
 from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
+from ebcli.run.layer_choice import check_distinct, chosen_layers
+from ebcli.run.layer_maps import by_image, joined
 from ebcli.run.plan import RunPlan
+from ebcli.run.subjects import SCENES, Size, Subject, View, check_options
+
+_SUBJECTS = 4  # detections or segments at a time; the output of a detector has millions of elements
 
 
 class Explainer:
@@ -77,7 +80,9 @@ class Explainer:
         self._dtype = getattr(torch, execution.dtype)
         # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
         self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
-        self.batch_size = execution.batch_size or default_batch_size(self.device)
+        self._is_dense = self.loaded.task in SCENES
+        usual = 1 if self._is_dense else default_batch_size(self.device)  # whole images are large
+        self.batch_size = execution.batch_size or usual
         self.num_classes = self.loaded.num_classes
         self._joint: bool | None = None
         known = NetworkFacts.of_bundled(plan)
@@ -85,13 +90,14 @@ class Explainer:
             self.layers, self.default_layer, self.method = known.layers, known.default_layer, known.method
             self.classes, self.against = known.classes, known.against
             return
-        self.layers = _layers(maps.layers, self.loaded)
+        check_options(plan, self.loaded)
+        self.layers = chosen_layers(maps.layers, self.loaded)
         self.default_layer = None if maps.layers else self.layers[0]
         if len(self.layers) == 1 and maps.layers:
             with suppress(LayerError):  # this layer may do nevertheless
                 self.default_layer = default_layer(self.loaded)
         if not plan.output.panel:
-            _check_distinct(self.layers)
+            check_distinct(self.layers)
         categories = self.loaded.categories
         self.against = contrasting_classes(maps, categories, self.num_classes)
         self.method = self._check_layers()
@@ -114,16 +120,21 @@ class Explainer:
             self.classes,
             self.against,
             self.method,
+            loaded.task,
         )
 
     def explain(
-        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None] = ()
+        self,
+        images: Sequence[NDArray[np.uint8]],
+        labels: Sequence[int | None] = (),
+        sizes: Sequence[tuple[int, int]] = (),
     ) -> list[Explanation | ImageError]:
-        """The maps of any number of images, each (crop, crop, 3); or its error.
+        """The maps of any number of images; or its error.
 
         Args:
-            images: the images.
+            images: what the network gets of them, (crop, crop, 3), or (height, width, 3) of whole images.
             labels: their true classes, None where it is not known; none at all if the run has no labels.
+            sizes: their widths and heights; classifiers do not need them.
 
         Raises:
             ConfigurationError: there is not enough memory for a single image.
@@ -131,7 +142,7 @@ class Explainer:
         found: list[Explanation | ImageError] = []
         while len(found) < len(images):
             part = slice(len(found), len(found) + self.batch_size)
-            explained = self._within_memory(images[part], labels[part])
+            explained = self._within_memory(images[part], labels[part], sizes[part])
             if explained is not None:
                 found += explained
             elif self.batch_size == 1:
@@ -146,7 +157,7 @@ class Explainer:
         return found
 
     def _within_memory(
-        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None]
+        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None], sizes: Sequence[Size]
     ) -> list[Explanation | ImageError] | None:
         """The maps of at most one batch of images; None if memory runs out.
 
@@ -154,7 +165,7 @@ class Explainer:
         """
         try:
             with contained(self.loaded.name):
-                return self._finite(images, labels)
+                return self._finite(images, labels, sizes)
         except (torch.OutOfMemoryError, MemoryError):
             pass
         except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
@@ -167,15 +178,19 @@ class Explainer:
         return None
 
     def _finite(
-        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None]
+        self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None], sizes: Sequence[Size]
     ) -> list[Explanation | ImageError]:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         try:
-            return [*self._explain(images, labels)]
-        except NonFiniteError as error:
+            if not self._is_dense:
+                return [*self._explain(images, labels)]
+            if len(images) == 1:
+                return [self._explain_scene(images[0], sizes[0])]
+        except (ImageError, NonFiniteError) as error:
             if len(images) == 1:
                 return [ImageError(str(error))]
-        return [found for i, image in enumerate(images) for found in self._finite([image], labels[i : i + 1])]
+        ones = [slice(i, i + 1) for i in range(len(images))]
+        return [found for one in ones for found in self._finite(images[one], labels[one], sizes[one])]
 
     def _explain(self, images: Sequence[NDArray[np.uint8]], labels: Sequence[int | None]) -> list[Explanation]:
         start = time.perf_counter()
@@ -209,12 +224,43 @@ class Explainer:
             for i, classes in enumerate(choice.classes[:count])
         ]
 
+    def _explain_scene(self, image: NDArray[np.uint8], size: Size) -> Explanation:
+        """The maps of one image by a network that predicts many things."""
+        start = time.perf_counter()
+        inputs = self._inputs(image[None].copy())  # torch warns of arrays that it may not write to
+        region = placement(size, Geometry.of(self.loaded.transforms))
+        scene = SCENES[self.loaded.task](self.loaded, inputs, self._maps, self.classes, View(size, region))
+        found, turns = scene.subjects, []
+        at_a_time = _SUBJECTS if self.against is None else 1  # classes to contrast with share the subject's place
+        for first in range(0, len(found), at_a_time):
+            part = found[first : first + at_a_time]
+            results = self._backprop(inputs, partial(_priors, part), self._maps.contrastive)
+            turns.append(
+                [
+                    by_image(name, result, self._keep_relevance, self._kind, {})[0]
+                    for name, result in zip(self.layers, results, strict=True)
+                ]
+            )
+        return Explanation(
+            [one.index for one in found],
+            [one.score for one in found],
+            [self.facts.category(one.index) for one in found],
+            tuple(joined([turn[at] for turn in turns], len(found)) for at in range(len(self.layers)) if turns),
+            time.perf_counter() - start,
+            placement=scene.placement,
+            boxes=[one.box for one in found if one.box is not None],
+            outlines=[one.outlines for one in found],
+        )
+
+    @property
+    def _kind(self) -> str:
+        return "contrastive" if self._maps.contrastive else "marginal"
+
     def _by_layer(self, inputs: Tensor, results: Sequence[ExcitationResult], targets: Tensor) -> list[list[LayerMaps]]:
         """For each layer, the maps of each image, with those of other methods beside them if they are asked for."""
         beside = [self._beside(inputs, targets, layer) for layer in self.layers]
-        method = "contrastive" if self._maps.contrastive else "marginal"
         return [
-            _by_image(name, result, self._keep_relevance, method, others)
+            by_image(name, result, self._keep_relevance, self._kind, others)
             for name, result, others in zip(self.layers, results, beside, strict=True)
         ]
 
@@ -230,10 +276,12 @@ class Explainer:
         return found
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized."""
+        """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized; by a detector itself."""
         preset = self.loaded.transforms
-        mean, std = (torch.tensor(values)[:, None, None] for values in (preset.mean, preset.std))
         images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous() / 255
+        if self.loaded.task == DETECTION:
+            return images.to(self.device, self._dtype)
+        mean, std = (torch.tensor(values)[:, None, None] for values in (preset.mean, preset.std))
         return images.sub_(mean).div_(std).to(self.device, self._dtype)
 
     def _backprop(
@@ -260,19 +308,22 @@ class Explainer:
 
         Returns the method, in words.
         """
-        side = self.loaded.transforms.crop_size[0]
+        if self.loaded.task == DETECTION:  # a blank image has no detections
+            self._joint = False
+            return method_in_words(self._maps, class_labels(self.loaded.categories, self.against))
+        size = input_size(self.loaded.transforms)
         results = probe(
             self.loaded.name,
             self.loaded.net,
-            (side, side),
+            size,
             lambda blank: self._backprop(
-                blank, lambda logits: self._without_others(logits).topk(1).indices, self._maps.contrastive
+                blank, lambda logits: _best(self._without_others(logits)), self._maps.contrastive
             ),
         )
         try:
             for result in results:
                 len(result.maps)
-            blank = torch.zeros(1, 3, side, side, device=self.device, dtype=self._dtype)
+            blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
             target = torch.zeros(1, 1, dtype=torch.long, device=self.device)
             for layer in self.layers:
                 self._beside(blank, target, layer)
@@ -288,43 +339,11 @@ class Explainer:
         return "; ".join(dict.fromkeys(found))
 
 
-def _by_image(
-    name: str, result: ExcitationResult, keep_relevance: bool, method: str, beside: Mapping[str, NDArray[np.float32]]
-) -> list[LayerMaps]:
-    """The maps of a batch at one layer, image by image."""
-    mass = result.mass.tolist()
-    losses = {site: lost.tolist() for site, lost in (result.lost_mass or {}).items()}
-    maps = result.maps.float().cpu().numpy()
-    relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
-    return [
-        # copies: a view would keep the maps of the whole batch in memory
-        LayerMaps(
-            name,
-            mass[i],
-            maps[i].copy(),
-            None if result.lost_mass is None else {site: lost[i] for site, lost in losses.items()},
-            None if relevance is None else relevance[i].copy(),
-            method,
-            {other: values[i].copy() for other, values in beside.items()},
-        )
-        for i in range(len(maps))
-    ]
+def _best(logits: Tensor) -> Tensor:
+    """The most likely class of each image, (B, 1), on average over all places."""
+    return logits.flatten(2).mean(2).topk(1).indices if logits.ndim > 2 else logits.topk(1).indices
 
 
-def _layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
-    """The layers that are asked for, each once; the model's default layer if none are."""
-    found: list[str] = []
-    for name in names or (default_layer(loaded),):
-        if name == ALL:
-            found += [*layer_per_resolution(loaded), INPUT]
-        else:
-            found.append(name if name == INPUT else resolve_layer(loaded, name))
-    return tuple(dict.fromkeys(found))
-
-
-def _check_distinct(layers: Sequence[str]) -> None:
-    """Raise ConfigurationError if the names of two layers are the same in file names."""
-    counts = Counter(map(slug, layers))
-    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
-    if alike:
-        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")
+def _priors(subjects: Sequence[Subject], logits: Tensor) -> Tensor:
+    """The priors (1, K, num_classes, ...) of the subjects of an image."""
+    return torch.stack([one.prior(logits) for one in subjects])[None]

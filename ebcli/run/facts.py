@@ -11,7 +11,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.classes import resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET
 from ebcli.models.imagenet import imagenet_classes
-from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX, UNTRAINED
+from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, SOFTMAX, UNTRAINED
 from ebcli.run.plan import MapOptions, RunPlan
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class NetworkFacts:
     classes: list[int] | None
     against: list[int] | None
     method: str
+    task: str = CLASSIFICATION
 
     @property
     def trained(self) -> bool:
@@ -86,9 +87,9 @@ def chosen_classes(maps: MapOptions, name: str, categories: Sequence[str] | None
     """
     found, against = _resolved(maps.targets, categories, num_classes), _resolved(maps.against, categories, num_classes)
     most = num_classes - len(against)
-    if not found and maps.top_k > most:
+    if not found and maps.most > most:
         besides = f" besides {len(against)} to contrast with" if against else ""
-        raise ConfigurationError(f"top-k is {maps.top_k}, but {name} has only {most} classes{besides}")
+        raise ConfigurationError(f"top-k is {maps.most}, but {name} has only {most} classes{besides}")
     for index in against:
         if index in found:
             label = class_labels(categories, [index])[0]

@@ -69,8 +69,13 @@ class MapOptions:
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
         beside: methods whose maps panels show beside the run's own, some of ``BESIDE``.
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
-        top_k: the number of classes per image if there are no ``targets``, at least 1.
-        above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``.
+        top_k: the number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
+            segmented classes, the largest number; None for all.
+        above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
+            segmented classes, those that cover more than this share of the pixels; None for 0.01.
+        score: explain the detections that score at least this.
+        box: of a detector, explain the detection nearest to this left, top, width and height, in pixels.
+        where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
 
@@ -83,14 +88,26 @@ class MapOptions:
     against: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
-    top_k: int = 1
+    top_k: int | None = None
     above: float | None = None
+    score: float = 0.5
+    box: tuple[float, float, float, float] | None = None
+    where: tuple[int, int] | Path | None = None
     allow_unsupported: bool = False
     track_lost_mass: bool = False
 
+    @property
+    def most(self) -> int:
+        """The number of classes per image, if they are the most likely ones."""
+        return self.top_k or 1
+
     def __post_init__(self) -> None:
-        if self.top_k < 1:
+        if self.top_k is not None and self.top_k < 1:
             raise ConfigurationError(f"--top-k is {self.top_k}, but it must be at least 1")
+        if not 0 <= self.score <= 1:
+            raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
+        if self.box is not None and not (self.box[2] > 0 and self.box[3] > 0):
+            raise ConfigurationError("--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0")
         if self.against and not self.contrastive:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
         if unknown := set(self.beside) - set(BESIDE):

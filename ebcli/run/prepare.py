@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,10 +28,11 @@ from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
+from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.measured import caveat
 from ebcli.run.facts import NetworkFacts, class_labels
 from ebcli.run.labels import FOLDERS, with_labels
-from ebcli.run.plan import InputOptions, RunPlan
+from ebcli.run.plan import InputOptions, MapOptions, RunPlan
 from ebcli.run.stages import ImageStages, RenderOptions, is_image, load_image
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def prepare(plan: RunPlan) -> Prepared:
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_is_work, sources))
     if is_work:
-        palette(style.colormap)  # imports matplotlib
+        palette(style.colormap)  # may import matplotlib
     if is_work and (facts is None or output.scale == "run"):
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
@@ -157,13 +157,14 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):
-        pixels, labels = [], []
+        pixels, labels, sizes = [], [], []
         for i in chosen[start : start + explainer.batch_size]:
             with suppress(EbcliError):
                 if (loaded := load_image(images[i], geometry)) is not None:
                     pixels.append(loaded.pixels)
                     labels.append(images[i].label)
-        for explanation in explainer.explain(pixels, labels) if pixels else ():
+                    sizes.append(loaded.size)
+        for explanation in explainer.explain(pixels, labels, sizes) if pixels else ():
             for at in explanation.layers if isinstance(explanation, Explanation) else ():
                 largest = max(largest, *(_largest(maps, style) for maps in (at.maps, *at.beside.values())))
     return _rounded_up(largest) if largest else 1.0
@@ -220,19 +221,22 @@ def _chosen_classes(plan: RunPlan, facts: NetworkFacts) -> object:
     labels, maps = plan.inputs.labels, plan.maps
     if labels is not None:
         return ["labels", content_hash(labels) if labels != FOLDERS else None]
+    if facts.task in (DETECTION, SEGMENTATION):
+        return [facts.classes, maps.top_k, *_chosen_subjects(maps, facts.task)]
     if maps.above is not None:
         return ["above", maps.above]
-    return maps.top_k if facts.classes is None else facts.classes
+    return maps.most if facts.classes is None else facts.classes
+
+
+def _chosen_subjects(maps: MapOptions, task: str) -> list[object]:
+    if task == DETECTION:
+        return ["score", maps.score] if maps.box is None else ["box", maps.box]
+    if isinstance(maps.where, Path):
+        return ["mask", content_hash(maps.where)]
+    return ["above", maps.above] if maps.where is None else ["pixel", maps.where]
 
 
 def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, common: Record) -> RenderOptions:
-    arrays = {
-        "model": np.array(common.model),
-        "weights": np.array(common.weights),
-        "layer": np.array(facts.layers if len(facts.layers) > 1 else common.layer),
-        "method": np.array(common.method),
-        "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
-    }
     weights = common.weights if facts.trained else "untrained"
     drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
     about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
@@ -252,5 +256,18 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    facts_of_raw = arrays if output.raw else None
-    return RenderOptions(style, names, about, provenance, facts_of_raw, _region_options(plan), output.max_side)
+    arrays = _facts_of_raw(facts, common) if output.raw else None
+    return RenderOptions(style, names, about, provenance, arrays, _region_options(plan), output.max_side)
+
+
+def _facts_of_raw(facts: NetworkFacts, common: Record) -> dict[str, NDArray[np.str_]]:
+    """What raw files say about their making, as arrays."""
+    from importlib.metadata import version
+
+    return {
+        "model": np.array(common.model),
+        "weights": np.array(common.weights),
+        "layer": np.array(facts.layers if len(facts.layers) > 1 else common.layer),
+        "method": np.array(common.method),
+        "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
+    }

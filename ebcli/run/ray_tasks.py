@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -87,6 +88,7 @@ class ExplainerActor:
 
     def __init__(self, plan: RunPlan, context: TaskContext) -> None:
         self._plan, self._context = plan, context
+        self._idle_since: float | None = None  # not before the first batch: a cluster takes long to start
 
     @cached_property
     def _explainer(self) -> Explainer:  # not in __init__: Ray restarts an actor that cannot start, again and again
@@ -97,22 +99,27 @@ class ExplainerActor:
         return Explainer(self._plan)
 
     def __call__(self, batch: Row) -> Row:
+        waited = 0.0 if self._idle_since is None else perf_counter() - self._idle_since
         if self._context.stop.exists():  # images that are only loaded do not count as started
             known = [isinstance(item, Record) for item in batch["loaded"]]
             batch = {name: values[known] for name, values in batch.items()}
-        pixels = [item.pixels for item in batch["loaded"] if isinstance(item, NetworkInput)]
         pairs = zip(batch["source"], batch["loaded"], strict=True)
-        labels = [source.label for source, item in pairs if isinstance(item, NetworkInput)]
+        images = [(source, item) for source, item in pairs if isinstance(item, NetworkInput)]
+        pixels, sizes = [item.pixels for _, item in images], [item.size for _, item in images]
+        labels = [source.label for source, _ in images]
         explanations: Iterator[Explanation | EbcliError]
         try:
-            explanations = iter(self._explainer.explain(pixels, labels) if pixels else ())
+            explanations = iter(self._explainer.explain(pixels, labels, sizes) if pixels else ())
         except EbcliError as error:
             explanations = repeat(error)
         none = np.empty(0, np.uint8)  # rendering needs no pixels
         found = [
-            (replace(item, pixels=none), next(explanations)) if isinstance(item, NetworkInput) else (item, None)
+            (replace(item, pixels=none, waited=waited / len(pixels)), next(explanations))
+            if isinstance(item, NetworkInput)
+            else (item, None)
             for item in batch["loaded"]
         ]
+        self._idle_since = perf_counter()
         return {
             "source": batch["source"],
             "loaded": _objects(loaded for loaded, _ in found),

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture, shrunk
+from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture, shrunk
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
@@ -37,15 +37,17 @@ class NetworkInput:
     """An image as the network gets it.
 
     Attributes:
-        pixels: (crop, crop, 3), 8 bits.
+        pixels: (crop, crop, 3), or (height, width, 3) for networks that see whole images; 8 bits.
         stamp: the state of the file that was read.
         seconds: the time that loading took.
+        size: the image's width and height.
         waited: the time that the network was idle before it had this image.
     """
 
     pixels: NDArray[np.uint8]
     stamp: Stamp
     seconds: float
+    size: tuple[int, int]
     waited: float = 0.0
 
 
@@ -106,8 +108,9 @@ def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None
     if not is_image(source):
         return None
     stamp, file = source.opened()
-    pixels = np.asarray(network_view(decode(file), geometry))
-    return NetworkInput(pixels, stamp, perf_counter() - start)
+    image = decode(file)
+    pixels = np.asarray(network_view(image, geometry))
+    return NetworkInput(pixels, stamp, perf_counter() - start, image.size)
 
 
 def is_image(source: Source) -> bool:
@@ -142,14 +145,17 @@ def render(
     laps.end("decode")
     if now != stamp:
         raise ImageError("the file changed during the run")
-    region, style = placement(image.size, geometry), options.style
+    region, style = explanation.placement or placement(image.size, geometry), options.style
     maps = [at.maps[k] for k, at in explanation.each_map()]
     if options.names.panel:
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
     else:
         photo = image if options.max_side is None else shrunk(image, options.max_side)
         inside = region.scaled(image.size, photo.size)
-        pictures = (picture(photo, map_, inside, style) for map_ in maps)
+        pictures = (
+            outlined(picture(photo, at.maps[k], inside, style), explanation.outline(k), photo.width / image.width)
+            for k, at in explanation.each_map()
+        )
     common = {**options.provenance, "input": _file_name(source)}
     about = _about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
@@ -203,6 +209,14 @@ def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str
     return [{"layer": at.layer, "class": classes[k], "score": scores[k]} for k, at in explanation.each_map()]
 
 
+def _box(explanation: Explanation, k: int) -> tuple[float, float, float, float] | None:
+    """The left, top, width and height of a detection."""
+    if not explanation.boxes:
+        return None
+    left, top, right, bottom = explanation.boxes[k]
+    return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
+
+
 def _arrays(explanation: Explanation) -> dict[str, ArrayLike]:
     """What was explanation, for a raw file; with several layers, each layer's name stands in its arrays' names."""
     arrays: dict[str, ArrayLike] = {
@@ -210,6 +224,8 @@ def _arrays(explanation: Explanation) -> dict[str, ArrayLike]:
         "names": np.array([name or "" for name in explanation.names]),
         "scores": np.array(explanation.scores, np.float32),
     }
+    if explanation.boxes:
+        arrays["boxes"] = np.array(explanation.boxes, np.float32)
     for at in explanation.layers:
         where = f"@{at.layer}" if len(explanation.layers) > 1 else ""
         arrays[f"maps{where}"] = at.maps
@@ -320,6 +336,7 @@ class ImageStages:
                     float(at.maps[k].max()) * at.maps[k].size,
                     None if found is None else asdict(found),
                     at_border,
+                    _box(explanation, k),
                 )
                 for (k, at), blank, found, at_border in zip(
                     explanation.each_map(), rendered.blank, rendered.regions, rendered.at_border, strict=True

@@ -87,6 +87,9 @@ VALUES = {
     "percentile": ("99", 99.0),
     "contrastive": ("0", False),
     "above": ("0.5", 0.5),
+    "score": ("0.75", 0.75),
+    "box": ("4,3,20.5,10", (4.0, 3.0, 20.5, 10.0)),
+    "where": ("12,34", (12, 34)),
     "boxes": ("1", True),
     "masks": ("1", True),
     "threshold": ("mass:0.8", ("mass", 0.8)),
@@ -250,6 +253,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "peak": 3.5,
             "region": None,
             "at_border": False,
+            "box": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -112,6 +112,11 @@ def test_a_percentile_is_of_what_is_above_zero() -> None:
     np.testing.assert_allclose(seen(saliency, DrawingStyle("heatmap"), (50, 50)), colour("inferno", 0.0), atol=3)
 
 
+def test_the_default_colormap_is_matplotlib_s() -> None:
+    expected = colormaps[DrawingStyle().colormap](np.linspace(0, 1, 256), bytes=True)[:, :3]
+    np.testing.assert_array_equal(palette(DrawingStyle().colormap), expected)
+
+
 def test_a_wrong_colormap_gets_the_closest_names() -> None:
     with pytest.raises(ConfigurationError, match="'viridis'"):
         palette("virids")

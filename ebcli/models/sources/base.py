@@ -13,7 +13,7 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
-from ebcli.models.keywords import DEFAULT, SCORES
+from ebcli.models.keywords import DEFAULT, SCORES, TASKS
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.preset import Preset
 
@@ -113,6 +113,11 @@ class ModelSource(ABC):
         """How logits become scores; None for the default. By default, ``net.scores`` if it is one of ``SCORES``."""
         own = getattr(net, "scores", None)
         return own if isinstance(own, str) and own in SCORES else None
+
+    def task(self, net: nn.Module) -> str | None:
+        """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
+        own = getattr(net, "task", None)
+        return own if isinstance(own, str) and own in TASKS else None
 
     def takes_texts(self) -> bool:
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""

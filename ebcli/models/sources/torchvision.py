@@ -1,4 +1,4 @@
-"""Torchvision's classifiers."""
+"""Torchvision's networks: classifiers, detectors, and networks for segmentation and video."""
 
 from __future__ import annotations
 
@@ -21,29 +21,37 @@ from torchvision.transforms._presets import ImageClassification
 
 import ebcli.models.torchvision_registration  # noqa: F401
 from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint
-from ebcli.models.keywords import BUNDLED
+from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint, without_prefixes
+from ebcli.models.detection import DetectionScores
+from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import ModelSource
 
+# the weights of a detector's classifier, with one row for each class, or for each class and anchor
+_CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")
+
 
 class Torchvision(ModelSource):
-    """A classifier of ``torchvision.models``.
+    """A network of ``torchvision.models``.
 
     A checkpoint gets the preprocessing of the weights with the same file name, otherwise of the default weights.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name.lower())  # torchvision's own lookup ignores case
-        valid = torchvision_names()
+        valid = {known: task for task in TASKS for known in torchvision_names(task)}
         if self.name not in valid:
-            hint = closest(name, valid) or f"give a torchvision classifier such as vgg16, or {BUNDLED}"
+            hint = closest(name, valid) or f"give a torchvision model such as vgg16, or {BUNDLED}"
             raise ConfigurationError(f"unknown model {name!r}: {hint}")
+        self._task = valid[self.name]
         self._enum = torchvision.models.get_model_weights(self.name)
 
     @classmethod
     def names(cls) -> Iterable[str]:
         return torchvision_names()
+
+    def task(self, net: nn.Module) -> str:
+        return self._task
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         return self._built(self._enum["DEFAULT"], num_classes)
@@ -57,8 +65,28 @@ class Torchvision(ModelSource):
 
     def pretrained(self, weights: str) -> nn.Module:
         preset = self._enum[weights]
+        state = published_state(self.name, preset)
+        if self._task != CLASSIFICATION:  # torchvision adapts layers to these weights; it finds them in the cache now
+            return torchvision.models.get_model(self.name, weights=preset, progress=False)
         net = self._built(preset, None)
-        load_checkpoint(net, published_state(self.name, preset), f"{weights} for {self.name}")
+        load_checkpoint(net, state, f"{weights} for {self.name}")
+        return net
+
+    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+        if self._task != DETECTION:
+            return super().restored(state, title)
+        net = self.build()
+        own = net.state_dict()
+        state = without_prefixes(state, own)
+        for name, weight in own.items():
+            given = state.get(name)
+            if not (_CLASS_WEIGHT.search(name) and isinstance(given, torch.Tensor) and given.ndim == weight.ndim):
+                continue
+            if len(given) != len(weight):
+                count = DetectionScores(net).num_classes * len(given) // len(weight)
+                net = self.build(count)
+                break
+        load_checkpoint(net, state, title)
         return net
 
     def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
@@ -76,6 +104,8 @@ class Torchvision(ModelSource):
     def _built(self, preset: WeightsEnum, num_classes: int | None) -> nn.Module:
         """The network with random weights, configured as for the weights ``preset``."""
         options: dict[str, Any] = {} if num_classes is None else {"num_classes": num_classes}
+        if self._task in (DETECTION, SEGMENTATION):
+            options["weights_backbone"] = None
         if self.name in ("googlenet", "inception_v3"):
             # with transform_input, these two normalize their input themselves
             options |= {"transform_input": True, "aux_logits": False, "init_weights": False}

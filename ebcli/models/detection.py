@@ -1,0 +1,224 @@
+"""Torchvision's detectors as dense classifiers, and their detections with the anchors they came from."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebcli.errors import ConfigurationError
+
+_SAME_SCORE = 1e-4  # a score computed twice, rounded differently
+
+
+@dataclass(frozen=True)
+class Detection:
+    """An object that a detector found.
+
+    Attributes:
+        label: class index.
+        score: 0 to 1.
+        box: left, top, right and bottom, in pixels of the image.
+        anchor: index of the anchor, location or proposal that it came from, in the output of ``DetectionScores``.
+    """
+
+    label: int
+    score: float
+    box: tuple[float, float, float, float]
+    anchor: int
+
+
+class DetectionScores(nn.Module):
+    """A detector of torchvision as a dense classifier: images (B, 3, H, W) to class logits (B, num_classes, anchors).
+
+    The logits are those of every anchor (RetinaNet, SSD), location (FCOS) or proposal (Faster, Mask and Keypoint
+    R-CNN) before non-maximum suppression. The modules have the same names as in the detector, which always runs in
+    evaluation mode and does its own resizing and padding.
+
+    Args:
+        detector: a network of ``torchvision.models.detection``, or one with the same parts.
+
+    Raises:
+        ConfigurationError: it lacks these parts.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torchvision.models.detection import ssdlite320_mobilenet_v3_large
+        >>> net = ebcli.DetectionScores(ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None))
+        >>> image = torch.rand(1, 3, 240, 320)
+        >>> net(image).shape
+        torch.Size([1, 91, 3234])
+        >>> found = ebcli.detections(net, image, score=0.0)[0][0]
+        >>> ebcli.excitation_backprop(net, image, found.label, "backbone.features.0", where=(found.anchor,)).maps.shape
+        torch.Size([1, 20, 20])
+    """
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        if not is_detector(detector):
+            raise ConfigurationError(
+                f"{type(detector).__name__} is not a detector: it needs the parts transform and backbone, and head or "
+                "roi_heads, as in torchvision.models.detection"
+            )
+        self._detector: tuple[Any] = (detector.eval(),)  # in a tuple, lest its modules get a prefix
+        for name, module in detector.named_children():
+            self.add_module(name, module)
+
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, with the background if the detector has one."""
+        (detector,) = self._detector
+        if hasattr(detector, "roi_heads"):
+            return int(detector.roi_heads.box_predictor.cls_score.out_features)
+        head = detector.head.classification_head
+        return int(getattr(head, "num_columns", None) or head.num_classes)
+
+    @property
+    def has_background(self) -> bool:
+        """Whether class 0 is the background."""
+        (detector,) = self._detector
+        return hasattr(detector, "roi_heads") or hasattr(detector.head.classification_head, "num_columns")
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.run(images).logits
+
+    def run(self, images: Tensor) -> Predictions:
+        """Run the detector on images (B, 3, H, W) with values from 0 to 1.
+
+        Raises:
+            ConfigurationError: images of a batch have different numbers of proposals.
+        """
+        (detector,) = self._detector
+        seen: dict[str, Any] = {}
+        watched: dict[str, nn.Module] = {"transform": detector.transform}
+        if hasattr(detector, "roi_heads"):
+            watched |= {"rpn": detector.rpn, "head": detector.roi_heads.box_predictor}
+        else:
+            watched |= {"anchors": detector.anchor_generator, "head": detector.head}
+        with ExitStack() as hooks:
+            for name, module in watched.items():
+                hooks.callback(module.register_forward_hook(partial(_keep, seen, name)).remove)
+            found = detector(list(images))
+        shapes = seen["transform"][0].image_sizes
+        if "rpn" not in seen:
+            head = seen["head"]
+            logits, offsets = head["cls_logits"], head["bbox_regression"]
+            return Predictions(found, logits.mT, offsets, seen["anchors"], shapes, head.get("bbox_ctrness"))
+        proposals = seen["rpn"][0]
+        counts = {len(of_image) for of_image in proposals}
+        if len(counts) > 1:
+            raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
+        logits, offsets = (values.unflatten(0, (len(images), -1)) for values in seen["head"])
+        return Predictions(found, logits.mT, offsets, proposals, shapes)
+
+    def boxes(self, predictions: Predictions, i: int, label: int) -> Tensor:
+        """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
+        (detector,) = self._detector
+        offsets, anchors = predictions.offsets[i], predictions.anchors[i]
+        boxes: Tensor
+        if hasattr(detector, "roi_heads"):
+            boxes = detector.roi_heads.box_coder.decode(offsets, [anchors])[:, label]
+        elif predictions.centerness is not None:
+            boxes = detector.box_coder.decode(offsets, anchors)
+        else:
+            boxes = detector.box_coder.decode_single(offsets, anchors)
+        height, width = predictions.shapes[i]
+        return boxes.clamp(min=0).minimum(boxes.new_tensor([width, height, width, height]))
+
+    def scores(self, predictions: Predictions, i: int, label: int) -> Tensor:
+        """The scores (anchors,) of a class in image ``i``."""
+        logits = predictions.logits[i]
+        if self.has_background:
+            return logits.softmax(0)[label]
+        scores = logits[label].sigmoid()
+        return scores if predictions.centerness is None else (scores * predictions.centerness[i, :, 0].sigmoid()).sqrt()
+
+    def extent(self, height: int, width: int) -> tuple[float, float]:
+        """The height and width, in pixels of an image of this size, of what its maps cover: the image and its padding.
+
+        Detectors pad at the bottom and at the right.
+        """
+        resized, padded = self.sizes(height, width)
+        return height * padded[0] / resized[0], width * padded[1] / resized[1]
+
+    def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Height and width of an image of this size after resizing, and after padding."""
+        (detector,) = self._detector
+        found, _ = detector.transform([torch.zeros(3, height, width, device="meta")])
+        (resized,), padded = found.image_sizes, found.tensors.shape[-2:]
+        return resized, (padded[0], padded[1])
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a detector computed for B images.
+
+    Attributes:
+        found: the detections of each image, as the detector returns them.
+        logits: (B, num_classes, anchors).
+        offsets: the box regression, (B, anchors, 4), or (B, anchors, 4 num_classes) for each class.
+        anchors: for each image, (anchors, 4), in pixels of the resized image.
+        shapes: each resized image's height and width.
+        centerness: FCOS's logits (B, anchors, 1).
+    """
+
+    found: list[dict[str, Tensor]]
+    logits: Tensor
+    offsets: Tensor
+    anchors: list[Tensor]
+    shapes: list[tuple[int, int]]
+    centerness: Tensor | None = None
+
+
+def is_detector(net: nn.Module) -> bool:
+    """Whether a network has the parts of torchvision's detectors."""
+    if not (hasattr(net, "transform") and hasattr(net, "backbone")):
+        return False
+    if hasattr(net, "roi_heads"):
+        return hasattr(net, "rpn") and hasattr(getattr(net.roi_heads, "box_predictor", None), "cls_score")
+    return hasattr(net, "anchor_generator") and hasattr(getattr(net, "head", None), "classification_head")
+
+
+@torch.no_grad()
+def detections(net: DetectionScores, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
+    """The objects that a detector finds, best first, each with the anchor that its score was computed at.
+
+    The anchor is found among all anchors by the score and the box, which the detector's own box coder decodes.
+
+    Args:
+        net: the detector.
+        images: (B, 3, H, W), values from 0 to 1.
+        score: only detections that score at least this.
+
+    Raises:
+        ConfigurationError: a detection cannot be traced to an anchor, because the detector changes scores or boxes
+            further than torchvision's do; or images of a batch have different numbers of proposals.
+    """
+    predictions = net.run(images)
+    height, width = images.shape[-2:]
+    found = []
+    for i, of_image in enumerate(predictions.found):
+        rows, columns = predictions.shapes[i]
+        scale = images.new_tensor([width / columns, height / rows] * 2)
+        is_kept, kept = of_image["scores"] >= score, []
+        for box, label, value in zip(*(of_image[name][is_kept] for name in ("boxes", "labels", "scores")), strict=True):
+            distances = (net.boxes(predictions, i, int(label)) * scale - box).abs().amax(1)
+            differs = (net.scores(predictions, i, int(label)) - value).abs() > _SAME_SCORE
+            distance, anchor = distances.masked_fill(differs, torch.inf).min(0)
+            if not distance < 1:  # pixel
+                raise ConfigurationError(
+                    f"a detection of class {int(label)} cannot be traced to an anchor: the detector changes its scores "
+                    "or boxes in a way of its own; pass where=(anchor,) to excitation_backprop instead"
+                )
+            left, top, right, bottom = box.tolist()
+            kept.append(Detection(int(label), float(value), (left, top, right, bottom), int(anchor)))
+        found.append(kept)
+    return found
+
+
+def _keep(seen: dict[str, Any], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    seen[name] = output
