@@ -75,10 +75,10 @@ def main(
     debug: bool,
     **options: Any,
 ) -> None:
-    """Highlight the image regions that support a classifier's prediction.
+    """Highlight the image regions that support a network's prediction.
 
     IMAGES are files, directories (searched recursively), tar files and URLs; - is an image on stdin. Writes one picture
-    per image and class and prints its path.
+    per image and class, or per detected object, and prints its path.
     """
     with plain_errors(debug), plain_warnings(quiet):
         options["quiet"] = quiet
