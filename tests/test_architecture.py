@@ -28,7 +28,7 @@ ROOMS = {
     "gallery": {"drawing", "files", "errors"},
     "cli": {"gallery", "run", "evaluate", "drawing", "models", "eb", "files", "imports", "errors"},
 }
-EXCEPTIONS = {("gallery", "ebcli.run.workers")}
+EXCEPTIONS = {("gallery", "ebcli.run.workers"), ("models", "ebcli.files.images")}
 TORCH_FREE = [
     name
     for name in FILES

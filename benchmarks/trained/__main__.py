@@ -8,7 +8,9 @@ python -m benchmarks.trained --rounds 0         # the networks that have been tr
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +18,10 @@ import torch
 from torch import Tensor, nn
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli import LoadedModel, default_layer
+from ebcli import LoadedModel, default_layer, load_model
 
+from . import captions
+from .captions import TASK as CAPTIONS
 from .methods import attn_lrp, excitation, gradients, masses
 from .networks import FAMILIES
 from .pictures import SIDE, TASKS, Task
@@ -28,24 +32,49 @@ PICTURES = 96  # of two objects each
 SEED = 2
 
 
-def measured(family: str, task: Task, cache: Path, count: int = PICTURES, rounds: int = ROUNDS) -> list[dict[str, Any]]:
-    """A row for each layer and method."""
+@dataclass(frozen=True)
+class Trained:
+    """A trained network: its accuracy, the layers to read, the default one, and whether AttnLRP is written for it."""
+
+    net: nn.Module
+    accuracy: float
+    layers: Sequence[str]
+    default: str
+    attends: bool
+
+
+def classifier(family: str, task: Task, cache: Path, rounds: int = ROUNDS) -> Trained:
+    """A network of torchvision's families."""
     net, accuracy = trained(family, task, cache, rounds)
     kind = FAMILIES[family]
+    return Trained(net, accuracy, kind.layers, _default_layer(family, net, task.num_classes), kind.attends)
+
+
+def two_towers(family: str, cache: Path) -> Trained:
+    """A network of transformers with a tower for texts, loaded as by the command; its classes are all captions."""
+    net, accuracy = captions.trained(family, cache)
+    with tempfile.TemporaryDirectory() as folder:
+        captions.save(net, Path(folder))
+        loaded = load_model(f"clip/{folder}", class_names=captions.CAPTIONS)
+    return Trained(loaded.net, accuracy, captions.LAYERS, default_layer(loaded), attends=False)
+
+
+def measured(family: str, task: Task, found: Trained, count: int = PICTURES) -> list[dict[str, Any]]:
+    """A row for each layer and method."""
+    net, accuracy, default = found.net, found.accuracy, found.default
     pictures = task.pictures(count, 2, torch.Generator().manual_seed(SEED))
     images, labels = pictures.images, pictures.labels
-    default = _default_layer(family, net, task.num_classes)
-    layers = list(dict.fromkeys([None, *kind.layers, default]))
+    layers = list(dict.fromkeys([None, *found.layers, default]))
     maps = excitation(net, images, labels, layers)
-    grids = {layer: tuple(found.shape[2:]) for layer, found in maps["contrastive"].items()}
+    grids = {layer: tuple(by_cell.shape[2:]) for layer, by_cell in maps["contrastive"].items()}
     maps |= gradients(net, images, labels, grids)
-    if kind.attends:
+    if found.attends:
         maps["AttnLRP"] = attn_lrp(net, images, labels, grids)
     seen = _seen(net, images, labels)
     mass = masses(net, images, labels, layers)
     rows = []
     for layer in layers:
-        for method, found in maps.items():
+        for method, by_layer in maps.items():
             rows.append(
                 {
                     "task": task.name,
@@ -57,8 +86,8 @@ def measured(family: str, task: Task, cache: Path, count: int = PICTURES, rounds
                     "cells": " x ".join(map(str, grids[layer])),
                     "mass": mass[layer],
                     "method": method,
-                    **vars(score(found[layer], pictures.boxes)),
-                    "share if seen": score(found[layer], pictures.boxes, seen).share,
+                    **vars(score(by_layer[layer], pictures.boxes)),
+                    "share if seen": score(by_layer[layer], pictures.boxes, seen).share,
                 }
             )
     return rows
@@ -111,8 +140,8 @@ def _cell(row: dict[str, Any]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--family", action="append", choices=FAMILIES)
-    parser.add_argument("--task", action="append", choices=TASKS)
+    parser.add_argument("--family", action="append", choices=[*FAMILIES, *captions.FAMILIES])
+    parser.add_argument("--task", action="append", choices=[*TASKS, CAPTIONS.name])
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--count", type=int, default=PICTURES, help="pictures of two objects each")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of training at most; 0 for what has been trained")
@@ -121,17 +150,25 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     text = []
-    for name in options.task or TASKS:
+    for name in options.task or [*TASKS, CAPTIONS.name]:
         rows: list[dict[str, Any]] = []
-        for family in options.family or FAMILIES:
+        has_texts = name == CAPTIONS.name
+        families = captions.FAMILIES if has_texts else tuple(FAMILIES)
+        for family in filter(families.__contains__, options.family or families):
             if not options.rounds and not (options.cache / f"{name}-{family}.pt").exists():
                 continue
-            found = measured(family, TASKS[name], options.cache, options.count, options.rounds)
+            task = CAPTIONS if has_texts else TASKS[name]
+            if has_texts:
+                network = two_towers(family, options.cache)
+            else:
+                network = classifier(family, task, options.cache, options.rounds)
+            found = measured(family, task, network, options.count)
             first = found[0]
             print(f"{family} on {name}: accuracy {first['accuracy']:.3f}, asked class seen {first['seen']:.2f}")
             rows += found
         if rows:
-            text.append(f"## {name.capitalize()}\n\n{summary(rows)}\n\nAll layers:\n\n{table(rows)}")
+            intro = f"{captions.INTRODUCTION}\n\n" if has_texts else ""
+            text.append(f"## {name.capitalize()}\n\n{intro}{summary(rows)}\n\nAll layers:\n\n{table(rows)}")
             print(text[-1], flush=True)
     template = Path(__file__).with_name("template.md").read_text(encoding="utf-8")
     page = template.format(pictures=options.count, questions=2 * options.count, tables="\n\n".join(text))

@@ -61,8 +61,7 @@ class Task:
         images = _background(count, generator)
         for _ in range(CLUTTER):
             images = _stamped_clutter(images, generator)
-        order = torch.rand(count, self.num_classes, generator=generator).argsort(1)
-        labels = order[:, :objects]  # different classes
+        labels = self.labels(count, objects, generator)
         boxes = []
         for k in range(objects):
             radius = _uniform(count, 10, 14, generator)
@@ -76,6 +75,10 @@ class Task:
             boxes.append(torch.stack([y - radius, y + radius, x - radius, x + radius], 1))
         images = images + 0.05 * torch.randn(images.shape, generator=generator)
         return Pictures((images - 0.45) / 0.25, labels, torch.stack(boxes, 1).round().long().clamp(0, SIDE))
+
+    def labels(self, count: int, objects: int, generator: torch.Generator) -> Tensor:
+        """Different classes (B, K) of the objects in each picture."""
+        return torch.rand(count, self.num_classes, generator=generator).argsort(1)[:, :objects]
 
 
 def _uniform(count: int, low: float, high: float, generator: torch.Generator) -> Tensor:
@@ -135,7 +138,8 @@ def _clutter_masks() -> Tensor:
 
 
 @functools.cache
-def _letter_masks() -> Tensor:
+def letter_masks() -> Tensor:
+    """The letters, (10, 1, 64, 64)."""
     path = Path(mpl.get_data_path(), "fonts", "ttf", "DejaVuSans-Bold.ttf")
     font = ImageFont.truetype(path, 66)
 
@@ -147,7 +151,7 @@ def _letter_masks() -> Tensor:
 
 def _letters(labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Letters, each of its own hue, which jitters by two thirds of the distance to the next."""
-    mask = _letter_masks()[labels]
+    mask = letter_masks()[labels]
     hue = (labels + _uniform(len(labels), -0.67, 0.67, generator)) / len(LETTERS)
     phase = hue[:, None] + torch.tensor([0.0, 1 / 3, 2 / 3])
     color = 0.5 + 0.5 * (2 * math.pi * phase).cos()

@@ -53,18 +53,22 @@ def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
             say(f"{task.capitalize()}:")
         click.echo("\n".join(model_names(task)))
     if not options["quiet"]:
-        say("Also accepted: timm/NAME, hf/NAME, FILE.py:FACTORY and MODULE:FACTORY, see --model in --help")
+        say("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
     return 0
 
 
 def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
+    from ebcli.models.sources import takes_texts
 
     # layers do not depend on the weights, so none are downloaded
     weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
-    loaded = load_model(options["model"], weights, "cpu", preprocessing=part(Preprocessing, options))
+    name = options["model"]
+    texts = (options["targets"] or ("a photo",)) if takes_texts(name) else None  # layers do not depend on the texts
+    preprocessing = part(Preprocessing, options)
+    loaded = load_model(name, weights, "cpu", class_names=texts, like=options["like"], preprocessing=preprocessing)
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)

@@ -151,7 +151,8 @@ _SALIENCY = (
         type=ClassName(),
         multiple=True,
         show_default="its negated classifier weights",
-        help="Show what distinguishes the class from this one, by index or name. Repeatable.",
+        help="Show what distinguishes the class from this one, by index or name; with --like, from this picture. "
+        "Repeatable.",
     ),
     _map(
         "--beside",
@@ -167,7 +168,16 @@ _SALIENCY = (
         type=ClassName(),
         multiple=True,
         show_default="the most likely",
-        help="Explain this class, by index or name. Repeatable.",
+        help="Explain this class, by index or name; for clip/NAME and open_clip/NAME, any text. Repeatable.",
+    ),
+    _map(
+        "--like",
+        envvar="EB_SALIENCY_LIKE",
+        metavar="PICTURE",
+        type=PATH,
+        multiple=True,
+        show_default=False,
+        help="Explain the similarity to this picture, by the features below the classifier. Repeatable.",
     ),
     _map(
         "--top-k",

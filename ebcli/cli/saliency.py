@@ -32,12 +32,13 @@ from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
 # The options that choose the classes, and their values if they are not set
-_UNSET: dict[str, Any] = {"targets": (), "top_k": None, "above": None, "labels": None}
-_OPTION_OF = {"targets": "--target", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
+_UNSET: dict[str, Any] = {"targets": (), "like": (), "top_k": None, "above": None, "labels": None}
+_OPTION_OF = {"targets": "--target", "like": "--like", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
 
 EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are used; nothing is downloaded.
@@ -75,10 +76,10 @@ def main(
     debug: bool,
     **options: Any,
 ) -> None:
-    """Highlight the image regions that support a classifier's prediction.
+    """Highlight the image regions that support a network's prediction.
 
     IMAGES are files, directories (searched recursively), tar files and URLs; - is an image on stdin. Writes one picture
-    per image and class and prints its path.
+    per image and class, or per detected object, and prints its path.
     """
     with plain_errors(debug), plain_warnings(quiet):
         options["quiet"] = quiet
@@ -180,7 +181,7 @@ def _write_annotations(directory: Path, configuration: str, quiet: bool) -> None
 
 
 def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:
-    options = {**options, **others}
+    options = _with_described_classes({**options, **others})
     preprocessing = part(Preprocessing, options)
     return RunPlan(
         part(InputOptions, options, remote=part(RemoteOptions, options), clips=part(ClipOptions, options)),
@@ -190,6 +191,24 @@ def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:
         part(OutputOptions, options, directory=options["output"]),
         part(ExecutionOptions, options),
     )
+
+
+def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options, with classes that are texts or pictures as classes of the model, by their indices."""
+    targets = options["like"] or options["targets"]
+    has_texts = takes_texts(options["model"]) and options["class_names"] is None
+    if not options["like"] and not (has_texts and targets):
+        return dict(options)
+    if both := {str(one) for one in targets} & {*options["against"]}:
+        option = "--like" if options["like"] else "--target"
+        raise click.UsageError(f"{min(both)!r} is both {option} and --against: choose another one to contrast with")
+    classes = list(dict.fromkeys(map(str, (*targets, *options["against"]))))
+    model = {"like": tuple(map(Path, classes))} if options["like"] else {"class_names": tuple(classes)}
+    indices = {
+        name: tuple(str(classes.index(str(one))) for one in chosen)
+        for name, chosen in (("targets", targets), ("against", options["against"]))
+    }
+    return {**options, **model, **indices}
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:

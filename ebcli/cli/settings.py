@@ -137,6 +137,8 @@ def _check_project_setting(option: SectionOption, key: str, value: Any) -> None:
         reason = "may not be set there"
     elif option.name == "model" and ":" in str(value):
         reason = "names code, which is not run from there"
+    elif option.name == "like":
+        reason = "names an input"
     elif isinstance(option.type, click.Path) or option.name == "weights":
         path = Path(str(value))
         if path.is_absolute() or ".." in path.parts:

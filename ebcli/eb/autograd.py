@@ -41,7 +41,8 @@ def quiet() -> Iterator[None]:
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
     """P / z, and 0 where z is exactly 0. No epsilon, so no probability leaks, however small the numbers."""
-    return (P / z).masked_fill_(z == 0, 0)
+    nonzero = z.sign().abs_()  # 1 or 0; comparing and masking takes twice as long
+    return (P / (z + (1 - nonzero))).mul_(nonzero)
 
 
 def vector_jacobian(y: Tensor, inputs: Sequence[Any], vector: Tensor, **options: Any) -> tuple[Tensor, ...]:
@@ -70,6 +71,22 @@ class _Start(Function):
         return ctx.vector, None
 
 
+class Choice(Function):
+    """One of two non-negative tensors for each sign, 0 where the sign is 0. `torch.where` takes ten times as long."""
+
+    @staticmethod
+    def forward(ctx: Any, signs: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        sign = signs.sign().to(positive.dtype)
+        ctx.takes = takes = sign.clamp(min=0), (-sign).clamp_(min=0)
+        # the other one may be infinite, and infinity times 0 is NaN, which fmax ignores
+        return torch.fmax(positive * takes[0], negative * takes[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, vector: Tensor) -> tuple[None, Tensor, Tensor]:
+        return None, vector * ctx.takes[0], vector * ctx.takes[1]
+
+
 @dataclass
 class NodeFacts:
     """What a rule knows about the node it made.
@@ -80,7 +97,6 @@ class NodeFacts:
         site: the operation and its module, for messages.
         keeps_zero: a zero stays zero.
         is_signed: it is an activation whose values may be negative.
-        is_attention: it mixes values by attention weights.
         is_above_classifier: probability passes it on the way to the classifier.
         trail: what lies between the output of the layer it was folded into and its own value, see `Layer`.
     """
@@ -90,7 +106,6 @@ class NodeFacts:
     site: str = ""
     keeps_zero: bool = False
     is_signed: bool = False
-    is_attention: bool = False
     is_above_classifier: bool = False
     trail: tuple[Any, ...] = ()
 

@@ -18,6 +18,7 @@ from ebcli.eb.joint_passes import JointPasses
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.passes import BackwardPasses
 from ebcli.eb.paths import LayerPath
+from ebcli.eb.prediction import probably_joint, remember
 from ebcli.eb.primitives import let_feed_inactive
 from ebcli.eb.result import ExcitationResult
 from ebcli.eb.targets import Targets, Where, priors
@@ -90,8 +91,9 @@ def excitation_backprop(
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.
         joint: explain all winning neurons jointly (True) or step by step (False). None decides by the network, and
-            takes another forward pass if jointly: where activations with negative values, such as GELU, SiLU and hard
-            swish, are between the layer and the classifier, unless attention mixes cells that the classifier averages.
+            takes a second forward pass if its last call was decided otherwise: jointly where activations with
+            negative values, such as GELU, SiLU and hard swish, are between the layer and the classifier, unless
+            attention mixes cells that the classifier averages.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
@@ -131,19 +133,23 @@ def excitation_backprop(
     with torch.inference_mode(False), torch.no_grad():
         if inputs.is_inference():
             inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-        forward = _forward(net, inputs, layers, unsupported, joint=bool(joint))
+        forward = _forward(net, inputs, layers, unsupported, joint=probably_joint(net) if joint is None else joint)
         values = forward.logits.detach()
         prior, single = priors(targets(values) if callable(targets) else targets, values, where)
         others = None if against is None else priors_against(against, prior)
-        signed = [forward.graph.explains_jointly(path.above) for path in forward.paths]
-        by_layer = signed if joint is None else [joint] * len(layers)
+        if joint is None:
+            by_layer = [forward.graph.explains_jointly(path.above) for path in forward.paths]
+            remember(net, by_layer[0])
+        else:
+            by_layer = [joint] * len(layers)
         found: dict[int, ExcitationResult] = {}
-        for is_joint in sorted(set(by_layer)):
+        for is_joint in sorted(set(by_layer), key=lambda which: which != forward.joint):
             chosen = [i for i, which in enumerate(by_layer) if which == is_joint]
             paths = [forward.paths[i] for i in chosen]
-            if is_joint and joint is None:
+            if is_joint != forward.joint:
                 del forward  # and its memory
-                forward = _forward(net, inputs, [layers[i] for i in chosen], unsupported, joint=True, settled=True)
+                chosen_layers = [layers[i] for i in chosen]
+                forward = _forward(net, inputs, chosen_layers, unsupported, joint=is_joint, settled=True)
                 paths = forward.paths
             passes: BackwardPasses | JointPasses = (JointPasses if is_joint else BackwardPasses)(
                 forward.logits, forward.graph, paths, prior, tuple(inputs.shape)
@@ -175,11 +181,12 @@ def _by_image(by_class: Tensor, single: bool) -> Tensor:
 
 @dataclass(frozen=True)
 class _Forward:
-    """A forward pass: the logits, the graph below them, and the part of it above each layer."""
+    """A forward pass for one of the rules: the logits, the graph below them, and the part of it above each layer."""
 
     logits: Tensor
     graph: BackwardGraph
     paths: list[LayerPath]
+    joint: bool
 
 
 def _forward(
@@ -209,7 +216,7 @@ def _forward(
     if graph.sites and not settled:
         mode.refuse(graph.sites)
     mode.settled = True
-    return _Forward(logits, graph, paths)
+    return _Forward(logits, graph, paths, joint)
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:

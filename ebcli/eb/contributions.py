@@ -1,4 +1,4 @@
-"""Contributions to weighted sums and to residual sums, with the sign of the response they explain."""
+"""Contributions to weighted sums, with the sign of the response they explain."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.autograd import Contributions, ratio, vector_jacobian
+from ebcli.eb.autograd import Choice, Contributions, ratio, vector_jacobian
 from ebcli.eb.kept import Kept
 
 _LARGE = 1 << 22  # weights; smaller matrices gain nothing from blocks
 _BLOCK = 3 << 18  # weights: 3 MiB in float32
+_LEAST = 1 / 16  # of |W| |a|, for a normalizer that is a difference of products: it loses no more than four bits
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ class WeightedSum(Contributions):
         self.sign: int | None = None if linear.weight is None else 1
         self.turn: Tensor | None = None
         self._response: Kept | None = None
+        self._is_difference = False  # whether Z is a difference, so that a share of 0 may come out negative
         self._site = ""
         self._autocast = _autocast()
 
@@ -149,7 +151,9 @@ class WeightedSum(Contributions):
             return vector_jacobian(z, parts, quotient, retain_graph=self.z is not None)
 
         if z.dtype != torch.float16:
-            return [_of_parts(parts, slopes(ratio(P, z.detach())))]
+            share = _of_parts(parts, slopes(ratio(P, z.detach())))
+            # rounding aside, no share is less than all negative probability, which only contrastive passes have
+            return [torch.maximum(share, P.clamp(max=0).sum()) if self._is_difference else share]
         quotient = ratio(P.float(), z.detach().float())
         scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
         return [(_of_parts(parts, [s.float() for s in slopes(ratio(quotient, scale).half())]) * scale).half()]
@@ -164,16 +168,30 @@ class WeightedSum(Contributions):
                     return self.linear.apply(parts[0 if sign > 0 else 1])
 
             else:
+                total = None if isinstance(signs, int) else self._total_by_sizes(signs, parts)
+                self._is_difference = total is not None
+                if total is not None:
+                    return total
                 halves = self._halves(both=_takes_both(signs, parts))
 
                 def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
-                    return _added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
+                    return added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
 
             if isinstance(signs, int):
                 return of(signs)
-            total = torch.where(signs > 0, of(1), of(-1))
-            total.detach().masked_fill_(signs == 0, 0)
-            return total
+            return Choice.apply(signs, of(1), of(-1))
+
+    def _total_by_sizes(self, signs: Tensor, parts: list[Tensor]) -> Tensor | None:
+        """Z = (|W| |a| + s W a) / 2, two products instead of four; None where this would not be exact enough."""
+        is_plain = self.linear.weight is not None and self._autocast is nullcontext
+        if not is_plain or len(parts) == 1 or parts[0].dtype != torch.float32:
+            return None
+        up, down = parts
+        sign, weight = signs.sign().to(up.dtype), self.linear.oriented()
+        size = self.linear.apply(up + down, weight.abs())
+        total = (size * (sign.abs() / 2)) + self.linear.apply(up - down, weight) * (sign / 2)
+        is_exact = (total.detach() - size.detach() * sign.abs() * _LEAST).amin() >= 0
+        return total if is_exact else None
 
     def _halves(self, *, both: bool) -> list[Callable[[Tensor], Tensor]]:
         """The maps a -> W+ a and, if `both`, a -> W- a."""
@@ -242,7 +260,7 @@ class WeightedSum(Contributions):
         for block, halves in self._blocks(0, both=_takes_both(signs, ups)):
             z: Any = 0
             for sign, applies in _each(signs, block):
-                total = _added([F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False)])
+                total = added([F.linear(up, half) for up, half in zip(ups, halves[::sign], strict=False)])
                 z = z + total * applies
                 if P is not None:
                     q = ratio(P[..., block] * applies, total)
@@ -310,42 +328,9 @@ def _each(signs: int | Tensor, block: slice = slice(None)) -> list[tuple[int, An
 
 def _of_parts(parts: Sequence[Tensor], slopes: Sequence[Any]) -> Any:
     """The sum of the shares of a+ and a-."""
-    return _added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
+    return added([part.detach() * slope for part, slope in zip(parts, slopes, strict=True)])
 
 
-def _added(terms: Sequence[Any]) -> Any:
+def added(terms: Sequence[Any]) -> Any:
     """Their sum. The built-in starts from 0, which costs another pass over a tensor."""
     return sum(terms[1:], terms[0])
-
-
-class SharedSum(Contributions):
-    """The contributions to y = a_1 + a_2 (a residual): Z = sum_k max(s a_k, 0), s the sign of y.
-
-    Attributes:
-        scales: the factor of each operand, -1 for a subtrahend.
-    """
-
-    weight = None
-
-    def __init__(self, *scales: float) -> None:
-        self.scales = scales
-
-    def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
-        terms = [
-            a.detach() if scale == 1 else a.detach() * scale for a, scale in zip(signals, self.scales, strict=True)
-        ]
-        # recomputed, because the next operation may overwrite y in place
-        sign = _added(terms).sign()
-        parts = [(sign * term).clamp_(min=0) for term in terms]
-        return parts, _added(parts)
-
-    def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
-        quotient = ratio(P, z)
-        return [part * quotient for part in parts]
-
-    def of_dual(self) -> SharedSum:
-        """The sum itself: it has no weights to negate."""
-        return self
-
-    def unexplained(self, z: Tensor) -> Tensor:
-        return (z == 0).any() if self.feeds_inactive else torch.zeros((), dtype=torch.bool, device=z.device)

@@ -143,9 +143,11 @@ def carries_signal(value: Any) -> bool:
     The signal is every tensor that requires grad and is not a parameter or computed from parameters only.
     """
     if isinstance(value, Tensor):
+        if not value.requires_grad or type(value) is Parameter:  # most parameters, at once
+            return False
         # a view of a parameter requires grad even if it was made under no_grad
         is_parameter = isinstance(value, Parameter) or isinstance(value._base, Parameter)
-        return value.requires_grad and not is_parameter and not hasattr(value, _PLAIN)
+        return not is_parameter and not hasattr(value, _PLAIN)
     return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
 
 

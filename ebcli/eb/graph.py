@@ -18,6 +18,7 @@ from ebcli.eb.autograd import NodeFacts
 from ebcli.eb.facts import Layer, is_known
 
 _NO_RULE, _ROUTES, _WEIGHTED = "no excitation rule", "routes values", "has weights"
+_ATTENTION, _AVERAGE = "attention", "average"
 _MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # of a module's backward hooks; returns its operands
 _LEAF = "AccumulateGrad"
 
@@ -151,25 +152,31 @@ def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool 
 
 def mark_weighted(value: Tensor) -> None:
     """Note that a layer with weights made the value, of which its node does not tell."""
-    node: Any = value.grad_fn
-    if node is not None:
-        node.metadata[_WEIGHTED] = True
+    _mark(value, _WEIGHTED)
 
 
 def mark_attention(value: Tensor) -> None:
     """Note that attention made the value."""
-    noted = facts(value.grad_fn)
-    if noted is not None:
-        noted.is_attention = True
+    _mark(value, _ATTENTION)
+
+
+def mark_average(value: Tensor) -> None:
+    """Note that fixed, non-negative weights made the value."""
+    _mark(value, _AVERAGE)
+
+
+def _mark(value: Tensor, what: str) -> None:
+    node: Any = value.grad_fn
+    if node is not None:
+        node.metadata[what] = True
 
 
 def _is_attention(node: Any) -> bool:
-    return getattr(facts(node), "is_attention", False)
+    return _ATTENTION in node.metadata
 
 
 def _is_average(node: Any) -> bool:
-    linear = getattr(contributions_of(node), "linear", None)
-    return linear is not None and linear.is_nonnegative and not _is_attention(node)
+    return _AVERAGE in node.metadata and not _is_attention(node)
 
 
 def mark_above_classifier(logits: Tensor) -> None:

@@ -39,10 +39,13 @@ class Unit(Function):
     @staticmethod
     def forward(ctx: Any, compute: Callable[[], Tensor], *operands: Tensor) -> Tensor:
         ctx.set_materialize_grads(False)
-        u = operands[-1].clone()
+        ctx.shape, ctx.facts = operands[-1].shape, NodeFacts(len(operands) - 1)
+        if not ctx.needs_input_grad[-1]:  # below the layer
+            return value_of(ctx, compute, operands[0])
+        size, sign = operands[-1].abs(), operands[-1].sign()
         h = value_of(ctx, compute, operands[0])
-        ctx.save_for_backward(h.sign(), torch.where(u == 0, 0, h / u))
-        ctx.shape, ctx.facts = u.shape, NodeFacts(len(operands) - 1)
+        # h / |u|; where u is 0, its sign stops the weight, so that this number only tells whether h is 0 too
+        ctx.save_for_backward((h / size).nan_to_num_(0.0, 1.0, -1.0), sign)
         return h
 
     @staticmethod
@@ -50,12 +53,12 @@ class Unit(Function):
     def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
         if G is None:
             return None, *[None] * (ctx.facts.skipped + 1)
-        sign, slope = ctx.saved_tensors
+        slope, sign = ctx.saved_tensors
         with quiet():
             if ctx.facts.is_above_classifier:  # the dual of a class is a unit of the classifier, not of what follows it
-                weight = torch.where(sign == 0, 0, G)
+                weight = torch.where(slope == 0, 0, G)
             else:
-                weight = torch.where(sign * G > 0, G * slope, 0)
+                weight = (G * slope).clamp_(min=0).mul_(sign)  # torch.where takes ten times as long
             return None, *[None] * ctx.facts.skipped, weight.sum_to_size(ctx.shape)
 
 

@@ -44,6 +44,12 @@ Unsupported = Literal["error", "gradient"]
 
 _enabled = threading.local()
 
+# What modules ask tensors most often, answered without more ado
+_READS_NO_VALUES = frozenset(
+    [Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]
+    + [getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda", "requires_grad")]
+)
+
 
 class ExcitationMode(TorchFunctionMode):
     """A context in which the backward pass is Excitation Backprop (Zhang et al. 2016, Eq. 4 and 10).
@@ -94,7 +100,7 @@ class ExcitationMode(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if is_quiet():
+        if func in _READS_NO_VALUES or is_quiet():
             return func(*args, **kwargs)
         with quiet():
             return self._answer(func, args, kwargs, sys._getframe(1))
@@ -107,7 +113,7 @@ class ExcitationMode(TorchFunctionMode):
         if is_first_only(func):
             tensors = list(tensors_in(args[:1]))
         for tensor in tensors:
-            if tensor.requires_grad:
+            if tensor.requires_grad and type(tensor) is not Parameter:
                 self._admit(tensor)
         if not any(map(carries_signal, tensors)):
             # otherwise values computed from parameters would look like the signal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from itertools import islice
 
 import torch
@@ -105,7 +106,9 @@ class BackwardPasses(Passes):
             return tuple(path.arriving(list(islice(arrived, len(path.ends)))) for path in self._paths)
 
         if several:
-            return torch.vmap(down)(priors)
+            with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
+                warnings.filterwarnings("ignore", "There is a performance drop")
+                return torch.vmap(down)(priors)
         return tuple(P[None] for P in down(priors[0]))
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ebcli.eb import graph, joint
 from ebcli.eb.autograd import Excitation, NodeFacts, PassThrough
-from ebcli.eb.contributions import LinearMap, SharedSum, WeightedSum
+from ebcli.eb.contributions import LinearMap, WeightedSum
 from ebcli.eb.facts import (
     MIXED,
     SWITCH,
@@ -29,6 +29,7 @@ from ebcli.eb.facts import (
 )
 from ebcli.eb.kept import keep_saved, preserve
 from ebcli.eb.registry import RULES, Call
+from ebcli.eb.residual import SharedSum
 
 _ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
 
@@ -114,6 +115,7 @@ def cloned(value: Tensor) -> Tensor:
 
 def unchanged(call: Call, signal: Tensor) -> Tensor:
     """The signal itself, its values in other memory, or a positive multiple: every fact about it stays."""
+    root_of(signal)  # notes it, so that x * sigmoid(1.702 * x) is known as an activation
     facts = facts_of(signal)
     dirty = overwritten(call)
     if call.joint:
@@ -154,6 +156,8 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
         value = joint.affine(call, signal, None if joint.reads_once(call, signal) else linear.exact)
         if linear.weight is not None:
             graph.mark_weighted(value)
+        elif linear.is_nonnegative:
+            graph.mark_average(value)
         note(value, ValueFacts(linear.is_nonnegative and is_nonnegative(signal), _gate_of_sum(signal)))
         return value
     if linear.weight is not None:
@@ -161,6 +165,8 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     with keep_saved():
         value = Excitation.apply(call.compute, contributions, None, 0, signal)
     contributions.follow(value, call.site)
+    if linear.is_nonnegative:
+        graph.mark_average(value)
     facts = ValueFacts(linear.is_nonnegative and contributions.signal_is_nonnegative, _gate_of_sum(signal))
     _note_layer(value, facts, (object(),), site=call.site, can_fold=linear.weight is not None)
     return value

@@ -79,6 +79,18 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", ascii_name.lower())[:_LONGEST_SLUG].strip("-")
 
 
+def distinct_slug(text: str, room: int = _LONGEST_SLUG) -> str:
+    """A slug that differs for any two texts: unless it is the text itself but for dashes, it ends with a hash.
+
+    ``a red car`` -> ``a-red-car``, ``A red car`` -> ``a-red-car-27a7a6b2``.
+    """
+    plain = slug(text)[:room].strip("-")
+    if plain.replace("-", " ") == text:
+        return plain
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    return "-".join(filter(None, (plain[: room - 9].strip("-"), digest)))
+
+
 def marks(layers: Iterable[str], method: str = "") -> str:
     """What tells maps from the default ones in file names: ``@features-11``, ``+marginal``, ``@a@b+marginal``.
 
@@ -94,15 +106,19 @@ def marks(layers: Iterable[str], method: str = "") -> str:
     return f"{whole[: _LONGEST_MARKS - 17]}-{digest}"
 
 
-def picture_relpath(relpath: Path, index: int, class_name: str | None, suffix: str = "png", mark: str = "") -> Path:
+def picture_relpath(
+    relpath: Path, index: int, class_name: str | None, suffix: str = "png", mark: str = "", described: bool = False
+) -> Path:
     """``photos/cat.jpg`` + class 282 -> ``photos/cat.jpg.282-tiger-cat.png``.
 
     The whole input name and the class index are part of it, so different inputs and classes never collide. With
-    ``marks``: ``photos/cat.jpg.282-tiger-cat@features-11.png``.
+    ``marks``: ``photos/cat.jpg.282-tiger-cat@features-11.png``. If the classes are `described` by the user, their names
+    tell them apart in all runs, see ``distinct_slug``.
     """
     # 255 bytes, without the stem, two dots, a dash, the index and the suffix
     room = 255 - _LONGEST_STEM - 3 - 9 - max(4, len(suffix)) - len(mark)
-    label = "-".join(filter(None, (str(index), slug(class_name or "")[:room].strip("-"))))
+    name = distinct_slug(class_name or "", room) if described else slug(class_name or "")[:room].strip("-")
+    label = "-".join(filter(None, (str(index), name)))
     return relpath.with_name(f"{relpath.name}.{label}{mark}.{suffix}")
 
 
@@ -155,6 +171,7 @@ class ResultNames:
         layers: the run's layers; they are part of the names, except for the default layer on its own.
         default_layer: the layer that a run without ``--layer`` uses; None if there is none.
         method: what differs from the default method, in words for ``slug``; empty for the default.
+        described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
     """
 
@@ -164,6 +181,7 @@ class ResultNames:
     layers: tuple[str, ...]
     default_layer: str | None = None
     method: str = ""
+    described: bool = False
     video: str = ""
 
     def suffix(self, relpath: Path) -> str:
@@ -217,7 +235,7 @@ class ResultNames:
         return [self.video, f"{_SHEET}{picture}"] if self.video else [picture]
 
     def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str, suffix: str) -> Path:
-        return picture_relpath(relpath, index, class_name, suffix, self._marks((layer,)))
+        return picture_relpath(relpath, index, class_name, suffix, self._marks((layer,)), self.described)
 
     def _marks(self, layers: tuple[str, ...]) -> str:
         return marks(() if self.layers == (self.default_layer,) else layers, self.method)

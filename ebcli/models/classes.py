@@ -78,7 +78,9 @@ def _index_of_name(categories: Sequence[str] | None, name: str, count: int | Non
             raise ConfigurationError(
                 f"class {name!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
             )
-    hint = closest(name, categories) or f"give one of the {len(categories)} class names or an index"
+    hint = closest(name, categories) or (
+        f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
+    )
     raise ConfigurationError(f"unknown class {name!r}: {hint}")
 
 

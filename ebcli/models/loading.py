@@ -32,6 +32,7 @@ from ebcli.models.keywords import (
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.preset import Preset, input_size
 from ebcli.models.probe import output_shape
+from ebcli.models.similarity import check_texts, like_pictures
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
 
@@ -97,6 +98,7 @@ def load_model(
     device: str | torch.device = "cpu",
     *,
     class_names: str | os.PathLike[str] | Sequence[str] | None = None,
+    like: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     preprocessing: Preprocessing | None = None,
     scores: str | None = None,
 ) -> LoadedModel:
@@ -110,24 +112,34 @@ def load_model(
         load_model("timm/convnext_tiny")                       # timm
         load_model("hf/microsoft/resnet-50")                   # Hugging Face hub; hf/my_model for a local directory
         load_model("nets.py:small", class_names="labels.txt")  # the function small() in nets.py, which is executed
+        load_model("clip/openai/clip-vit-base-patch32", class_names=["a red car", "a blue car"])  # texts
+        load_model("timm/vit_small_patch14_dinov2", like="other.jpg")  # another picture
+
+    The last two return a network whose logits are cosine similarities of the image's embedding: with the embeddings of
+    texts, or of pictures. With `like`, a classifier is cut below its last linear layer.
 
     A checkpoint determines the number of classes. A torchvision or timm network with 1000 classes gets ImageNet's
     class names. Untrained networks are the same in every call, and the global random state is left unchanged.
 
     Args:
-        name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
+        name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``clip/NAME``, ``open_clip/NAME``,
+            ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file (a state dict saved by
             ``torch.save`` or safetensors, with or without the usual wrappers), or ``"none"``. For a factory,
             ``"DEFAULT"`` and ``"none"`` both mean the network as it returns it.
         device: any PyTorch device.
-        class_names: class names in the order of the logits, or a file with them; see ``read_class_names``.
+        class_names: class names in the order of the logits, or a file with them; see ``read_class_names``. For
+            ``clip/NAME`` and ``open_clip/NAME``, any texts.
+        like: one or several pictures, files, that become the classes.
         preprocessing: settings that replace those of the weights.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which
-            is sigmoid for multi-label models and for a single logit, raw for regression, else softmax.
+            is raw for similarities and for regression, sigmoid for multi-label models and for a single logit, else
+            softmax. Softmax and sigmoid of CLIP's and SigLIP's similarities use the temperature and bias that the model
+            was trained with.
 
     Raises:
         ConfigurationError: the model, weights or device do not exist, the checkpoint, class names or preprocessing
-            do not fit, the weights contain NaN or infinity, or a download failed.
+            do not fit, the weights contain NaN or infinity, a picture cannot be read, or a download failed.
 
     Examples:
         >>> import ebcli
@@ -141,26 +153,38 @@ def load_model(
         raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
     device = _checked_device(device)
     given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
+    pictures = [Path(one) for one in ((like,) if isinstance(like, (str, os.PathLike)) else like)]
     name, source = source_of(name)
+    source.headless = bool(pictures)
+    if source.takes_texts() and not pictures:
+        check_texts(name, given)
     with contained(name), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
-        net = net.eval().to(device)
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (DETECTION if is_detector(net) else None)
         if task == DETECTION:
-            net = DetectionScores(net)
             if preprocessing not in (None, Preprocessing()):
-                raise ConfigurationError(
-                    f"{name} preprocesses images itself: drop --resize, --crop, --mean, --std, --fit"
-                )
+                raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --mean and --std")
             from torchvision.transforms._presets import ObjectDetection
 
             preset = ObjectDetection()
         else:
             preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
         names = source.categories(net, label) if given is None else given
+        if pictures:
+            if task not in (None, CLASSIFICATION):
+                raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
+            backbone, scores = source.with_features(net, label), scores or RAW
+            net = like_pictures(name, backbone or net, pictures, preset, is_backbone=backbone is not None)
+            files, names = (*files, *pictures), given or list(map(str, pictures))
+        elif source.takes_texts() and given is not None:
+            scores = scores or RAW
+            net = source.with_texts(net, given, scores)
         scores = scores or source.scores(net)
+        net = net.eval().to(device)
+        if task == DETECTION:
+            net = DetectionScores(net)
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:

@@ -16,9 +16,11 @@ class ModelSpec:
 
     Attributes:
         name, weights: see ``load_model``.
-        class_names: file with one class name per output; None for the model's own names.
+        class_names: file with one class name per output, or texts to compare images with; None for the model's own
+            names.
         preprocessing: settings that replace the model's own preprocessing.
         scores: how logits become scores; None for the model's own way.
+        like: pictures to compare images with.
 
     Raises:
         ConfigurationError: a value is empty or unknown, or the file does not exist.
@@ -26,9 +28,10 @@ class ModelSpec:
 
     name: str = BUNDLED
     weights: str = DEFAULT
-    class_names: Path | None = None
+    class_names: Path | tuple[str, ...] | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     scores: str | None = None
+    like: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
         for what in ("name", "weights"):
@@ -36,5 +39,12 @@ class ModelSpec:
                 raise ConfigurationError(f"the model's {what} must not be empty")
         if self.scores is not None and self.scores not in SCORES:
             raise ConfigurationError(f"unknown scores {self.scores!r}: choose {', '.join(SCORES)}")
-        if self.class_names is not None and not self.class_names.is_file():
+        if isinstance(self.class_names, Path) and not self.class_names.is_file():
             raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")
+
+    @property
+    def described(self) -> tuple[str, ...]:
+        """The texts or pictures that are the classes; empty if the model has classes of its own."""
+        if self.like:
+            return tuple(map(str, self.like))
+        return self.class_names if isinstance(self.class_names, tuple) else ()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,23 +18,20 @@ from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.files.images import Geometry, placement
-from ebcli.files.naming import slug
 from ebcli.imports import contained
 from ebcli.models import (
-    LoadedModel,
     default_layer,
-    layer_per_resolution,
     load_model,
-    resolve_layer,
 )
 from ebcli.models.device import default_batch_size, resolve_device
-from ebcli.models.keywords import ALL, DETECTION, INPUT, VIDEO
+from ebcli.models.keywords import DETECTION, INPUT, VIDEO
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.preset import input_size
 from ebcli.models.probe import probe
 from ebcli.run.choice import Choice
 from ebcli.run.clips import average_scores, explain_clips, network_inputs
 from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
+from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import by_image, joined
 from ebcli.run.plan import RunPlan
 from ebcli.run.subjects import SCENES, Size, Subject, View, check_options
@@ -77,6 +73,7 @@ class Explainer:
             model.weights,
             self.device,
             class_names=model.class_names,
+            like=model.like,
             preprocessing=model.preprocessing,
             scores=model.scores,
         )
@@ -100,13 +97,13 @@ class Explainer:
             self.classes, self.against = known.classes, known.against
             return
         check_options(plan, self.loaded)
-        self.layers = _layers(maps.layers, self.loaded)
+        self.layers = chosen_layers(maps.layers, self.loaded)
         self.default_layer = None if maps.layers else self.layers[0]
         if len(self.layers) == 1 and maps.layers:
             with suppress(LayerError):  # this layer may do nevertheless
                 self.default_layer = default_layer(self.loaded)
         if not plan.output.panel:
-            _check_distinct(self.layers)
+            check_distinct(self.layers)
         categories = self.loaded.categories
         self.against = contrasting_classes(maps, categories, self.num_classes)
         self.method = self._check_layers()
@@ -387,22 +384,3 @@ def _best(logits: Tensor) -> Tensor:
 def _priors(subjects: Sequence[Subject], logits: Tensor) -> Tensor:
     """The priors (1, K, num_classes, ...) of the subjects of an image."""
     return torch.stack([one.prior(logits) for one in subjects])[None]
-
-
-def _layers(names: Sequence[str], loaded: LoadedModel) -> tuple[str, ...]:
-    """The layers that are asked for, each once; the model's default layer if none are."""
-    found: list[str] = []
-    for name in names or (default_layer(loaded),):
-        if name == ALL:
-            found += [*layer_per_resolution(loaded), INPUT]
-        else:
-            found.append(name if name == INPUT else resolve_layer(loaded, name))
-    return tuple(dict.fromkeys(found))
-
-
-def _check_distinct(layers: Sequence[str]) -> None:
-    """Raise ConfigurationError if the names of two layers are the same in file names."""
-    counts = Counter(map(slug, layers))
-    alike = [repr(name) for name in layers if counts[slug(name)] > 1]
-    if alike:
-        raise ConfigurationError(f"the layers {' and '.join(alike)} share a file name: run them one at a time")

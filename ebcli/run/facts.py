@@ -55,7 +55,7 @@ class NetworkFacts:
             ConfigurationError: a class does not exist, or the preprocessing does not fit.
         """
         model = plan.model
-        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names:
+        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
             return None
         names = tuple(imagenet_classes())
         against = contrasting_classes(plan.maps, names, len(names))
@@ -73,7 +73,8 @@ class NetworkFacts:
     def of_plan(cls, plan: RunPlan) -> NetworkFacts:
         """As the user named it, for records of files that cannot be read."""
         model, layers = plan.model, plan.maps.layers
-        method = method_in_words(plan.maps, plan.maps.against)
+        against = [model.described[int(index)] for index in plan.maps.against] if model.described else plan.maps.against
+        method = method_in_words(plan.maps, against)
         known = (model.name, model.weights, (), PRESET, None, model.scores or SOFTMAX, 0, layers, None)
         return cls(*known, None, None, method)
 

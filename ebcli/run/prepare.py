@@ -23,7 +23,7 @@ from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
-from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, output_relpath
+from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
@@ -33,7 +33,7 @@ from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.models.keywords import DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.measured import caveat
-from ebcli.run.facts import NetworkFacts
+from ebcli.run.facts import NetworkFacts, class_labels
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
 from ebcli.run.stages import ImageStages, NetworkInput, RenderOptions, is_image, load_image
@@ -282,12 +282,15 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
     about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
     output = plan.output
     method = "" if plan.maps.contrastive else "marginal"
+    described = bool(plan.model.described)
     if facts.against:
-        method = f"against {' '.join(map(str, facts.against))}"
+        others = class_labels(facts.categories, facts.against) if described else map(str, facts.against)
+        method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
     format_ = "png" if output.format == AUTO and needs_transparency else output.format
     video = video_format(output.format) if facts.task == VIDEO else ""
-    names = ResultNames(format_, output.panel, output.raw, tuple(facts.layers), facts.default_layer, method, video)
+    marked = tuple(facts.layers), facts.default_layer, method, described, video
+    names = ResultNames(format_, output.panel, output.raw, *marked)
     provenance = {
         "model": common.model,
         "weights": weights,

@@ -17,6 +17,7 @@ from stub_run import DONE, PICTURE, finished, invoke
 
 from ebcli.cli.saliency import main
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.clips import ClipOptions
 from ebcli.files.records import Record
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
@@ -87,12 +88,16 @@ VALUES = {
     "percentile": ("99", 99.0),
     "contrastive": ("0", False),
     "above": ("0.5", 0.5),
+    "score": ("0.75", 0.75),
+    "box": ("4,3,20.5,10", (4.0, 3.0, 20.5, 10.0)),
+    "where": ("12,34", (12, 34)),
     "boxes": ("1", True),
     "masks": ("1", True),
     "threshold": ("mass:0.8", ("mass", 0.8)),
     "labels": ("labels.csv", Path("labels.csv")),
     "against": ("tabby;7", ("tabby", "7")),
     "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
+    "like": (f"a.png{os.pathsep}b.png", (Path("a.png"), Path("b.png"))),
     "top_k": ("4", 4),
     "output": ("maps", Path("maps")),
     "cmap": ("jet", "jet"),
@@ -101,6 +106,9 @@ VALUES = {
     "include": ("*.jpg b", ("*.jpg", "b")),
     "exclude": ("*.png", ("*.png",)),
     "shard": ("2/4", (2, 4)),
+    "every": ("3", 3),
+    "start": ("2.5", 2.5),
+    "duration": ("10", 10.0),
     "timeout": ("7.5", 7.5),
     "retries": ("1", 1),
     "max_bytes": ("1000", 1000),
@@ -119,6 +127,8 @@ VALUES = {
     "engine": ("ray", "ray"),
     "gpus_per_worker": ("0.5", 0.5),
 }
+# What else an option of the environment sets: the pictures of --like are the classes
+ALSO: dict[str, dict[str, object]] = {"like": {"targets": ("0", "1")}}
 
 
 def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
@@ -134,12 +144,13 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
     variable = "EB_SALIENCY_" + max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
     result = invoke("a.jpg", **{variable: text})
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **{field: value}))]
+    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **{field: value}, **ALSO.get(field, {})))]
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
     parts = (
         InputOptions,
+        ClipOptions,
         RemoteOptions,
         MapOptions,
         OutputOptions,
@@ -149,7 +160,7 @@ def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> N
         ModelSpec,
     )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
-    named = named - {"directory", "name", "preprocessing", "remote"} | {"output", "style", "model"}
+    named = named - {"directory", "name", "preprocessing", "remote", "clips"} | {"output", "style", "model"}
     assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "beside"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
@@ -247,6 +258,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "peak": 3.5,
             "region": None,
             "at_border": False,
+            "box": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ebcli
+from ebcli.eb.prediction import remember
 
 
 def jacobian(function, at):
@@ -45,7 +46,12 @@ def by_definition(below, activation, above, x, sign):
     return excitation / excitation.sum()
 
 
-@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu])
+def quick_gelu(u):
+    """CLIP's activation."""
+    return u * torch.sigmoid(1.702 * u)
+
+
+@pytest.mark.parametrize("activation", [F.gelu, F.silu, F.hardswish, F.relu, torch.tanh, F.leaky_relu, quick_gelu])
 def test_units_between_linear_maps(activation):
     torch.manual_seed(1)
     net, x = Stack(activation).double().eval(), torch.randn(2, 6, dtype=torch.double)
@@ -228,6 +234,7 @@ def test_which_networks_are_explained_jointly():
     assert joint(Tokens(), image, "joined")
     assert not joint(Averaged(), image)
     assert joint(Stack(), row)
+    assert joint(Stack(quick_gelu), row)
     assert not joint(Stack(F.relu), row)
     assert not joint(Stack(F.relu6), row)
     assert not joint(Stack(lambda x: x), row)
@@ -277,3 +284,34 @@ def test_contrastive_maps_are_below_the_classifier():
     net = Stack()
     with pytest.raises(ebcli.LayerError, match="'head' is not below the classifier"):
         ebcli.excitation_backprop(net, torch.randn(1, 6), 1, "head", contrastive=True, joint=True)
+
+
+def passes(net, x, layer=None):
+    """How often a call runs the network, and whether it is joint."""
+    count = []
+    handle = net.register_forward_hook(lambda *_: count.append(None))
+    result = ebcli.excitation_backprop(net, x, 1, layer)
+    handle.remove()
+    return len(count), result.joint
+
+
+def test_the_network_runs_once_if_the_last_call_needed_the_same_rule():
+    x = torch.randn(1, 6)
+    functional = Stack()
+    assert [passes(functional, x) for _ in range(3)] == [(2, True), (1, True), (1, True)]
+    assert [passes(functional, x, "third") for _ in range(2)] == [(2, False), (1, False)]
+    modules = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.Linear(6, 4))
+    assert passes(modules, x) == (1, True)
+    assert passes(nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 4)), x) == (1, False)
+
+
+@pytest.mark.parametrize("name", ["vit_b_32", "swin_t", "convnext_tiny", "efficientnet_b0", "squeezenet1_1"])
+def test_a_wrong_prediction_changes_nothing(name):
+    specimen = zoo.small(name)
+    results = []
+    for predicted in (False, True):
+        remember(specimen.net, predicted)
+        results.append(ebcli.excitation_backprop(specimen.net, specimen.inputs, 3, specimen.layer, contrastive=True))
+    assert results[0].joint == results[1].joint == (name not in ("swin_t", "squeezenet1_1"))
+    assert torch.equal(results[0].logits, results[1].logits)
+    torch.testing.assert_close(results[0].relevance, results[1].relevance)

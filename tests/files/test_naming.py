@@ -10,6 +10,7 @@ from PIL import Image
 
 from ebcli.files.naming import (
     ResultNames,
+    distinct_slug,
     marks,
     output_relpath,
     panel_relpath,
@@ -45,6 +46,20 @@ def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category
         assert parse_result_name(raw_relpath(place, mark)) == (place, None)
         assert parse_result_name(panel_relpath(place, "png", mark)) == (place, None)
         assert parse_result_name(picture_relpath(place, index, category, "png", mark)) == (place, index)
+
+
+def test_described_classes_are_told_apart_by_their_names() -> None:
+    texts = ["a red car", "a red-car", "A red car", "a red car!", "猫", "犬", "x" * 300, "x" * 299, "a  b", "", "a b"]
+    for mark in ("", "@features-11", "+against-" + "y" * 47):
+        found = [picture_relpath(Path("a.jpg"), 0, text, mark=mark, described=True) for text in texts]
+        assert len(set(found)) == len(texts)
+        for path in found:
+            assert parse_result_name(path) == (Path("a.jpg"), 0)
+            assert len(path.name) <= 255 - 160 + len("a.jpg")
+    assert found[0] == Path("a.jpg.0-a-red-car" + mark + ".png")
+    names = [distinct_slug(text) for text in texts]
+    assert len(set(names)) == len(texts)
+    assert names[0] == "a-red-car"
 
 
 MAPS = [(5, "tiger cat", "features.11"), (5, "tiger cat", "input"), (9, None, "features.11"), (9, None, "input")]
@@ -193,3 +208,20 @@ def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "here")
     assert output_relpath(Path("link/../a.jpg")) == Path("absolute", *tmp_path.parts[1:], "real/a.jpg")
     assert output_relpath(Path("../here/a.jpg")) == Path("a.jpg")
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.gif", "frames", "a.mp4.5-cat.mp4", "a.sheet", "x" * 180 + ".mkv"])
+@pytest.mark.parametrize("suffix", ["mp4", "webp"])
+@pytest.mark.parametrize("picture", ["auto", "webp"])
+def test_a_video_has_a_video_and_a_sheet_per_map(name: str, suffix: str, picture: str) -> None:
+    names = ResultNames(picture, False, True, ("a", "b"), "a", "marginal", video=suffix)
+    place = output_relpath(Path("d", name))
+    maps = [(7, "w" * 80, "a"), (7, "w" * 80, "b"), (9, None, "a"), (9, None, "b")]
+    results = names.of(place, maps)
+    assert len(set(results)) == 2 * len(maps) + 1
+    assert [parse_result_name(path) for path in results] == [(place, k) for k in (7, 7, 9, 9)] * 2 + [(place, None)]
+    assert all(path.suffix == f".{suffix}" for path in results[:4])
+    assert all(path.stem.endswith(".sheet") for path in results[4:8])
+    assert all(len(path.name.encode()) <= 255 for path in results)
+    assert all(names.matches(path, {7: "w" * 80, 9: None}) for path in results)
+    assert not names.matches(place.with_name(f"{place.name}.8.{suffix}"), {7: "w" * 80, 9: None})

@@ -79,6 +79,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "peak": None,
             "region": None,
             "at_border": False,
+            "box": None,
         }
     ]
     assert entry["schema"] == 1

@@ -59,9 +59,9 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
     monkeypatch.setattr(ebcli.run.stages, "render", counted(drawn, explained, ebcli.run.stages.render, 0.02))
     real = ebcli.run.explainer.Explainer.explain
 
-    def explain(self: Any, images: Any, labels: Any) -> Any:
+    def explain(self: Any, images: Any, *others: Any) -> Any:
         time.sleep(0.05 if len(explained) > 20 else 0)  # at first the drawing is slower, and then the network
-        found = real(self, images, labels)
+        found = real(self, images, *others)
         ahead.append(len(seen) - len(explained))
         explained.extend([0] * len(images))
         behind.append(len(explained) - len(drawn))

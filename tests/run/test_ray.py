@@ -12,8 +12,10 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
+import color_tasks
 import pytest
 from clusters import Command, cluster, comparable, fill, nodes, processes
+from color_net import GREEN, RED, painted
 from PIL import Image
 from runs import count, records, tree, until
 
@@ -74,6 +76,22 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     assert "34 images: 1 done, 32 up to date, 1 failed; 1 other file skipped" in again[2]
     assert len(records(cwd / "maps")) == 36
     assert files.items() <= tree(cwd / "maps").items()
+
+
+def test_detections_are_those_of_the_local_engine(cwd: Path, two: Any) -> None:
+    fill(cwd, 1)
+    squares = (RED, (10, 10, 30, 30)), (GREEN, (80, 20, 105, 45))
+    painted((120, 60), *squares).save(cwd / "photos/squares.png")
+    painted((80, 90), *squares[:1]).save(cwd / "photos/upright.png")
+    detector = "--model", f"{color_tasks.__file__}:detector", "--weights", "DEFAULT", "--batch-size", "2"
+    ended = Command(cwd, two.address, *detector, "--include", "*.png").wait()
+    other, expected = local(cwd, *detector, "--include", "*.png")
+    assert ended[:2] == expected[:2]
+    assert ended[0] == 0, ended[2]
+    assert comparable(cwd / "maps") == comparable(other / "maps")
+    boxes = {record["input"]: len(record["classes"]) for record in records(cwd / "maps")}
+    assert boxes["photos/squares.png"] == 2
+    assert boxes["photos/upright.png"] == 1
 
 
 def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> None:

@@ -23,9 +23,12 @@ _BUNDLED, _TORCHVISION, _FACTORY = (
     EntryPoint("factory", "ebcli.models.sources.own_code:Factory", MODELS),
 )
 _BUILT_IN = {
+    "open_clip": EntryPoint("open_clip", "ebcli.models.sources.open_clip:OpenClip", MODELS),
+    "clip": EntryPoint("clip", "ebcli.models.sources.clip:Clip", MODELS),
     "timm": EntryPoint("timm", "ebcli.models.sources.timm:Timm", MODELS),
     "hf": EntryPoint("hf", "ebcli.models.sources.huggingface:HuggingFace", MODELS),
 }
+_WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
 _FILE = re.compile(r".*\.py:\w+")
 _MODULE = re.compile(r"[\w.]+:\w+")
 
@@ -57,6 +60,11 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     with contained(name):
         source: ModelSource = source_class(rest)
     return name.removesuffix(rest) + source.name, source
+
+
+def takes_texts(name: str) -> bool:
+    """Whether a model compares images with texts, so that its classes are whatever the user describes."""
+    return name.partition("/")[0] in _WITH_TEXTS
 
 
 def plugin_names() -> list[str]:

@@ -43,6 +43,8 @@ class ModelSource(ABC):
         2
     """
 
+    headless = False  # set before the network is built: its features are wanted, so a checkpoint may lack the head
+
     def __init__(self, name: str) -> None:
         self.name = name
 
@@ -121,6 +123,30 @@ class ModelSource(ABC):
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
         own = getattr(net, "task", None)
         return own if isinstance(own, str) and own in TASKS else None
+
+    def takes_texts(self) -> bool:
+        """Whether the class names are texts, from which ``with_texts`` makes the classifier."""
+        return False
+
+    def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
+        """The classifier of images by texts: images (B, 3, H, W) to logits (B, len(texts)).
+
+        Args:
+            net: a network of this source.
+            texts: at least one.
+            scores: what the logits will be turned into; ``"raw"`` for cosine similarities.
+
+        Raises:
+            ConfigurationError: the network has no tower for texts, or a text is too long for it.
+        """
+        raise NotImplementedError
+
+    def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
+        """The network from images to features (B, D); None to take what its last linear layer reads.
+
+        By default, the network itself if it has no class names, as it is no classifier then.
+        """
+        return net if self.categories(net, weights) is None else None
 
     def files(self, weights: str) -> Sequence[Path]:
         """Files other than the checkpoint whose content defines the network."""

@@ -31,6 +31,8 @@ _ADVICE = (
     "give the name of a model on the hub, such as microsoft/resnet-50, or a directory written by save_pretrained(); "
     "offline, only models in the local cache can be loaded"
 )
+TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
+_HEAD, _POOLER = "classifier.", "pooler."
 _RAMP = 1000  # pixels
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
 # Pillow's filters by number, in torchvision's names
@@ -40,29 +42,40 @@ _FILTERS = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5
 class HuggingFace(ModelSource):
     """A model on the hub, or in a local directory."""
 
+    prefix = "hf"
+    auto_class = "AutoModelForImageClassification"
+
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._library = import_optional("transformers")
-        with fetching(f"the configuration of hf/{name}", _ADVICE), self._silent():
+        self._title = f"{self.prefix}/{name}"
+        with fetching(f"the configuration of {self._title}", _ADVICE), self._silent():
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
-        if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
-            raise ConfigurationError(
-                f"hf/{name} is of type {self._config.model_type}, for which transformers has no image classifier"
-            )
+        self._check_type()
         # transformers needs a list to choose among several heads, and takes the first if it is empty
         self._config.architectures = self._config.architectures or []
+        self._auto = getattr(self._library, self.auto_class)
+
+    def _check_type(self) -> None:
+        """Raise ConfigurationError if this source has no network for the type of the configuration."""
+        if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+            kind = self._config.model_type
+            raise ConfigurationError(
+                f"{self._title} is of type {kind}, for which transformers has no image classifier"
+                + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
+            )
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         config = copy.deepcopy(self._config)
         if num_classes is not None:
             config.num_labels = num_classes
         with self._silent():
-            return _plain(self._library.AutoModelForImageClassification.from_config(config, dtype=torch.float32))
+            return self._plain(self._auto.from_config(config, dtype=torch.float32))
 
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
-        with fetching(f"the weights of hf/{self.name}", advice), self._silent():
-            net, found = self._library.AutoModelForImageClassification.from_pretrained(
+        with fetching(f"the weights of {self._title}", advice), self._silent():
+            net, found = self._auto.from_pretrained(
                 self.name,
                 config=self._config,
                 dtype=torch.float32,
@@ -71,7 +84,7 @@ class HuggingFace(ModelSource):
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-        return _complete(net, found, f"the model hf/{self.name}")
+        return self._complete(net, found, f"the model {self._title}")
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
@@ -80,9 +93,13 @@ class HuggingFace(ModelSource):
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count
+        return self._loaded_from(net, config, state, title)
+
+    def _loaded_from(self, net: nn.Module, config: Any, state: dict[str, Any], title: str) -> nn.Module:
+        """A model like `net`, with another configuration and the tensors of a state dict."""
         with self._silent():  # transformers also converts names of earlier releases
             model_class: Any = type(net)
-            net, found = model_class.from_pretrained(
+            loaded, found = model_class.from_pretrained(
                 None,
                 config=config,
                 state_dict=state,
@@ -90,23 +107,25 @@ class HuggingFace(ModelSource):
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,
             )
-        return _complete(net, found, title)
+        return self._complete(loaded, found, title)
 
     def transforms(self, net: Any, weights: str) -> ImageClassification | Preset:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
-        with fetching(f"the preprocessing of hf/{self.name}", _ADVICE), self._silent():
+        with fetching(f"the preprocessing of {self._title}", _ADVICE), self._silent():
             if auto.get_image_processor_config(self.name):
-                return _preset_of(
-                    auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False), f"hf/{self.name}"
-                )
+                processor = auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False)
+                return _preset_of(processor, self._title)
             usual = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {}).get("torchvision")
-            preset = _preset_of(usual(), f"hf/{self.name}") if usual else super().transforms(net, weights)
-        side = getattr(self._config, "image_size", None)
+            preset = _preset_of(usual(), self._title) if usual else super().transforms(net, weights)
+        side = getattr(getattr(self._config, "vision_config", self._config), "image_size", None)
         return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:
         names = [name for _, name in sorted(net.config.id2label.items())]
         return None if all(re.fullmatch(r"LABEL_\d+", name) for name in names) else names
+
+    def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
+        return None  # class names may be unknown, but there is a head
 
     def scores(self, net: Any) -> str | None:
         return _SCORES.get(net.config.problem_type)
@@ -114,6 +133,21 @@ class HuggingFace(ModelSource):
     def files(self, weights: str) -> Sequence[Path]:
         patterns = ["*.json", *(["*.safetensors"] if weights == DEFAULT else [])]
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
+
+    def _plain(self, net: nn.Module) -> nn.Module:
+        """Make a model return its logits only; its modules keep their names."""
+        net.register_forward_hook(_logits_of)
+        return net
+
+    def _complete(self, net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
+        """The model, if every tensor was loaded."""
+        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
+        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+        if self.headless:  # what is below the head was loaded; a pooler above the features is not used
+            missing = [key for key in missing if not key.startswith(_HEAD)]
+            unexpected = [key for key in unexpected if _POOLER not in key]
+        check_match(title, misshapen, missing, unexpected)
+        return self._plain(net)
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:
@@ -130,21 +164,8 @@ class HuggingFace(ModelSource):
                 log.enable_progress_bar()
 
 
-def _plain(net: nn.Module) -> nn.Module:
-    """Make a model return its logits only; its modules keep their names."""
-    net.register_forward_hook(_logits_of)
-    return net
-
-
 def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
     return output.logits
-
-
-def _complete(net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
-    """The model, if every tensor was loaded."""
-    misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
-    check_match(title, misshapen, sorted(found["missing_keys"]), sorted(found["unexpected_keys"]))
-    return _plain(net)
 
 
 def _preset_of(processor: Any, name: str) -> ImageClassification:

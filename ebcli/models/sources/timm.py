@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from torch import nn
 from torchvision.transforms import InterpolationMode
@@ -11,6 +12,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
+from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.fitted_preset import with_fit
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
@@ -47,18 +49,37 @@ class Timm(ModelSource):
         return found
 
     def build(self, num_classes: int | None = None) -> nn.Module:
-        if num_classes is None and self._is_headless():
+        if num_classes is None and self.headless:
+            num_classes = 0
+        elif num_classes is None and self._is_headless():
             num_classes = len(imagenet_classes())  # a classifier to compare the checkpoint's with
         return self._timm.create_model(self.name, pretrained=False, num_classes=num_classes)
 
     def pretrained(self, weights: str) -> nn.Module:
-        if self._is_headless():
+        if self._is_headless() and not self.headless:
             raise ConfigurationError(
-                f"timm/{self.name} has no classifier: pass a fine-tuned checkpoint with --weights FILE"
+                f"timm/{self.name} has no classifier: pass --like PICTURE to explain what makes images similar to it, "
+                "or a fine-tuned checkpoint with --weights FILE"
             )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
         with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):
-            return self._timm.create_model(full, pretrained=True)
+            return self._timm.create_model(full, pretrained=True, **({"num_classes": 0} if self.headless else {}))
+
+    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+        if not self.headless:
+            return super().restored(state, title)
+        net: Any = self.build()
+        own = net.state_dict()
+        found = net.pretrained_cfg.get("classifier") or ()
+        heads = tuple(f"{head}." for head in ((found,) if isinstance(found, str) else found))
+        kept = {
+            key: value for key, value in without_prefixes(state, own).items() if key in own or not key.startswith(heads)
+        }
+        load_checkpoint(net, kept, title)
+        return net
+
+    def with_features(self, net: nn.Module, weights: str) -> nn.Module:
+        return net
 
     def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
         config = self._timm.data.resolve_data_config(model=net)

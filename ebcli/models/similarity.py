@@ -1,0 +1,130 @@
+"""Networks that compare images: the last layer's weights are embeddings of texts or of other pictures."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ebcli.eb.capture import single_tensor
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.models.probe import probe
+
+
+class Similarity(nn.Module):
+    """Cosine similarities (B, K) of features (B, D) with K embeddings, which are the weights of a linear layer.
+
+    Args:
+        embeddings: (K, D), of any length.
+        scale, bias: the similarities are multiplied by the scale, and the bias is added.
+    """
+
+    def __init__(self, embeddings: Tensor, scale: Tensor | float = 1.0, bias: Tensor | None = None) -> None:
+        super().__init__()
+        count, width = embeddings.shape
+        self.embeddings = nn.Linear(width, count, bias=bias is not None)
+        with torch.no_grad():
+            self.embeddings.weight.copy_(F.normalize(embeddings, dim=1) * scale)
+            if bias is not None:
+                self.embeddings.bias.copy_(bias.expand(count))
+
+    def forward(self, features: Tensor) -> Tensor:
+        found: Tensor = self.embeddings(F.normalize(features, dim=-1))
+        return found
+
+
+def check_texts(name: str, texts: Sequence[str] | None) -> None:
+    """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
+    if not texts:
+        raise ConfigurationError(
+            f"{name} compares images with texts: give one with --target, as in --target 'a red car', or a file of them "
+            "with --class-names"
+        )
+    if not all(text.strip() for text in texts):
+        raise ConfigurationError("a text to compare images with is empty: describe what to look for")
+
+
+def like_pictures(
+    name: str, net: nn.Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
+) -> nn.Module:
+    """A network from images to their similarities (B, K) with K pictures.
+
+    Args:
+        name: the network's name, for messages.
+        net: the network, which is changed.
+        pictures: files.
+        transforms: the preprocessing.
+        is_backbone: whether the network returns features (B, D); otherwise they are what its last linear layer reads,
+            and the similarities take that layer's place.
+
+    Raises:
+        ConfigurationError: a picture cannot be read, or the network has no such features.
+    """
+    images = torch.stack([transforms(_read(picture)) for picture in pictures])
+    net.eval()
+    if is_backbone:
+        return nn.Sequential(OrderedDict(backbone=net, similarity=Similarity(_features(name, net, images))))
+    head = _head(name, net, images[:1])
+    net.set_submodule(head, nn.Identity())
+    net.set_submodule(head, Similarity(_features(name, net, images)))
+    return net
+
+
+def _read(picture: Path) -> Any:
+    from ebcli.files.images import decode
+
+    try:
+        return decode(picture)
+    except ImageError as error:
+        raise ConfigurationError(f"cannot read the picture '{picture}' to compare with: {error}") from error
+
+
+def _features(name: str, net: nn.Module, images: Tensor) -> Tensor:
+    """The features (B, D) of images, computed one by one."""
+    with torch.no_grad():
+        found = [single_tensor(_run(name, net, image[None]), f"the output of {name}") for image in images]
+    if found[0].ndim != 2 or len(found[0]) != 1:
+        shape = ", ".join(map(str, found[0].shape[1:]))
+        raise ConfigurationError(
+            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them in "
+            "the network"
+        )
+    return torch.cat(found)
+
+
+def _run(name: str, net: nn.Module, images: Tensor) -> Any:
+    size = (images.shape[2], images.shape[3])
+    return probe(name, net, size, lambda blank: net(images.to(blank)))
+
+
+def _head(name: str, net: nn.Module, images: Tensor) -> str:
+    """The name of the linear layer that returns the logits.
+
+    Raises:
+        ConfigurationError: there is none.
+    """
+    calls: list[tuple[nn.Module, Any, Any]] = []
+
+    def keep(module: nn.Module, inputs: Any, output: Any) -> None:
+        calls.append((module, inputs[0], output))
+
+    handles = [module.register_forward_hook(keep) for module in net.modules() if isinstance(module, nn.Linear)]
+    try:
+        with torch.no_grad():
+            logits = single_tensor(_run(name, net, images), f"the output of {name}")
+    finally:
+        for handle in handles:
+            handle.remove()
+    last, features, output = calls[-1] if calls else (None, images, None)
+    names = {module: known for known, module in net.named_modules()}
+    if last is None or output is not logits or features.ndim != 2 or sum(one is last for one, *_ in calls) > 1:
+        raise ConfigurationError(
+            f"{name} has no single linear layer that reads features (B, D) and returns the logits, so there are none "
+            "to compare pictures by: name a network without a classifier, or return features from FILE.py:FACTORY"
+        )
+    return names[last]

@@ -1,0 +1,123 @@
+"""Networks of open_clip, with a tower for texts: ``open_clip/ViT-B-32``.
+
+Texts become the classifier as in ``clip``.
+"""
+
+from __future__ import annotations
+
+import logging
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms._presets import ImageClassification
+
+from ebcli.errors import ConfigurationError, closest
+from ebcli.imports import import_optional
+from ebcli.models.fitted_preset import with_fit
+from ebcli.models.keywords import CROP, DEFAULT, RAW, SQUASH
+from ebcli.models.similarity import Similarity
+from ebcli.models.sources.base import ModelSource, fetching, square
+
+_FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode
+
+
+class ImageTower(nn.Module):
+    """The image tower: images (B, 3, H, W) to embeddings (B, D), or to their similarities; its name is the model's."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.visual = model.visual
+        self.similarity: nn.Module = nn.Identity()
+
+    def forward(self, images: Tensor) -> Tensor:
+        found: Tensor = self.similarity(self.visual(images))
+        return found
+
+
+class OpenClip(ModelSource):
+    """A network of ``open_clip.list_models()``; ``weights`` are the tags of its pretrained weights."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._library = import_optional("open_clip", "open_clip_torch")
+        known = self._library.list_models()
+        if name not in known:
+            hint = closest(name, known) or "open_clip.list_models() lists them in Python"
+            raise ConfigurationError(f"open_clip has no model {name!r}: {hint}")
+
+    def weights(self) -> Sequence[str]:
+        tags: Sequence[str] = self._library.list_pretrained_tags_by_model(self.name)
+        return tags
+
+    def published(self, weights: str) -> str | None:
+        tags = self.weights()
+        return next(iter(tags), None) if weights == DEFAULT else super().published(weights)
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        return self._created("install the packages that it needs", load_weights=False, pretrained_text=False)
+
+    def pretrained(self, weights: str) -> nn.Module:
+        config = self._library.get_pretrained_cfg(self.name, weights)
+        advice = (
+            f"choose {', '.join(self.weights())}, or pass --weights FILE, or --weights none for an untrained network"
+        )
+        return self._created(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
+
+    def _created(self, advice: str, **options: Any) -> nn.Module:
+        before = logging.root.manager.disable
+        logging.disable(logging.ERROR)  # it logs to the root what becomes an error or a warning here
+        try:
+            with fetching(f"open_clip/{self.name}", advice):
+                net: nn.Module = self._library.create_model(self.name, **options)
+        finally:
+            logging.disable(before)
+        return net
+
+    def transforms(self, net: Any, weights: str) -> ImageClassification:
+        config = self._library.get_model_preprocess_cfg(net)
+        height, width = (config["size"],) * 2 if isinstance(config["size"], int) else config["size"]
+        side = square(height, width, f"open_clip/{self.name}")
+        if config["resize_mode"] not in _FITS:
+            raise ConfigurationError(
+                f"open_clip/{self.name} resizes images by {config['resize_mode']!r}, which is not supported"
+            )
+        preset = ImageClassification(
+            crop_size=side,
+            resize_size=side,
+            mean=config["mean"],
+            std=config["std"],
+            interpolation=InterpolationMode(config["interpolation"]),
+        )
+        return with_fit(preset, _FITS[config["resize_mode"]])
+
+    def takes_texts(self) -> bool:
+        return True
+
+    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
+        with fetching(f"the tokenizer of open_clip/{self.name}", "install the packages that it needs"):
+            tokenizer = self._library.get_tokenizer(self.name)
+        longest = net.context_length
+        for text in texts:
+            (end,) = tokenizer([text], context_length=2 * longest)[:, longest:]
+            if (end != end[-1]).any():  # more than padding
+                shown = textwrap.shorten(text, 60, placeholder=" ...")
+                raise ConfigurationError(
+                    f"the text {shown!r} is longer than the {longest} tokens that open_clip/{self.name} reads: "
+                    "shorten it"
+                )
+        with torch.no_grad():
+            embeddings = net.eval().encode_text(tokenizer(list(texts), context_length=longest))
+        tower = ImageTower(net)
+        scaling = () if scores == RAW else (net.logit_scale.exp(), net.logit_bias)
+        tower.similarity = Similarity(embeddings, *scaling)
+        return tower
+
+    def with_features(self, net: Any, weights: str) -> nn.Module:
+        return ImageTower(net)
+
+    def scores(self, net: Any) -> str:
+        return RAW

@@ -1,0 +1,145 @@
+"""Maps of detections: the command with a detector whose scores depend on the color of one place each."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import color_tasks
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from color_net import GREEN, RED, painted
+from PIL import Image
+
+from ebcli.cli.saliency import main
+
+SIZE = 120, 60  # resized to 192 x 96, so a cell is 5 pixels wide
+RED_SQUARE, GREEN_SQUARE, SECOND_RED = (10, 10, 30, 30), (80, 20, 105, 45), (50, 35, 70, 55)
+
+
+@pytest.fixture(autouse=True)
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    painted(SIZE, (RED, RED_SQUARE), (GREEN, GREEN_SQUARE), (RED, SECOND_RED)).save("squares.png")
+    painted(SIZE).save("nothing.png")
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    model = f"{color_tasks.__file__}:detector"
+    return CliRunner().invoke(main, ["--model", model, "-o", "maps", "--workers", "0", *arguments])
+
+
+def run(*arguments: str, status: int = 0) -> list[dict]:
+    result = invoke("--json", *arguments)
+    assert result.exit_code == status, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def center(box: list[float] | tuple[int, ...]) -> tuple[float, float]:
+    return box[0] + box[2] / 2, box[1] + box[3] / 2
+
+
+def is_inside(point: tuple[float, float], square: tuple[int, int, int, int]) -> bool:
+    return square[0] <= point[0] <= square[2] and square[1] <= point[1] <= square[3]
+
+
+def test_each_detection_has_a_box_and_a_map_on_its_own_object() -> None:
+    (record,) = run("squares.png", "--raw", "--layer", "backbone.cells")
+    names = [one["name"] for one in record["classes"]]
+    assert sorted(names) == ["green", "red", "red"]
+    pictures = {Path(path).name for path in record["output"][:-1]}
+    assert pictures == {f"squares.png.{name}@backbone-cells.png" for name in ("1-red", "1-red-2", "2-green")}
+    arrays = np.load(record["output"][-1])
+    left, top, right, bottom = arrays["crop"]
+    found = set()
+    for one, map_ in zip(record["classes"], arrays["maps"], strict=True):
+        row, column = np.unravel_index(map_.argmax(), map_.shape)
+        x = left + (column + 0.5) * (right - left) / map_.shape[1]
+        y = top + (row + 0.5) * (bottom - top) / map_.shape[0]
+        squares = {"green": [GREEN_SQUARE], "red": [RED_SQUARE, SECOND_RED]}[one["name"]]
+        (on,) = [square for square in squares if is_inside((x, y), square)]
+        assert np.maximum(map_, 0).max() == pytest.approx(np.maximum(map_, 0).sum())  # one cell is all it sees
+        assert is_inside(center(one["box"]), on)
+        found.add(on)
+    assert found == {RED_SQUARE, GREEN_SQUARE, SECOND_RED}
+
+
+def test_the_box_is_drawn_over_the_picture() -> None:
+    (record,) = run("squares.png", "--target", "green", "--score", "0.9", "--style", "mask")
+    (path,), (one,) = record["output"], record["classes"]
+    left, top, width, height = one["box"]
+    pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    middle = round(top + height / 2)
+    edges = [round(x) for x in (left, left + width) if 3 < x < SIZE[0] - 3]
+    assert edges
+    for x in edges:
+        assert pixels[middle, x - 2 : x + 3].sum(1).max() > 700
+
+
+def test_the_detection_nearest_to_a_box() -> None:
+    for square in (RED_SQUARE, GREEN_SQUARE, SECOND_RED):
+        left, top, right, bottom = square
+        (record,) = run("squares.png", "--box", f"{left},{top},{right - left},{bottom - top}")
+        (one,) = record["classes"]
+        assert is_inside(center(one["box"]), square)
+
+
+def test_scores_targets_and_numbers_choose_detections() -> None:
+    assert [one["name"] for one in run("squares.png", "--target", "red")[0]["classes"]] == ["red", "red"]
+    assert len(run("squares.png", "--top-k", "1")[0]["classes"]) == 1
+    assert run("squares.png", "--score", "1")[0]["classes"] == []
+
+
+def test_a_picture_without_detections_is_done_without_maps() -> None:
+    result = invoke("nothing.png")
+    assert result.exit_code == 0
+    assert "nothing.png: nothing scores above the threshold, so there is no map\n" in result.stderr
+    (record,) = (json.loads(line) for line in Path("maps/records.jsonl").read_text().splitlines())
+    assert (record["status"], record["output"]) == ("done", [])
+
+
+def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
+    first, second = run("squares.png", "nothing.png", "--box", "200,5,10,10", status=1)
+    assert first["error"] == "the box 200,5,10,10 is outside the image of 120 x 60 pixels"
+    assert second["status"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--where", "3,4"], "--where names pixels of a segmentation, but .* is for detection: drop it"),
+        (["--above", "0.5"], "--above is for classes, .*: use --score, or drop it"),
+        (["--beside", "grad-cam", "--panel"], "--beside shows methods for classifiers"),
+        (["--resize", "64"], "preprocesses images itself: drop --resize"),
+        (["--box", "1,2,0,4"], "--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
+        (["--box", "1,2,3"], "'1,2,3' is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80"),
+        (["--score", "1.5"], "1.5 is not in the range 0<=x<=1"),
+    ],
+)
+def test_options_that_do_not_fit(arguments: list[str], message: str) -> None:
+    result = invoke("squares.png", *arguments)
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr), result.stderr
+
+
+def test_finished_pictures_are_skipped_until_the_choice_changes() -> None:
+    run("squares.png", "nothing.png")
+    assert run("squares.png", "nothing.png", "--skip-existing") == []
+    assert len(run("squares.png", "nothing.png", "--skip-existing", "--score", "0.8")) == 2
+
+
+def test_the_page_and_the_panel_show_every_detection() -> None:
+    run("squares.png", "--report")
+    page = Path("maps/report/index.html").read_text()
+    assert len(set(re.findall(r'"map":"([^"]+)"', page))) == 3
+    (record,) = run("squares.png", "--panel")
+    assert len(record["output"]) == 1
+
+
+def test_against_another_class_at_the_same_place() -> None:
+    (record,) = run("squares.png", "--target", "red", "--against", "green")
+    assert len(record["classes"]) == 2
+    assert record["method"] == "contrastive EB against green"

@@ -1,0 +1,116 @@
+"""Maps of segments: the command with a network that segments by color, one pixel at a time."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import color_tasks
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from color_net import BLUE, GREEN, RED, painted
+from PIL import Image
+
+from ebcli.cli.saliency import main
+
+SIZE = 128, 128  # halved for the network
+RED_SQUARE, GREEN_SQUARE, SPECK = (16, 16, 56, 56), (80, 40, 120, 100), (10, 100, 14, 104)
+
+
+@pytest.fixture(autouse=True)
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    painted(SIZE, (RED, RED_SQUARE), (GREEN, GREEN_SQUARE), (BLUE, SPECK)).save("squares.png")
+    return tmp_path
+
+
+def invoke(*arguments: str) -> Result:
+    model = f"{color_tasks.__file__}:Segmenter"
+    return CliRunner().invoke(main, ["--model", model, "--layer", "pixels", "-o", "maps", "--workers", "0", *arguments])
+
+
+def run(*arguments: str, status: int = 0) -> dict:
+    result = invoke("--json", "squares.png", *arguments)
+    assert result.exit_code == status, result.stderr
+    return json.loads(result.stdout)
+
+
+def share(map_: np.ndarray, square: tuple[int, int, int, int]) -> float:
+    """Of the positive map, the part within a square of the image."""
+    left, top, right, bottom = (side // 2 for side in square)
+    positive = np.maximum(map_, 0)
+    return float(positive[top:bottom, left:right].sum() / positive.sum())
+
+
+def test_each_segment_but_the_background_has_a_map_on_its_own_pixels() -> None:
+    record = run("--raw")
+    assert [(one["name"], one["score"]) for one in record["classes"]] == [  # the score is the share of the pixels
+        ("green", pytest.approx(40 * 60 / 128**2)),
+        ("red", pytest.approx(40 * 40 / 128**2)),
+    ]
+    green, red = np.load(record["output"][-1])["maps"]
+    assert share(green, GREEN_SQUARE) == pytest.approx(1)
+    assert share(red, RED_SQUARE) == pytest.approx(1)
+
+
+def test_small_segments_are_explained_if_asked_for() -> None:
+    assert [one["name"] for one in run("--above", "0.0001")["classes"]] == ["green", "red", "blue"]
+    assert [one["name"] for one in run("--above", "0.12")["classes"]] == ["green"]
+    assert [one["name"] for one in run("--target", "blue")["classes"]] == ["blue"]
+    assert [one["name"] for one in run("--target", "background")["classes"]] == ["background"]
+
+
+def test_the_outline_of_the_segment_is_drawn() -> None:
+    record = run("--target", "red", "--style", "mask")
+    pixels = np.asarray(Image.open(record["output"][0]).convert("RGB")).astype(int).sum(2)
+    left, top, right, bottom = RED_SQUARE
+    middle = (top + bottom) // 2
+    assert pixels[middle, left - 2 : left + 2].max() > 700 and pixels[middle, right - 2 : right + 2].max() > 700
+    assert pixels[middle, left + 10 : right - 10].max() < 300
+
+
+def test_a_pixel_has_a_map_of_its_own() -> None:
+    record = run("--where", "100,60", "--raw")
+    (one,) = record["classes"]
+    assert one["name"] == "green" and one["score"] > 0.99
+    (map_,) = np.load(record["output"][-1])["maps"]
+    assert np.argwhere(map_ > 0).tolist() == [[30, 50]]
+
+
+def test_a_mask_has_a_map_on_its_pixels() -> None:
+    inside = (20, 20, 40, 30)
+    painted(SIZE, ((255, 255, 255), inside)).save("mask.png")
+    record = run("--where", "mask.png", "--raw")
+    assert [one["name"] for one in record["classes"]] == ["red"]
+    (map_,) = np.load(record["output"][-1])["maps"]
+    assert np.count_nonzero(map_ > 0) == 10 * 5
+    assert share(map_, inside) == pytest.approx(1)
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("128,3", "the pixel 128,3 is outside the image of 128 x 128 pixels"),
+        ("black.png", "the mask 'black.png' is empty where the network sees the image"),
+        ("small.png", "the mask 'small.png' has 64 x 64 pixels, but the image has 128 x 128"),
+        ("text.png", "not an image that Pillow can read"),
+    ],
+)
+def test_a_wrong_place_is_an_error_of_the_picture(where: str, message: str) -> None:
+    painted(SIZE).save("black.png")
+    painted((64, 64)).save("small.png")
+    Path("text.png").write_text("no image")
+    assert run("--where", where, status=1)["error"] == message
+
+
+def test_options_that_do_not_fit() -> None:
+    for arguments, message in (
+        (["--box", "1,2,3,4"], "--box finds a detection, but .* is for segmentation: drop it"),
+        (["--where", "missing.png"], "File 'missing.png' does not exist"),
+        (["--labels", "folders"], "--labels are of classifiers"),
+    ):
+        result = invoke("squares.png", *arguments)
+        assert result.exit_code == 2
+        assert re.search(message, result.stderr), result.stderr
