@@ -60,6 +60,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         "--above is for classes": maps.above is not None and task == DETECTION,
         "--labels are of classifiers": plan.inputs.labels is not None and task != CLASSIFICATION,
         "--beside shows methods for classifiers": bool(maps.beside) and task != CLASSIFICATION,
+        "--dtype bfloat16 has no non-maximum suppression": plan.execution.dtype != "float32" and task == DETECTION,
     }
     for reason, is_misplaced in misplaced.items():
         if is_misplaced:
