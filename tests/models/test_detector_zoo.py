@@ -64,8 +64,8 @@ def test_padding_loses_probability():
     layers = ["backbone.body.conv1", None]
     above, below = ebcli.excitation_backprop(net, narrow, detection.label, layers, where=(detection.anchor,))
     assert above.mass.item() == pytest.approx(1, abs=1e-4)
-    rows, columns = above.maps.shape[1:]
-    height, width = net.extent(*narrow.shape[2:])
+    columns = above.maps.shape[2]
+    _, width = net.extent(*narrow.shape[2:])
     # Outputs of conv1 whose kernels, of 7 pixels at every second one, see none of the image
     first = next(x for x in range(columns) if (2 * x - 3) / (2 * columns) * width >= narrow.shape[3])
     lost = 1 - below.mass.item()

@@ -1,0 +1,54 @@
+"""Trained detectors, segmentation and video networks with known places. `benchmarks/trained` has more of them.
+
+The weights are those of `python -m benchmarks.trained.dense_training`, by `python -m benchmarks.trained.rounded`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import ebcli
+from benchmarks.trained.dense_maps import DEFAULT, Question, maps, questions, share
+from benchmarks.trained.dense_training import NETWORKS
+from benchmarks.trained.rounded import restored
+
+WEIGHTS = Path(__file__).with_name("weights")
+SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "LRASPP": 0.95}  # of the contrastive map, in the letter's half
+
+
+@pytest.fixture(scope="module", params=SHARES)
+def asked(request: pytest.FixtureRequest) -> tuple[str, list[Question]]:
+    """A network, and questions about the letters that it found."""
+    name = request.param
+    net = NETWORKS[name]()
+    net.load_state_dict(restored(torch.load(WEIGHTS / f"{name}.pt", weights_only=True)))
+    found = list(questions(name, net.eval(), 8))
+    assert len(found) >= 10  # of 16
+    return name, found
+
+
+def mean_share(found: list[torch.Tensor], about: list[Question], what: str) -> float:
+    return sum(getattr(share(*each), what) for each in zip(found, about, strict=True)) / len(about)
+
+
+def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]]) -> None:
+    name, about = asked
+    layer = DEFAULT[name]
+    by_question = [maps(question, [layer], ["contrastive"]) for question in about]
+    found = {method: [each[method][layer] for each in by_question] for method in by_question[0]}
+    assert all((each > 0).any() for each in found["contrastive"])
+    assert mean_share(found["contrastive"], about, "half") > SHARES[name]
+    assert mean_share(found["contrastive"], about, "half") > mean_share(found["Grad-CAM"], about, "half") + 0.1
+    assert mean_share(found["contrastive"], about, "box") > 3 * mean_share(found["contrastive"], about, "chance")
+
+
+def test_all_probability_passes_the_default_layer(asked: tuple[str, list[Question]]) -> None:
+    name, about = asked
+    for question in about[:4]:
+        result = ebcli.excitation_backprop(
+            question.net, question.inputs, question.target, DEFAULT[name], where=question.where
+        )
+        assert result.mass.item() == pytest.approx(1, abs=1e-4)
