@@ -7,6 +7,7 @@ python -m benchmarks.trained.dense FCOS LRASPP --output some.md
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,7 +24,8 @@ PICTURES = 32  # of two letters each
 NUMBERS = (
     "The first number is the share of the map's positive part in the asked letter's half of the scene, and the second "
     "one that in the cells of the layer that the letter's box touches; *chance* is their share of all cells. Letters "
-    "that the network did not find are left out, and so are layers that no probability passes."
+    "that the network did not find are left out, and so are layers "
+    "that no probability passes in most of the questions."
 )
 SECTIONS = {
     "Detectors": (
@@ -41,9 +43,9 @@ SECTIONS = {
     "Video": (
         VIDEO,
         "Clips of 8 frames with one letter that moves in the first half of the frames, and another one in the second "
-        "half, at places that may overlap. Networks are trained on clips with one letter in half of the frames, at any "
-        f"time. *Accuracy* is that on such clips.\n\n{NUMBERS.replace('half of the scene', 'half of the frames')} The "
-        "box moves, and exists in these frames only.",
+        "half, at places that may overlap. *Accuracy* is the share of letters that are among the two likeliest classes."
+        f"\n\n{NUMBERS.replace('half of the scene', 'half of the frames')} The box moves, and exists in these frames "
+        "only.",
     ),
 }
 
@@ -64,12 +66,17 @@ def measured(name: str, count: int, cache: Path) -> list[str]:
     for layer in layers:
         label = f"{layer} (default)" if layer == DEFAULT[name] else layer or "input"
         cells = [_cell(shares[layer, method]) for method in methods]
-        if all(one.half == 0 for one in shares[layer, "contrastive"]):
+        if 2 * sum(one.half == 0 for one in shares[layer, "marginal"]) > asked:
             continue  # no probability passes here
         chance = _mean(shares[layer, methods[0]], "chance")
         rows.append(f"{start} {label} | {chance:.2f} | " + " | ".join(cells) + " |")
         print(rows[-1], flush=True)
     return [f"| network | accuracy | questions | layer | chance | {' | '.join(methods)} |", *rows]
+
+
+def wrapped(text: str) -> str:
+    """Paragraphs in lines of 120 characters."""
+    return "\n\n".join(textwrap.fill(paragraph, 120) for paragraph in text.split("\n\n"))
 
 
 def _cell(shares: Sequence[Share]) -> str:
@@ -95,7 +102,7 @@ def main() -> None:
             head = tables[0][0]
             line = "|---" * head.count(" | ") + "|---|"
             rows = "\n".join([head, line, *(row for table in tables for row in table[1:])])
-            page = with_section(page, heading, f"{text}\n\n{rows}")
+            page = with_section(page, heading, f"{wrapped(text)}\n\n{rows}")
     options.output.write_text(page, encoding="utf-8")
 
 

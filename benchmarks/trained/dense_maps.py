@@ -106,15 +106,16 @@ def _anchors(net: ebcli.DetectionScores, images: Tensor, labels: Sequence[int], 
 
 
 def _clip_questions(net: nn.Module, count: int, generator: torch.Generator) -> Iterator[Question]:
-    drawn = clips(count, 2, generator)
+    drawn = clips(count, generator)
     with torch.inference_mode():
         likeliest = net(drawn.images).topk(2).indices
     early = (torch.arange(FRAMES) < FRAMES // 2)[:, None, None].expand(FRAMES, SIDE, SIDE)
     for i, labels in enumerate(drawn.labels.tolist()):
         if set(labels) == set(likeliest[i].tolist()):
             for k, half in enumerate((early, ~early)):
-                box = inside(drawn.boxes[i, k]) & drawn.seen[i, k, :, None, None]
-                yield Question(net, drawn.images[i][None], labels[k], labels[1 - k], None, half, box)
+                yield Question(
+                    net, drawn.images[i][None], labels[k], labels[1 - k], None, half, inside(drawn.boxes[i, k])
+                )
 
 
 def maps(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torch import nn
@@ -21,7 +21,7 @@ from torchvision.models.segmentation import FCN, LRASPP, DeepLabV3
 from torchvision.models.segmentation.deeplabv3 import DeepLabHead
 from torchvision.models.segmentation.fcn import FCNHead
 from torchvision.models.video.resnet import BasicBlock as VideoBlock
-from torchvision.models.video.resnet import Conv3DSimple, VideoResNet
+from torchvision.models.video.resnet import Conv3DNoTemporal, Conv3DSimple, VideoResNet
 from torchvision.ops import MultiScaleRoIAlign
 
 from .networks import FAMILIES
@@ -124,12 +124,13 @@ class _Stem(nn.Sequential):
         super().__init__(convolution, nn.BatchNorm3d(CLIP_WIDTHS[0]), nn.ReLU(inplace=True))
 
 
-def r3d() -> nn.Module:
-    net = VideoResNet(VideoBlock, [Conv3DSimple] * 4, [1, 1, 1, 1], _Stem, len(LETTERS))
+def _video(makers: Sequence[type[nn.Module]]) -> nn.Module:
+    """One block for each kind of convolution; those without time keep the number of frames."""
+    net = VideoResNet(VideoBlock, makers, [1, 1, 1, 1], _Stem, len(LETTERS))
     net.inplanes = CLIP_WIDTHS[0]
-    for i, width in enumerate(CLIP_WIDTHS):
+    for i, (make, width) in enumerate(zip(makers, CLIP_WIDTHS, strict=True)):
         stride = 1 if i == 0 else 2
-        setattr(net, f"layer{i + 1}", net._make_layer(VideoBlock, Conv3DSimple, width, 1, stride))
+        setattr(net, f"layer{i + 1}", net._make_layer(VideoBlock, make, width, 1, stride))
     net.fc = nn.Linear(CLIP_WIDTHS[-1], len(LETTERS))
     return net
 
@@ -141,4 +142,7 @@ DETECTORS: dict[str, Callable[[], nn.Module]] = {
     "FasterRCNN": faster_rcnn,
 }
 SEGMENTATION: dict[str, Callable[[], nn.Module]] = {"LRASPP": lraspp, "FCN": fcn, "DeepLabV3": deeplab}
-VIDEO: dict[str, Callable[[], nn.Module]] = {"R3D": r3d}
+VIDEO: dict[str, Callable[[], nn.Module]] = {
+    "MC3": lambda: _video([Conv3DSimple] + [Conv3DNoTemporal] * 3),
+    "R3D": lambda: _video([Conv3DSimple] * 4),
+}

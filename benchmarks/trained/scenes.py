@@ -32,19 +32,17 @@ class Scenes:
 
 @dataclass(frozen=True)
 class Clips:
-    """A batch of clips with K letters.
+    """A batch of clips with two letters.
 
     Attributes:
         images: (B, 3, T, 64, 64), roughly zero mean and unit variance.
-        labels: (B, K), the class of each letter, from 0.
-        boxes: (B, K, T, 4), the letters' left, top, right and bottom in pixels.
-        seen: (B, K, T), in which frames there is the letter.
+        labels: (B, 2), the class of each letter, from 0.
+        boxes: (B, 2, T, 4), the letters' left, top, right and bottom in pixels; 0 in frames without the letter.
     """
 
     images: Tensor
     labels: Tensor
     boxes: Tensor
-    seen: Tensor
 
 
 def scenes(count: int, generator: torch.Generator) -> Scenes:
@@ -66,24 +64,16 @@ def scenes(count: int, generator: torch.Generator) -> Scenes:
     return Scenes(images.clamp(0, 1), labels + 1, torch.stack(boxes, 1), masks)
 
 
-def clips(count: int, letters: int, generator: torch.Generator) -> Clips:
-    """Draw clips with one letter, or with one in the first half and another one in the second half of the frames.
-
-    Each letter crosses the picture in half of the frames; of one letter, in half of them at any time.
-    """
+def clips(count: int, generator: torch.Generator) -> Clips:
+    """Draw clips with a letter that moves in the first half of the frames, and another one in the second half."""
     half = FRAMES // 2
     still = background(count, generator)
     for _ in range(CLUTTER):
         still = with_clutter(still, generator)
     frames = still[:, :, None].repeat(1, 1, FRAMES, 1, 1)
-    labels = torch.rand(count, len(LETTERS), generator=generator).argsort(1)[:, :letters]
-    seen = torch.zeros(count, letters, FRAMES, dtype=torch.bool)
-    boxes = torch.zeros(count, letters, FRAMES, 4)
-    each = torch.arange(count)
-    for k in range(letters):
-        start = torch.full((count,), half * k)
-        if letters == 1:
-            start = torch.randint(FRAMES - half + 1, (count,), generator=generator)
+    labels = torch.rand(count, len(LETTERS), generator=generator).argsort(1)[:, :2]  # different letters
+    boxes = torch.zeros(count, 2, FRAMES, 4)
+    for k in range(2):
         radius, angle = uniform(count, 10, 14, generator), uniform(count, -0.25, 0.25, generator)
         stamp = torch.cat(colored_letters(labels[:, k], generator), 1)
         (from_x, to_x), (from_y, to_y) = torch.empty(2, 2, count).uniform_(14, 50, generator=generator)
@@ -91,12 +81,11 @@ def clips(count: int, letters: int, generator: torch.Generator) -> Clips:
             way = step / (half - 1)
             x, y = from_x + way * (to_x - from_x), from_y + way * (to_y - from_y)
             here = placed(stamp, x, y, radius, angle)
-            at = (each, slice(None), start + step)
-            frames[at] = frames[at] * (1 - here[:, :1]) + here[:, 1:]
-            seen[each, k, start + step] = True
-            boxes[each, k, start + step] = _boxes(here[:, 0] > 0.5)
+            t = half * k + step
+            frames[:, :, t] = frames[:, :, t] * (1 - here[:, :1]) + here[:, 1:]
+            boxes[:, k, t] = _boxes(here[:, 0] > 0.5)
     frames = frames + 0.05 * torch.randn(frames.shape, generator=generator)
-    return Clips((frames - 0.45) / 0.25, labels, boxes, seen)
+    return Clips((frames - 0.45) / 0.25, labels, boxes)
 
 
 def inside(boxes: Tensor, margin: float = 0) -> Tensor:
