@@ -10,22 +10,27 @@ import argparse
 import textwrap
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
-from .dense_maps import DEFAULT, LAYERS, Share, maps, questions, share
+import ebcli
+
+from .dense_maps import DEFAULT, EXCITATION, LAYERS, Share, maps, questions, share
 from .dense_networks import DETECTORS, SEGMENTATION, VIDEO
 from .dense_training import NETWORKS, accuracy, trained
 from .page import with_section
 from .training import CACHE, ROOT
 
-PICTURES = 32  # of two letters each
+PICTURES = 16  # of two letters each
+METHODS = (*EXCITATION, "Grad-CAM", "gradient x activation", "untrained")
 NUMBERS = (
     "The first number is the share of the map's positive part in the asked letter's half of the scene, and the second "
-    "one that in the cells of the layer that the letter's box touches; *chance* is their share of all cells. Letters "
-    "that the network did not find are left out, and so are layers "
-    "that no probability passes in most of the questions."
+    "one that in the cells of the layer that the letter's pixels touch; *chance* is their share of all cells. Letters "
+    "that the network did not find are left out, and so are layers that no probability passes in "
+    "most of the questions. *Untrained*: the contrastive map of the network with random weights, in the same place."
 )
 SECTIONS = {
     "Detectors": (
@@ -33,7 +38,7 @@ SECTIONS = {
         "Torchvision's own classes with small backbones, asked for the two letters of a scene, each at the anchor, "
         "location or proposal of its detection. *Accuracy* is the share of letters that are found with the right "
         f"class, at a score of at least 0.5.\n\n{NUMBERS} Much of the position is already in the anchor, whose "
-        "receptive field is small at the default layer: the layers below and the second number tell the methods apart.",
+        "receptive field is small: its map is on the letter even before training.",
     ),
     "Segmentation": (
         SEGMENTATION,
@@ -44,8 +49,8 @@ SECTIONS = {
         VIDEO,
         "Clips of 8 frames with one letter that moves in the first half of the frames, and another one in the second "
         "half, at places that may overlap. *Accuracy* is the share of letters that are among the two likeliest classes."
-        f"\n\n{NUMBERS.replace('half of the scene', 'half of the frames')} The box moves, and exists in these frames "
-        "only.",
+        f"\n\n{NUMBERS.replace('half of the scene', 'frames').replace('pixels touch', 'box touches')} The box moves, "
+        "and exists in these frames only.",
     ),
 }
 
@@ -54,24 +59,27 @@ def measured(name: str, count: int, cache: Path) -> list[str]:
     """The rows of a network's table."""
     net = trained(name, cache)
     layers: list[str | None] = [None, *LAYERS[name]]
+    untrained = _untrained(name)
     shares: dict[tuple[str | None, str], list[Share]] = defaultdict(list)
     asked = 0
     for asked, question in enumerate(questions(name, net, count), 1):  # noqa: B007
-        for method, by_layer in maps(question, layers).items():
+        found_by = maps(question, layers)
+        if untrained is not None:
+            found_by["untrained"] = maps(replace(question, net=untrained), layers, ["contrastive"])["contrastive"]
+        for method, by_layer in found_by.items():
             for layer, found in by_layer.items():
                 shares[layer, method].append(share(found, question))
-    methods = list(dict.fromkeys(method for _, method in shares))
     start = f"| {name} | {accuracy(name, net):.2f} | {asked} |"
     rows = []
     for layer in layers:
         label = f"{layer} (default)" if layer == DEFAULT[name] else layer or "input"
-        cells = [_cell(shares[layer, method]) for method in methods]
+        cells = [_cell(shares[layer, method]) for method in METHODS]
         if 2 * sum(one.half == 0 for one in shares[layer, "marginal"]) > asked:
             continue  # no probability passes here
-        chance = _mean(shares[layer, methods[0]], "chance")
+        chance = _mean(shares[layer, METHODS[0]], "chance")
         rows.append(f"{start} {label} | {chance:.2f} | " + " | ".join(cells) + " |")
         print(rows[-1], flush=True)
-    return [f"| network | accuracy | questions | layer | chance | {' | '.join(methods)} |", *rows]
+    return [f"| network | accuracy | questions | layer | chance | {' | '.join(METHODS)} |", *rows]
 
 
 def wrapped(text: str) -> str:
@@ -79,8 +87,19 @@ def wrapped(text: str) -> str:
     return "\n\n".join(textwrap.fill(paragraph, 120) for paragraph in text.split("\n\n"))
 
 
+def _untrained(name: str) -> nn.Module | None:
+    """A network with random weights; None where they choose other places (proposals)."""
+    torch.manual_seed(1)
+    net = NETWORKS[name]().eval()
+    if hasattr(net, "roi_heads"):
+        return None
+    return ebcli.DetectionScores(net) if name in DETECTORS else net
+
+
 def _cell(shares: Sequence[Share]) -> str:
-    return f"{_mean(shares, 'half'):.3f} / {_mean(shares, 'box'):.3f}"
+    if not shares:
+        return ""
+    return f"{_mean(shares, 'half'):.3f} / {_mean(shares, 'place'):.3f}"
 
 
 def _mean(shares: Sequence[Share], what: str) -> float:

@@ -55,7 +55,7 @@ class Question:
         other: the other letter's class.
         where: the anchor, or the mask (H, W), that is asked about; None for clips.
         half: (H, W) or (T, H, W), which pixels are in the letter's half of the scene, or of the clip's frames.
-        box: the same for the letter's box, which moves in clips.
+        place: the same for the letter's pixels; in clips for its box, which moves.
     """
 
     net: nn.Module
@@ -64,7 +64,7 @@ class Question:
     other: int
     where: Where | None
     half: Tensor
-    box: Tensor
+    place: Tensor
 
 
 def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[Question]:
@@ -76,7 +76,7 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
     drawn = scenes(count, generator)
     dense = ebcli.DetectionScores(net) if name in DETECTORS else net
     left = (torch.arange(SIDE) < SIDE // 2).expand(SIDE, SIDE)
-    for image, labels, boxes in zip(drawn.images, drawn.labels.tolist(), drawn.boxes, strict=True):
+    for image, labels, boxes, mask in zip(drawn.images, drawn.labels.tolist(), drawn.boxes, drawn.masks, strict=True):
         found: list[Where | None]
         if isinstance(dense, ebcli.DetectionScores):
             inputs, found = image[None], _anchors(dense, image[None], labels, boxes)
@@ -88,7 +88,7 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
             found = [region if region.sum() > 20 else None for region in regions]
         if None not in found:
             for k, half in enumerate((left, ~left)):
-                yield Question(dense, inputs, labels[k], labels[1 - k], found[k], half, inside(boxes[k]))
+                yield Question(dense, inputs, labels[k], labels[1 - k], found[k], half, mask == labels[k])
 
 
 def _anchors(net: ebcli.DetectionScores, images: Tensor, labels: Sequence[int], boxes: Tensor) -> list[Where | None]:
@@ -170,13 +170,13 @@ class Share:
 
     Attributes:
         half: its share in the letter's half.
-        box: its share in the cells that the letter's box touches.
+        place: its share in the cells that the letter touches.
         hit: whether the maximum is in one of these cells.
         chance: these cells' share of all cells.
     """
 
     half: float
-    box: float
+    place: float
     hit: float
     chance: float
 
@@ -184,10 +184,10 @@ class Share:
 def share(found: Tensor, question: Question) -> Share:
     """The shares of a map (h, w) or (t, h, w)."""
     pool = F.adaptive_max_pool2d if found.ndim == 2 else F.adaptive_max_pool3d
-    half, box = (pool(place[None].float(), tuple(found.shape))[0] for place in (question.half, question.box))
+    half, place = (pool(each[None].float(), tuple(found.shape))[0] for each in (question.half, question.place))
     positive = found.nan_to_num().clamp(min=0)
     total = float(positive.sum())
     if total <= 0:
-        return Share(0, 0, 0, float(box.mean()))
-    in_half, in_box = (float((positive * place).sum()) / total for place in (half, box))
-    return Share(in_half, in_box, float(box.flatten()[found.argmax()]), float(box.mean()))
+        return Share(0, 0, 0, float(place.mean()))
+    in_half, in_place = (float((positive * each).sum()) / total for each in (half, place))
+    return Share(in_half, in_place, float(place.flatten()[found.argmax()]), float(place.mean()))

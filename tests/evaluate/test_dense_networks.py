@@ -42,7 +42,7 @@ def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]
     assert all((each > 0).any() for each in found["contrastive"])
     assert mean_share(found["contrastive"], about, "half") > SHARES[name]
     assert mean_share(found["contrastive"], about, "half") > mean_share(found["Grad-CAM"], about, "half") + 0.1
-    assert mean_share(found["contrastive"], about, "box") > 3 * mean_share(found["contrastive"], about, "chance")
+    assert mean_share(found["contrastive"], about, "place") > 3 * mean_share(found["contrastive"], about, "chance")
 
 
 def test_all_probability_passes_the_default_layer(asked: tuple[str, list[Question]]) -> None:
