@@ -32,7 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(VIDEO, ("stem", *(f"layer{i}" for i in (1, 2, 3, 4)))),
 }
 
-# The deepest layer of the backbone that all probability passes through; of video classifiers, with half of the frames
+# The deepest layer of the backbone that all probability passes through; for clips, one of stride 4
 DEFAULT = {
     "SSDlite": "backbone.features.0",
     **dict.fromkeys(("FCOS", "RetinaNet", "FasterRCNN"), "backbone.body.layer2"),
