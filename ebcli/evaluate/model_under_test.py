@@ -67,7 +67,7 @@ class ModelUnderTest:
         )
         if self.loaded.task != CLASSIFICATION:
             raise ConfigurationError(
-                f"{self.loaded.name} is for {self.loaded.task}, but benchmarks are for classifiers: choose another --model"
+                f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers: choose another --model"
             )
         self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)

@@ -277,7 +277,10 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     modules = dict(net.named_modules())
     returned = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
     if returned:
-        return f"{body}.{next(iter(returned))}"
+        first = next(iter(returned))
+        # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
+        is_coarse = first.isdecimal() and isinstance(net, DetectionScores)
+        return f"{body}.{int(first) - 1 if is_coarse else first}"
     features = modules.get("backbone.features")  # of SSD and SSDlite
     if features is None:
         return "backbone"

@@ -309,8 +309,8 @@ class Explainer:
         Returns the method, in words.
         """
         if self.loaded.task == DETECTION:  # a blank image has no detections
-            self._joint = False
-            return method_in_words(self._maps, class_labels(self.loaded.categories, self.against))
+            self._joint = True  # measured better on trained detectors, see docs/trained.md
+            return method_in_words(self._maps, class_labels(self.loaded.categories, self.against), joint=True)
         size = input_size(self.loaded.transforms)
         results = probe(
             self.loaded.name,

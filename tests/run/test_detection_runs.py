@@ -143,4 +143,4 @@ def test_the_page_and_the_panel_show_every_detection() -> None:
 def test_against_another_class_at_the_same_place() -> None:
     (record,) = run("squares.png", "--target", "red", "--against", "green")
     assert len(record["classes"]) == 2
-    assert record["method"] == "contrastive EB against green"
+    assert record["method"] == "contrastive joint EB against green"
