@@ -32,7 +32,8 @@ EXCEPTIONS = {("gallery", "ebcli.run.workers"), ("models", "ebcli.files.images")
 TORCH_FREE = [
     name
     for name in FILES
-    if re.match(r"ebcli\.(files|drawing|gallery|run\.(plan|stages|workers)$)", name) and name != "ebcli.drawing.api"
+    if re.match(r"ebcli\.(files|drawing|gallery|run\.(plan|stages|clip_stages|workers)$)", name)
+    and name != "ebcli.drawing.api"
 ]
 
 

@@ -19,6 +19,7 @@ from ebcli.cli.parameters import (
 )
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
+from ebcli.files.clips import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import BESIDE
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
@@ -76,6 +77,27 @@ _SALIENCY = (
         type=Shard(),
         show_default="from RANK and WORLD_SIZE, or all",
         help="Only process the I-th of N shards, counted from 1.",
+    ),
+    _input(
+        "--every",
+        metavar="N",
+        type=click.IntRange(min=1),
+        default=ClipOptions.every,
+        help="Videos: explain every N-th clip.",
+    ),
+    _input(
+        "--start",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0),
+        default=ClipOptions.start,
+        help="Videos: start the first clip here.",
+    ),
+    _input(
+        "--duration",
+        metavar="SECONDS",
+        type=click.FloatRange(min=0, min_open=True),
+        show_default="to the end",
+        help="Videos: explain this many seconds.",
     ),
     _input(
         "--timeout",
@@ -205,13 +227,13 @@ _SALIENCY = (
         type=PATH,
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg or .webp file for a single picture; - for stdout.",
+        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video; - for stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are mp4 unless it is webp.",
     ),
     _output(
         "--max-side",

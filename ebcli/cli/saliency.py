@@ -27,6 +27,7 @@ from ebcli.cli.parameters import SectionedCommand
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single import OnePicture, one_picture, spooled_stdin, temporary_output
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
@@ -183,7 +184,7 @@ def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:
     options = _with_described_classes({**options, **others})
     preprocessing = part(Preprocessing, options)
     return RunPlan(
-        part(InputOptions, options, remote=part(RemoteOptions, options)),
+        part(InputOptions, options, remote=part(RemoteOptions, options), clips=part(ClipOptions, options)),
         part(ModelSpec, options, name=options["model"], preprocessing=preprocessing),
         part(MapOptions, options),
         part(DrawingStyle, options, name=options["style"]),

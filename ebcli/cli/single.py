@@ -18,7 +18,8 @@ import click
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO, PRIVATE, STDIN
 from ebcli.files.storage import url_of
-from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION
+from ebcli.imports import import_optional
+from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.names import torchvision_names
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
 _OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".pdf", ".svg", ".tif", ".tiff"}
+_VIDEO = ".mp4"
 _STDOUT = Path("-")
 _AT_A_TIME = 1 << 20  # bytes
 
@@ -36,7 +38,7 @@ class OnePicture:
 
     Attributes:
         path: the file.
-        format: its format, ``png``, ``jpg`` or ``webp``.
+        format: its format, ``png``, ``jpg`` or ``webp``; ``auto`` for a video in MP4.
         overwrite: also replace a file that this program did not write.
     """
 
@@ -75,7 +77,7 @@ class OnePicture:
             if record.status != "done" or not record.output:
                 yield record
                 continue
-            picture = Path(record.output[0])
+            picture = self._of(record)
             if self.path is None:
                 click.echo(picture.read_bytes(), out, nl=False)
                 yield replace(record, output=())
@@ -91,6 +93,14 @@ class OnePicture:
                 with suppress(OSError):
                     beside.unlink()
             yield replace(record, output=(str(self.path),))
+
+    def _of(self, record: Record) -> Path:
+        """The result that is asked for: videos have a contact sheet beside them."""
+        suffix = f".{self.format}" if self.format != AUTO else _VIDEO
+        found = [Path(output) for output in record.output if output.endswith(suffix)]
+        if not found and suffix == _VIDEO:
+            raise OutputError(f"'{self.path}' cannot hold a picture, and {record.model} explains images: choose .png")
+        return found[0]
 
 
 def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool]) -> OnePicture | None:
@@ -116,7 +126,10 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
         path, format_, where = output, _FORMATS[suffix], f"'{output}'"
         if is_given["format"] and options["format"] not in (AUTO, format_):
             raise ConfigurationError(f"{where} is not {options['format']}: drop --format, or change the name")
-    elif suffix in _OTHER_FORMATS:
+    elif suffix == _VIDEO and _may_be_video(options["model"]) and not options["panel"]:
+        import_optional("av")
+        path, format_, where = output, AUTO, f"'{output}'"
+    elif suffix in {*_OTHER_FORMATS, _VIDEO}:
         raise ConfigurationError(f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp")
     else:
         return None
@@ -124,6 +137,10 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     if several is not None:
         raise ConfigurationError(f"{where} takes one picture, but {several}")
     return OnePicture(path, format_, options["overwrite"])
+
+
+def _may_be_video(model: str) -> bool:
+    return model.lower() in torchvision_names(VIDEO) or ":" in model
 
 
 def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:

@@ -117,7 +117,9 @@ def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
     return image if size == image.size else image.resize(size, Image.Resampling.HAMMING, reducing_gap=2.0)
 
 
-def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: DrawingStyle) -> Image.Image:
+def picture(
+    image: Image.Image, saliency: ArrayLike, region: Placement, style: DrawingStyle, is_blank: bool | None = None
+) -> Image.Image:
     """Draw a map over its photo, at the photo's size; ``side-by-side`` is wider.
 
     A blank map is not painted: its photo is gray and striped.
@@ -127,6 +129,7 @@ def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: D
         saliency: (h, w), unclamped.
         region: the rectangle of the image that the network saw; nothing is drawn outside it.
         style: the style, the colors and the color scale.
+        is_blank: whether the map is blank; None to find out. A frame without saliency does not make a video blank.
 
     Returns:
         RGB, or RGBA for the style ``mask``.
@@ -135,8 +138,8 @@ def picture(image: Image.Image, saliency: ArrayLike, region: Placement, style: D
         ConfigurationError: matplotlib has no colormap of that name.
     """
     if style.name == "side-by-side":
-        return _beside(image, picture(image, saliency, region, replace(style, name="heatmap")))
-    if is_blank_on(image.size, saliency, region, style.signed):
+        return _beside(image, picture(image, saliency, region, replace(style, name="heatmap"), is_blank))
+    if is_blank_on(image.size, saliency, region, style.signed) if is_blank is None else is_blank:
         return _striped(image)
     cells = np.asarray(saliency)
     ends = limits(cells, style)

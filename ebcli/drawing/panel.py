@@ -67,7 +67,7 @@ def panel(
         maps = [shown for at in explanation.layers for shown in _maps(at, k)]
         tiles = [
             Tile(
-                _on_white(outlined(picture(small, map_, region, style), explanation.outline(k), scale)),
+                on_white(outlined(picture(small, map_, region, style), explanation.outline(k), scale)),
                 title,
                 (*notes, peak_note(map_, region, size, style)),
             )
@@ -151,7 +151,7 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
 def _bar(style: DrawingStyle) -> Image.Image:
     """The colors of the scale, drawn over a uniform gray."""
     values = np.tile(levels(np.linspace(0, 1, _BAR[0]), (0, 1)), (_BAR[1], 1))
-    return _on_white(PAINTERS[style.name].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), Image.fromarray(values), style))
+    return on_white(PAINTERS[style.name].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), Image.fromarray(values), style))
 
 
 def _ends(style: DrawingStyle) -> tuple[str, str]:
@@ -164,7 +164,8 @@ def _ends(style: DrawingStyle) -> tuple[str, str]:
     return ("−m", f"m, each map's {end}") if style.signed else (f"{style.vmin:g}", f"each map's {end}")
 
 
-def _on_white(picture: Image.Image) -> Image.Image:
+def on_white(picture: Image.Image) -> Image.Image:
+    """A picture without transparency."""
     if picture.mode != "RGBA":
         return picture
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")

@@ -9,7 +9,7 @@ import zipfile
 import zlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,6 +29,9 @@ _TIFF = b"MM\0*\0\0\0\x08"  # how EXIF data starts as Pillow writes it, in big e
 _SOFTWARE_VALUE = SOFTWARE.encode() + b"\0"
 _SOFTWARE_ENTRY = struct.pack(">HHL", _SOFTWARE_TAG, 2, len(_SOFTWARE_VALUE))  # followed by the value's offset
 _LONGEST_FACT = 300  # characters; all facts must fit into _MARK_WITHIN
+# The description of an MP4 file, the last entry of its metadata, which are the last box of the file
+_MP4_MARK = struct.pack(">L4sL4sLL", 24 + len(SOFTWARE), b"desc", 16 + len(SOFTWARE), b"data", 1, 0) + SOFTWARE.encode()
+_COMMENT_WITHIN = 1 << 16  # bytes from the end
 _MARK_WITHIN = 4096  # bytes from either end: PNG and JPEG have EXIF before the pixels, WebP behind them
 _ZIP_HEADER = struct.Struct("<4s22xHH")
 _FIRST_ARRAY = b"software.npy"
@@ -53,20 +56,30 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
     Raises:
         ImageError: the format cannot hold the picture.
     """
-    buffer, exif, texts = io.BytesIO(), Image.Exif(), PngInfo()
-    exif[_SOFTWARE_TAG] = SOFTWARE
-    known = {name: value[:_LONGEST_FACT] for name, value in (facts or {}).items()}
+    buffer, exif, texts = io.BytesIO(), made_by({} if suffix == "png" else facts or {}), PngInfo()
     if suffix == "png":
-        for name, value in known.items():
+        for name, value in shortened(facts or {}).items():
             texts.add_text(name, value)
-    elif known:
-        exif[_DESCRIPTION_TAG] = json.dumps(known)
     try:
         picture.save(buffer, exif=exif, pnginfo=texts, **_SAVING[suffix])
     except (OSError, ValueError) as error:
         size = f"{picture.width} x {picture.height} pixels"
         raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
     return buffer.getvalue()
+
+
+def made_by(facts: Mapping[str, str]) -> Image.Exif:
+    """EXIF data that name this program, and say how a picture was made."""
+    exif = Image.Exif()
+    exif[_SOFTWARE_TAG] = SOFTWARE
+    if facts:
+        exif[_DESCRIPTION_TAG] = json.dumps(shortened(facts))
+    return exif
+
+
+def shortened(facts: Mapping[str, str]) -> dict[str, str]:
+    """The facts that fit into a file's metadata."""
+    return {name: value[:_LONGEST_FACT] for name, value in facts.items()}
 
 
 def read_facts(path: Path) -> dict[str, str]:
@@ -89,6 +102,9 @@ def read_facts(path: Path) -> dict[str, str]:
     with open_regular(path, follow=False) as file:
         if not is_own(path):
             return {}
+        if path.suffix.lower() == ".mp4":
+            found = _comment(file)
+            return {name: str(found[name]) for name in FACTS if name in found}
         with Image.open(file) as image:
             found = image.info
             if image.format != "PNG":
@@ -137,9 +153,25 @@ def is_own(path: Path) -> bool:
             if head.startswith(b"PK"):
                 return _names_software(head)
             file.seek(max(0, file.seek(0, io.SEEK_END) - _MARK_WITHIN))
-            return _says_software(head) or _says_software(file.read())
+            tail = file.read()
+            if head[4:8] == b"ftyp":
+                return tail.endswith(_MP4_MARK)
+            return _says_software(head) or _says_software(tail)
     except (OSError, ValueError, struct.error, zlib.error):
         return False
+
+
+def _comment(file: BinaryIO) -> dict[str, Any]:
+    """The JSON object in the comment of an MP4 file of this program, which stands before the description."""
+    file.seek(max(0, file.seek(0, io.SEEK_END) - _COMMENT_WITHIN))
+    tail = file.read()
+    start = tail.rfind(b"\xa9cmt") + 4
+    (size,) = struct.unpack_from(">L", tail, start)
+    try:
+        found = json.loads(tail[start + 16 : start + size])
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _says_software(data: bytes) -> bool:

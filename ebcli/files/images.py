@@ -91,7 +91,7 @@ def is_recognized(file: Path | IO[bytes]) -> bool:
     if isinstance(file, Path) and not file.is_file():
         return False
     try:
-        with _opened(file):
+        with opened_image(file):
             return True
     except (UnidentifiedImageError, ImageError):
         return False
@@ -115,7 +115,7 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
             ``Image.MAX_IMAGE_PIXELS`` allows.
     """
     try:
-        with _opened(file) as image:
+        with opened_image(file) as image:
             ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
             return to_rgb(image)
     except ImageError:
@@ -132,8 +132,15 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
         raise ImageError(f"it is broken: {error or type(error).__name__}") from error
 
 
+def check_pixels(size: tuple[int, int]) -> None:
+    """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
+    if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS:
+        raise ImageError("it has too many pixels: raise --max-pixels")
+
+
 @contextlib.contextmanager
-def _opened(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+def opened_image(file: Path | IO[bytes]) -> Iterator[Image.Image]:
+    """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
     with contextlib.ExitStack() as stack:
         if isinstance(file, Path):
             if file.is_dir():

@@ -30,10 +30,12 @@ _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 th
 _LONGEST_SLUG = 60
 _ROOM_OF_NUMBERED = 50  # characters of a class name before its number
 _NUMBER = re.compile(r"-([0-9]+)(?:[@+][^.]*)?\.[a-z]+$")
+_SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside the video of the same class
 _OUTSIDE = "absolute"
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
-_RESULT = rf"(?P<stem>.+)\.(?:(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}\.[a-z]+|panel{_MARKS}\.[a-z]+|npz)"
+_OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|(?:\.sheet)?\.[a-z]+)"
+_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|panel{_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
@@ -114,7 +116,7 @@ def picture_relpath(
     tell them apart in all runs, see ``distinct_slug``.
     """
     # 255 bytes, without the stem, two dots, a dash, the index and the suffix
-    room = 255 - _LONGEST_STEM - 3 - 9 - 4 - len(mark)
+    room = 255 - _LONGEST_STEM - 3 - 9 - max(4, len(suffix)) - len(mark)
     name = distinct_slug(class_name or "", room) if described else slug(class_name or "")[:room].strip("-")
     label = "-".join(filter(None, (str(index), name)))
     return relpath.with_name(f"{relpath.name}.{label}{mark}.{suffix}")
@@ -133,7 +135,8 @@ def raw_relpath(relpath: Path, mark: str = "") -> Path:
 def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
     """The input's ``output_relpath`` and the class index of a result; None if the name is not a result's.
 
-    ``a.jpg.282-tiger-cat.png`` -> ``a.jpg``, 282; ``a.jpg.npz`` and ``a.jpg.panel.png`` -> ``a.jpg``, None.
+    ``a.jpg.282-tiger-cat.png`` -> ``a.jpg``, 282; ``a.mp4.3-archery.mp4`` and ``a.mp4.3-archery.sheet.png`` ->
+    ``a.mp4``, 3; ``a.jpg.npz`` and ``a.jpg.panel.png`` -> ``a.jpg``, None.
     """
     match = _RESULT_NAME.fullmatch(result.name)
     if match is None:
@@ -169,6 +172,7 @@ class ResultNames:
         default_layer: the layer that a run without ``--layer`` uses; None if there is none.
         method: what differs from the default method, in words for ``slug``; empty for the default.
         described: the classes are texts or pictures of this run, not those of the network.
+        video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
     """
 
     format: str
@@ -178,6 +182,7 @@ class ResultNames:
     default_layer: str | None = None
     method: str = ""
     described: bool = False
+    video: str = ""
 
     def suffix(self, relpath: Path) -> str:
         """The format of an image's pictures: ``png``, ``jpg`` or ``webp``.
@@ -192,7 +197,7 @@ class ResultNames:
         return "jpg" if relpath.suffix.lower() in _JPEG else "png"
 
     def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]]) -> list[Path]:
-        """The results of one image: its pictures or its panel, then its ``.npz`` file.
+        """The results of one image: its pictures or its panel, then its ``.npz`` file; videos before their sheets.
 
         Args:
             relpath: the input's path below the output directory.
@@ -201,10 +206,8 @@ class ResultNames:
         if self.panel:
             results = [panel_relpath(relpath, self.suffix(relpath), self._marks(self.layers))]
         else:
-            results = [
-                self._picture(relpath, index, _numbered(name, number), layer)
-                for (index, name, layer), number in numbered(maps)
-            ]
+            each = [(index, _numbered(name, number), layer) for (index, name, layer), number in numbered(maps)]
+            results = [self._picture(relpath, *one, suffix) for suffix in self._suffixes(relpath) for one in each]
         return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
@@ -219,11 +222,20 @@ class ResultNames:
             return False
         number = _NUMBER.search(path.name)
         names = {class_names[index], _numbered(class_names[index], int(number[1]) if number else 1)}
-        return any(path == self._picture(relpath, index, name, layer) for layer in self.layers for name in names)
+        return any(
+            path == self._picture(relpath, index, name, layer, suffix)
+            for suffix in self._suffixes(relpath)
+            for layer in self.layers
+            for name in names
+        )
 
-    def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str) -> Path:
-        mark = self._marks((layer,))
-        return picture_relpath(relpath, index, class_name, self.suffix(relpath), mark, self.described)
+    def _suffixes(self, relpath: Path) -> list[str]:
+        """The suffixes of the files for each map."""
+        picture = self.suffix(relpath)
+        return [self.video, f"{_SHEET}{picture}"] if self.video else [picture]
+
+    def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str, suffix: str) -> Path:
+        return picture_relpath(relpath, index, class_name, suffix, self._marks((layer,)), self.described)
 
     def _marks(self, layers: tuple[str, ...]) -> str:
         return marks(() if self.layers == (self.default_layer,) else layers, self.method)

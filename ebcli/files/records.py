@@ -76,7 +76,8 @@ class Record:
         input: its path as given.
         status: ``"done"``; ``"failed"``, see ``error``; ``"planned"`` in a dry run; ``"not an image"`` for other files
             in a directory, which are not written to the records.
-        output: the result files: a picture for each of ``classes`` or one panel of all, then the ``.npz`` file.
+        output: the result files: a picture for each of ``classes`` or one panel of all, then the ``.npz`` file. Of a
+            video, a video for each of ``classes`` comes first.
         output_bytes: their sizes.
         classes: the maps in order; with several layers, each class once per layer.
         seconds: time spent on this image, without waiting.
@@ -89,6 +90,7 @@ class Record:
         output_sha256: the checksums of the result files.
         label, predicted: the true class and the most likely one, if the true one is known.
         image_size: the width and height of the upright image, if regions were requested.
+        clips: the explained clips of a video, see ``ebcli.files.clips.Clips``.
         spent: the seconds of each of ``STAGES``; not written.
     """
 
@@ -112,6 +114,7 @@ class Record:
     label: int | None = None
     predicted: int | None = None
     image_size: tuple[int, int] | None = None
+    clips: dict[str, Any] | None = None
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     def line(self) -> str:
@@ -179,7 +182,7 @@ def parse_record(line: bytes) -> ParsedRecord | None:
             words += paths
             words += [_checked_class(one) for one in classes]
             pictures = len([path for path in paths if not path.endswith(".npz")])
-            if pictures not in ((1, len(classes)) if classes else (0,)):
+            if pictures not in ((1, len(classes), 2 * len(classes)) if classes else (0,)):
                 return None
         joined = "".join(words)  # raises for other types
         if not joined.isascii():

@@ -16,6 +16,7 @@ from ebcli.files.encoding import is_own
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, parse_result_name
 from ebcli.files.remote import DEFAULT, RemoteOptions
 from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
+from ebcli.files.video import frame_files
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
@@ -23,7 +24,7 @@ _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: u
 
 @dataclass(frozen=True)
 class Source:
-    """One file to work on.
+    """One file to work on, or one directory of frames.
 
     Attributes:
         path: its path; for remote files and members of tar files, see ``ebcli.files.storage``.
@@ -48,6 +49,9 @@ class Source:
 
     def stamp(self) -> Stamp:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
+        if self.span is None and url_of(self.path) is None and (files := frame_files(self.path)):
+            states = [Stamp.of(file) for file in files]
+            return Stamp(sum(one.bytes for one in states), max(one.mtime_ns for one in states))
         return Stamp.of(self.path if self.span is None else self.span.tar, self.remote)
 
     def opened(self) -> tuple[Stamp, Path | BytesIO]:
@@ -77,6 +81,7 @@ def find(
     remote: RemoteOptions = DEFAULT,
     shard: tuple[int, int] | None = None,
     stdin: Path | None = None,
+    with_frames: bool = False,
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
@@ -99,8 +104,9 @@ def find(
         remote: limits for remote files and for files in tar files.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
         stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
+        with_frames: whether a local directory of numbered frames is one video; see ``ebcli.files.video.frame_files``.
     """
-    folders = _Walk(without, exclude, shard)
+    folders = _Walk(without, exclude, shard, with_frames)
     found: dict[str, Source] = {}
     own = []
     for path in map(without_file_scheme, paths):
@@ -152,9 +158,11 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
 
 
 class _Walk:
-    def __init__(self, without: Path | None, exclude: Sequence[str], shard: tuple[int, int] | None) -> None:
+    def __init__(
+        self, without: Path | None, exclude: Sequence[str], shard: tuple[int, int] | None, with_frames: bool
+    ) -> None:
         self._without = None if without is None else _identity(without)
-        self._exclude, self._shard = exclude, shard
+        self._exclude, self._shard, self._with_frames = exclude, shard, with_frames
         self._entered: set[tuple[int, int] | None] = set()
 
     def files(self, root: Path) -> Iterator[tuple[Source, Path]]:
@@ -162,11 +170,18 @@ class _Walk:
         links = deque([root])
         while links:
             start = links.popleft()
+            if self._with_frames and frame_files(start):
+                folder = start if start.name not in ("", os.pardir) else start.resolve()
+                yield Source(folder, named=start == root), Path(folder.name)
+                continue
             waiting = [self._entries(start, links)] if self._enters(start, root) else []
             while waiting:  # a stack of directories, as trees can be deeper than Python's
                 path, is_folder, is_listed = next(waiting[-1], (None, False, True))
                 if path is None:
                     waiting.pop()
+                elif is_folder and self._with_frames and frame_files(path):
+                    if _is_in(self._shard, path):
+                        yield Source(path, named=False), path.relative_to(root)
                 elif is_folder and self._enters(path, root):
                     waiting.append(self._entries(path, links))
                 elif not is_folder:

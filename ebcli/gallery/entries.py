@@ -120,6 +120,7 @@ def _outcomes(record: ParsedRecord, there: Collection[Path]) -> Iterator[Outcome
     pictures = [result for result in results if result.suffix != ".npz"]
     if len(pictures) == 1:  # a panel of all maps
         pictures *= len(record.classes)
+    pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before
     layers: dict[str, list[MapEntry]] = {}
     numbers = [number for _, number in numbered((one["index"], one.get("layer")) for one in record.classes)]
     for one, number, picture in zip(record.classes, numbers, pictures, strict=True):

@@ -41,7 +41,7 @@ class Layer:
     Attributes:
         name: its name in ``named_modules()``.
         type: its class name.
-        shape: output shape without the batch: (C, H, W), (H, W, C), (N, C) or other.
+        shape: output shape without the batch: (C, H, W), (H, W, C), (N, C) or other; for video, with T before H.
         stride: input side divided by output side, in pixels; None if the output has no spatial layout.
     """
 
@@ -51,7 +51,7 @@ class Layer:
     stride: float | None
 
 
-def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None) -> list[Layer]:
+def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None) -> list[Layer]:
     """List the layers of a network in execution order.
 
     A block follows the modules inside it. A module is listed if it has one map: it is called exactly once, its input
@@ -59,9 +59,9 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | N
     squeeze-excitation or those that compute queries and keys, are not listed.
 
     Args:
-        model: the model, or a network that takes images (B, 3, height, width).
-        input_size: side or (height, width) of the input in pixels; None for the crop of the model's preprocessing,
-            or 224 for a network without preprocessing.
+        model: the model, or a network that takes images (B, 3, height, width) or clips (B, 3, frames, height, width).
+        input_size: side or (height, width) of the input in pixels, or (frames, height, width); None for that of the
+            model's preprocessing, or 224 for a network without preprocessing.
 
     Raises:
         ConfigurationError: the network does not accept images of that size.
@@ -76,20 +76,20 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | N
         (8, 8, 16)
     """
     name, net = _named(model)
-    height, width = _size(model, input_size)
-    listed = _forward(name, net, height, width)
+    size = _size(model, input_size)
+    listed = _forward(name, net, size)
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
-        _, (height, width) = net.sizes(height, width)
+        _, size = net.sizes(*size)
     found = []
     for layer, module, output in listed:
         shape, stride = tuple(output.shape[1:]), None
         if len(output) == BATCH:  # unless windows of an image are stacked along the batch
-            stride = _stride(shape, height, width)
+            stride = _stride(shape, size)
         found.append(Layer(layer, type(module).__name__, shape, stride))
     return found
 
 
-def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None) -> str:
+def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None) -> str:
     """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
 
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
@@ -126,7 +126,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, i
     blocks = _transformer_blocks(net, below)
     if len(blocks) > 1:
         return _first_tokens(blocks[0], below)
-    side = min(_size(model, input_size))
+    side = min(_size(model, input_size)[-2:])
     strides = [stride for _, stride, _ in below]
     fine = [stride for stride in strides if stride <= min(MAX_STRIDE, side / LEAST_CELLS)]
     chosen = max(fine, default=min(strides))
@@ -169,14 +169,14 @@ def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
     return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
 
 
-def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None) -> tuple[int, int]:
-    """Height and width of the input in pixels."""
+def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> tuple[int, ...]:
+    """Height and width of the input in pixels; for video, the number of frames comes first."""
     if input_size is None:
         return (DEFAULT_SIZE, DEFAULT_SIZE) if isinstance(model, nn.Module) else preset_size(model.transforms)
     return (input_size, input_size) if isinstance(input_size, int) else input_size
 
 
-def _forward(name: str, net: nn.Module, height: int, width: int) -> list[tuple[str, nn.Module, Tensor]]:
+def _forward(name: str, net: nn.Module, size: tuple[int, ...]) -> list[tuple[str, nn.Module, Tensor]]:
     """Name, module and output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
@@ -197,7 +197,7 @@ def _forward(name: str, net: nn.Module, height: int, width: int) -> list[tuple[s
     handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
     try:
         net.eval()  # in training mode, batch norm would add the blank images to its statistics
-        images = probe(name, net, (height, width), forward, BATCH)
+        images = probe(name, net, size, forward, BATCH)
     finally:
         for handle in handles:
             handle.remove()
@@ -212,13 +212,17 @@ def _forward(name: str, net: nn.Module, height: int, width: int) -> list[tuple[s
     return [(layer, module, output) for layer, module, output in found if layer in carrying]
 
 
-def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
-    """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without special tokens."""
+def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
+    """Input side over output side for (C, H, W), (H, W, C) and (N, C) with or without special tokens.
+
+    For video, T comes before H, and the stride is that of the sides.
+    """
     grids: list[tuple[int, ...]]
-    if len(shape) == 3:
-        grids = [shape[1:], shape[:2]]
+    height, width = size[-2:]
+    if len(shape) == 1 + len(size):
+        grids = [shape[-2:], shape[-3:-1]]
     elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
-        _, grid = token_grid(shape[0], (height, width))
+        _, grid = token_grid(shape[0], size)
         grids = [] if grid is None else [grid[-2:]]
     else:
         return None
@@ -232,7 +236,7 @@ def _stride(shape: tuple[int, ...], height: int, width: int) -> float | None:
 
 
 def _with_stride(
-    model: LoadedModel | nn.Module, input_size: int | tuple[int, int] | None = None
+    model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None
 ) -> list[tuple[str, float, tuple[int, ...]]]:
     """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
     modules = dict(_named(model)[1].named_modules())
@@ -306,5 +310,7 @@ _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
     # on trained networks, later layers have mixed: see docs/layers.md
+    (re.compile(r"swin3d\w*"), lambda _net: "patch_embed"),
+    (re.compile(r"mvit\w*"), lambda _net: "pos_encoding"),  # the tokens that the first block reads
     (re.compile(r"(timm/)?(convnext|swin)(?!v2_cr)[\w.]*"), _stem),
 )

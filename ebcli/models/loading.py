@@ -46,11 +46,13 @@ class LoadedModel:
 
     Attributes:
         name: the name it was loaded by, such as ``"vgg16"``.
-        net: maps images (B, 3, H, W) to logits (B, num_classes), or (B, num_classes, ...) for other tasks than
-            classification; in evaluation mode, on its device. A detector is wrapped by ``DetectionScores``.
+        net: maps images (B, 3, H, W) to logits (B, num_classes); detectors and segmentation networks to
+            (B, num_classes, ...); networks for video map clips (B, 3, T, H, W). In evaluation mode, on its device. A
+            detector is wrapped by ``DetectionScores``.
         transforms: the preprocessing: a preset of torchvision, which maps an image to the network's input (3, H, W), or
             one with the same attributes: ``resize_size``, ``crop_size``, ``mean``, ``std``, ``interpolation``,
-            ``antialias``.
+            ``antialias``. For video, it maps 8-bit frames (T, 3, H, W) to a clip (3, T, H, W), and ``frames`` and
+            ``frame_rate`` say how many frames a clip has, and how many per second.
         categories: class names in the order of the logits; None if unknown.
         weights: name of the weights, path of the checkpoint, or ``"none"``.
         num_classes: number of classes.

@@ -76,10 +76,13 @@ class Preprocessing:
         changed = copy.copy(preset)
         if not hasattr(preset, "crop_size") and not (self.crop is None and self.fit is None):
             raise ConfigurationError("the network sees whole images: drop --crop and --fit")
+        is_video = hasattr(preset, "frames")
+        if is_video and self.fit is not None:
+            raise ConfigurationError("clips are always cropped at the center: drop --fit")
         if self.resize is not None:
             changed.resize_size = [self.resize]
         if self.crop is not None:
-            changed.crop_size = [self.crop]
+            changed.crop_size = [self.crop] * (2 if is_video else 1)
         if self.mean is not None:
             changed.mean = list(self.mean)  # type: ignore[arg-type]  # a tuple since __post_init__
         if self.std is not None:
@@ -92,7 +95,7 @@ class Preprocessing:
                 changed.resize_size = changed.crop_size
         if not (self.resize or self.crop) or not hasattr(changed, "crop_size"):
             return changed
-        resize, crop = changed.resize_size[0], changed.crop_size[0]
+        resize, crop = min(changed.resize_size), changed.crop_size[0]
         if crop > resize:
             raise ConfigurationError(
                 f"the crop of {crop} pixels is larger than the resized image of {resize}: set both --resize and --crop"

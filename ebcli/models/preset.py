@@ -16,10 +16,14 @@ if TYPE_CHECKING:
 DEFAULT_SIZE = 224  # pixels, for networks without preprocessing
 
 
-def input_size(preset: object) -> tuple[int, int]:
-    """Height and width of what a network gets; for networks that see whole images, a size that they accept."""
+def input_size(preset: object) -> tuple[int, ...]:
+    """Height and width of what a network gets; for networks that see whole images, a size that they accept.
+
+    For video, the number of frames comes first.
+    """
     sides = [*getattr(preset, "crop_size", [DEFAULT_SIZE])]
-    return sides[0], sides[-1]
+    frames = getattr(preset, "frames", None)
+    return (sides[0], sides[-1]) if frames is None else (frames, sides[0], sides[-1])
 
 
 class Preset:

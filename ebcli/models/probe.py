@@ -41,12 +41,13 @@ def probe(name: str, net: nn.Module, size: tuple[int, ...], run: Callable[[Tenso
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
-        reason, images = f"{type(error).__name__}: {first_line(error)}", f"{' x '.join(map(str, size))} pixels"
+        reason, pixels = f"{type(error).__name__}: {first_line(error)}", f"{' x '.join(map(str, size[-2:]))} pixels"
+        images, image = f"images of {pixels}", f"an image of {pixels}"
+        if len(size) == 3:
+            images, image = (f"{what} of {size[0]} frames of {pixels}" for what in ("clips", "a clip"))
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
-            raise ConfigurationError(f"{name} does not accept images of {images} ({reason})") from error
-        raise ConfigurationError(
-            f"{name} failed on an image of {images} ({reason}; --debug shows the traceback)"
-        ) from error
+            raise ConfigurationError(f"{name} does not accept {images} ({reason})") from error
+        raise ConfigurationError(f"{name} failed on {image} ({reason}; --debug shows the traceback)") from error
 
 
 def output_shape(name: str, net: nn.Module, size: tuple[int, ...], *, is_dense: bool = False) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from ebcli.files.sources import Source
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import Prepared, prepare
-from ebcli.run.stages import is_image
+from ebcli.run.stages import ImageStages
 from ebcli.run.workers import Workers, processors
 
 
@@ -72,16 +72,16 @@ def run(plan: RunPlan) -> Run:
         device = plan.execution.device if prepared.explainer is None else prepared.explainer.device
         total, skipped = len(prepared.sources), prepared.skipped
         is_dry = plan.execution.dry_run
-        results = _planned(prepared.sources, stages.common) if is_dry else _results(plan, prepared, stopping, recorded)
+        results = _planned(prepared.sources, stages) if is_dry else _results(plan, prepared, stopping, recorded)
     common, vmax = stages.common, stages.options.style.vmax
     shown = common.model, common.weights, common.layer, device
     return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration)
 
 
-def _planned(sources: Sequence[Source], common: Record) -> Generator[Record]:
+def _planned(sources: Sequence[Source], stages: ImageStages) -> Generator[Record]:
     for source in sources:
-        record = replace(common, input=source.name, place=str(output_relpath(source.path)))
-        yield record if is_image(source) else replace(record, status="not an image")
+        record = replace(stages.common, input=source.name, place=str(output_relpath(source.path)))
+        yield record if stages.accepts(source) else replace(record, status="not an image")
 
 
 def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:

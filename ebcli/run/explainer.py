@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -24,17 +24,19 @@ from ebcli.models import (
     load_model,
 )
 from ebcli.models.device import default_batch_size, resolve_device
-from ebcli.models.keywords import DETECTION, INPUT
+from ebcli.models.keywords import DETECTION, INPUT, VIDEO
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.preset import input_size
 from ebcli.models.probe import probe
 from ebcli.run.choice import Choice
+from ebcli.run.clips import average_scores, explain_clips, network_inputs
 from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import by_image, joined
 from ebcli.run.plan import RunPlan
 from ebcli.run.subjects import SCENES, Size, Subject, View, check_options
 
+_FRAMES = 16  # of a clip, which takes about as much memory as so many images
 _SUBJECTS = 4  # detections or segments at a time; the output of a detector has millions of elements
 
 
@@ -78,11 +80,15 @@ class Explainer:
         self._maps, self._keep_relevance = maps, plan.output.raw
         self._has_labels = plan.inputs.labels is not None
         self._dtype = getattr(torch, execution.dtype)
-        # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
-        self.loaded.net.to(self._dtype).to(memory_format=torch.channels_last)
-        self._is_dense = self.loaded.task in SCENES
+        self._is_dense, self._is_video = self.loaded.task in SCENES, self.loaded.task == VIDEO
+        self.loaded.net.to(self._dtype)
+        if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
+            self.loaded.net.to(memory_format=torch.channels_last)
         usual = 1 if self._is_dense else default_batch_size(self.device)  # whole images are large
         self.batch_size = execution.batch_size or usual
+        self._clips = execution.batch_size or max(1, usual // _FRAMES)  # at a time
+        if self._is_video:
+            self.batch_size = 1
         self.num_classes = self.loaded.num_classes
         self._joint: bool | None = None
         known = NetworkFacts.of_bundled(plan)
@@ -132,7 +138,8 @@ class Explainer:
         """The maps of any number of images; or its error.
 
         Args:
-            images: what the network gets of them, (crop, crop, 3), or (height, width, 3) of whole images.
+            images: what the network gets of them, (crop, crop, 3), or (height, width, 3) of whole images; of videos,
+                (clips, frames, crop, crop, 3).
             labels: their true classes, None where it is not known; none at all if the run has no labels.
             sizes: their widths and heights; classifiers do not need them.
 
@@ -145,15 +152,16 @@ class Explainer:
             explained = self._within_memory(images[part], labels[part], sizes[part])
             if explained is not None:
                 found += explained
-            elif self.batch_size == 1:
+            elif (self._clips if self._is_video else self.batch_size) == 1:
+                what = "clip" if self._is_video else "image"
                 raise ConfigurationError(
-                    f"{self.device} has not enough memory for a single image: try another --device"
+                    f"{self.device} has not enough memory for a single {what}: try another --device"
                 )
             else:
-                self.batch_size //= 2
-                warnings.warn(
-                    f"{self.device} ran out of memory: continuing with a batch size of {self.batch_size}", stacklevel=2
-                )
+                self._clips //= 2
+                self.batch_size = max(1, self.batch_size // 2)
+                size = self._clips if self._is_video else self.batch_size
+                warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=2)
         return found
 
     def _within_memory(
@@ -182,7 +190,9 @@ class Explainer:
     ) -> list[Explanation | ImageError]:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         try:
-            if not self._is_dense:
+            if self._is_video and len(images) == 1:
+                return [self._explain_video(images[0], labels)]
+            if not (self._is_dense or self._is_video):
                 return [*self._explain(images, labels)]
             if len(images) == 1:
                 return [self._explain_scene(images[0], sizes[0])]
@@ -223,6 +233,33 @@ class Explainer:
             )
             for i, classes in enumerate(choice.classes[:count])
         ]
+
+    def _explain_video(self, clips: NDArray[np.uint8], labels: Sequence[int | None]) -> Explanation:
+        """The maps of one video."""
+        start = time.perf_counter()
+
+        def batches() -> Iterator[Tensor]:
+            for first in range(0, len(clips), self._clips):
+                part = np.array(clips[first : first + self._clips])
+                yield network_inputs(part, self.loaded).to(self.device, self._dtype)
+
+        def explain(inputs: Tensor, targets: Tensor) -> list[list[LayerMaps]]:
+            results = self._backprop(inputs, targets, self._maps.contrastive)
+            named = zip(self.layers, results, strict=True)
+            return [by_image(name, result, False, self._kind, {}) for name, result in named]
+
+        known = labels if self._has_labels else None
+        scores = average_scores(self.loaded, batches())
+        choice = Choice.of(scores, self._maps, self.classes, known, self.against or ())
+        (classes,), turns = choice.classes, explain_clips(batches, choice, explain)
+        return Explanation(
+            classes,
+            choice.scores[0],
+            list(map(self.facts.category, classes)),
+            tuple(joined([turn[at][0] for turn in turns], len(classes)) for at in range(len(self.layers))),
+            time.perf_counter() - start,
+            *choice.label_and_prediction(0),
+        )
 
     def _explain_scene(self, image: NDArray[np.uint8], size: Size) -> Explanation:
         """The maps of one image by a network that predicts many things."""

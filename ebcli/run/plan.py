@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
+from ebcli.files.clips import ClipOptions
 from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import BESIDE
@@ -30,6 +31,7 @@ class InputOptions:
         remote: limits for files behind URLs and in tar files.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
         stdin: a file with the bytes that the input ``-`` stands for.
+        clips: which part of each video is explained.
         labels: the true classes, see ``ebcli.run.labels``; each image is explained for its own and, if it differs, for
             the predicted class.
 
@@ -42,6 +44,7 @@ class InputOptions:
     exclude: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
     remote: RemoteOptions = field(default_factory=RemoteOptions)
+    clips: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
     stdin: Path | None = None
     labels: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -19,24 +19,29 @@ from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import EbcliError
+from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.files.clips import ClipOptions
 from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import History, Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
+from ebcli.files.video import ClipGeometry, has_video_suffix
+from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
-from ebcli.models.keywords import DETECTION, SEGMENTATION
+from ebcli.models.keywords import DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.measured import caveat
 from ebcli.run.facts import NetworkFacts, class_labels
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
-from ebcli.run.stages import ImageStages, RenderOptions, is_image, load_image
+from ebcli.run.stages import ImageStages, NetworkInput, RenderOptions, is_image, load_image
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
+
+Load = Callable[[Source], "NetworkInput | None"]
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -81,18 +86,22 @@ def prepare(plan: RunPlan) -> Prepared:
     if not plan.execution.dry_run:
         check_writable(output.directory)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
-    is_work = any(map(_is_work, sources))
+    is_work = any(map(_may_be_work, sources))
     if is_work:
         palette(style.colormap)  # may import matplotlib
     if is_work and (facts is None or output.scale == "run"):
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
     facts = facts or NetworkFacts.of_plan(plan)
+    clips = _clip_geometry(plan, facts)
+    if clips is not None:
+        listing = partial(listing, with_frames=True)
+        sources = listing(shard=inputs.shard)
     sources = _labeled(sources, inputs, facts)
     geometry = Geometry.of(facts.transforms)
     if output.scale == "run" and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
-        style = replace(style, vmax=run_vmax(explainer, everything, geometry, style))
+        style = replace(style, vmax=run_vmax(explainer, everything, _loader(geometry, clips), style))
     if not facts.trained:
         warnings.warn(f"{facts.name} is untrained: its maps are meaningless", stacklevel=2)
     elif doubts := caveat(facts.name):
@@ -110,25 +119,50 @@ def prepare(plan: RunPlan) -> Prepared:
         others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
         class_names = {index: facts.category(index) for index in possible}
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
-    if explainer is None and not plan.execution.dry_run and any(map(_is_work, sources)):
+    if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
     stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
+    if clips is not None:
+        from ebcli.run.clip_stages import ClipStages
+
+        stages = ClipStages.like(stages, clips)
     return Prepared(explainer, history, stages, skipped, sources)
+
+
+def _clip_geometry(plan: RunPlan, facts: NetworkFacts) -> ClipGeometry | None:
+    """How videos are cut into clips; None for images."""
+    options = plan.inputs.clips
+    if facts.task == VIDEO:
+        return ClipGeometry.of(facts.transforms, options)
+    if options != ClipOptions():
+        raise ConfigurationError(f"--every, --start and --duration are for videos, but {facts.name} explains images")
+    return None
+
+
+def _loader(geometry: Geometry, clips: ClipGeometry | None) -> Load:
+    if clips is None:
+        return partial(load_image, geometry=geometry)
+    from ebcli.run.clip_stages import load_clips
+
+    return partial(load_clips, geometry=clips)
 
 
 def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
     if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
         return sources
     is_all = inputs.shard is None
-    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, is_image, is_all)
+    accepts = is_image
+    if facts.task == VIDEO:
+        from ebcli.run.clip_stages import is_clip as accepts
+    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, accepts, is_all)
 
 
-def _is_work(source: Source) -> bool:
-    """Whether a file may be an image that can be read; False if it certainly is not."""
+def _may_be_work(source: Source) -> bool:
+    """Whether a file may be an image or a video that can be read; False if it certainly is not."""
     if source.problem is not None:
         return False
     remote = source.span is not None or url_of(source.path) is not None
-    return (remote or os.path.lexists(source.path)) and is_image(source)
+    return (remote or os.path.lexists(source.path)) and (is_image(source) or has_video_suffix(source.path))
 
 
 def _loaded(plan: RunPlan, total: int) -> Explainer:
@@ -140,7 +174,7 @@ def _loaded(plan: RunPlan, total: int) -> Explainer:
     return explainer
 
 
-def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry, style: DrawingStyle) -> float:
+def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style: DrawingStyle) -> float:
     """The end of a run's shared color scale, in units of a uniform map: the largest value in a sample of its maps.
 
     The sample is spread evenly over the files of all shards, so every shard and every restart finds the same scale.
@@ -150,17 +184,21 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], geometry: Geometry
     Args:
         explainer: the network.
         sources: all files of the run.
-        geometry: what the network sees of an image.
+        load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [source for source in sources if source.named or has_image_suffix(source.path)]
+    images = [
+        source
+        for source in sources
+        if source.named or has_image_suffix(source.path) or has_video_suffix(source.path) or source.path.is_dir()
+    ]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):
         pixels, labels, sizes = [], [], []
         for i in chosen[start : start + explainer.batch_size]:
             with suppress(EbcliError):
-                if (loaded := load_image(images[i], geometry)) is not None:
+                if (loaded := load(images[i])) is not None:
                     pixels.append(loaded.pixels)
                     labels.append(images[i].label)
                     sizes.append(loaded.size)
@@ -197,6 +235,8 @@ def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
         "look": [*drawn, output.format, output.panel, list(maps.beside), output.max_side],
         "raw": output.raw,
     }
+    if facts.task == VIDEO:
+        settings["clips"] = asdict(plan.inputs.clips)
     if (regions := _region_options(plan)) is not None:
         settings["regions"] = asdict(regions)
     return Record(
@@ -248,7 +288,9 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
     format_ = "png" if output.format == AUTO and needs_transparency else output.format
-    names = ResultNames(format_, output.panel, output.raw, tuple(facts.layers), facts.default_layer, method, described)
+    video = video_format(output.format) if facts.task == VIDEO else ""
+    marked = tuple(facts.layers), facts.default_layer, method, described, video
+    names = ResultNames(format_, output.panel, output.raw, *marked)
     provenance = {
         "model": common.model,
         "weights": weights,

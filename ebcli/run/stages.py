@@ -21,12 +21,14 @@ from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import EbcliError, ImageError, OutputError
+from ebcli.files.clips import Clips
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, limit_pixels, network_view, placement
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
+from ebcli.files.video import has_video_suffix
 from ebcli.models.classes import printable
 
 Call = Callable[..., Any]
@@ -34,14 +36,16 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True)
 class NetworkInput:
-    """An image as the network gets it.
+    """An image or a video as the network gets it.
 
     Attributes:
-        pixels: (crop, crop, 3), or (height, width, 3) for networks that see whole images; 8 bits.
+        pixels: (crop, crop, 3), or (height, width, 3) for networks that see whole images; 8 bits. Of a video,
+            (clips, frames, crop, crop, 3).
         stamp: the state of the file that was read.
         seconds: the time that loading took.
         size: the image's width and height.
         waited: the time that the network was idle before it had this image.
+        clips: which clips of a video these are.
     """
 
     pixels: NDArray[np.uint8]
@@ -49,6 +53,7 @@ class NetworkInput:
     seconds: float
     size: tuple[int, int]
     waited: float = 0.0
+    clips: Clips | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,8 @@ def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None
     if not is_image(source):
         return None
     stamp, file = source.opened()
+    if has_video_suffix(source.path):
+        raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
     image = decode(file)
     pixels = np.asarray(network_view(image, geometry))
     return NetworkInput(pixels, stamp, perf_counter() - start, image.size)
@@ -138,7 +145,7 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the picture.
     """
-    laps = _Laps()
+    laps = Laps()
     limit_pixels(max_pixels)
     now, file = source.opened()
     image = decode(file)
@@ -156,8 +163,8 @@ def render(
             outlined(picture(photo, at.maps[k], inside, style), explanation.outline(k), photo.width / image.width)
             for k, at in explanation.each_map()
         )
-    common = {**options.provenance, "input": _file_name(source)}
-    about = _about_pictures(explanation, options.names.panel)
+    common = {**options.provenance, "input": file_name(source)}
+    about = about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
     files = []
     for drawn, facts in zip(pictures, about, strict=True):
@@ -167,7 +174,7 @@ def render(
     if options.facts is not None:
         crop = np.array([region.left, region.top, region.right, region.bottom])
         arrays = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
-        files.append(encode_arrays(arrays | _arrays(explanation)))
+        files.append(encode_arrays(arrays | arrays_of(explanation)))
         laps.end("encode")
     small = {} if names is None else thumbnails(names, image, region, explanation, style)
     regions: list[Region | None] = [None] * len(maps)
@@ -179,7 +186,7 @@ def render(
     return RenderedFiles(files, blank, small, regions, image.size, at_border, laps.spent)
 
 
-class _Laps:
+class Laps:
     """A stopwatch: ``end`` adds the time since the last lap to a stage."""
 
     def __init__(self) -> None:
@@ -192,13 +199,13 @@ class _Laps:
         self._start = now
 
 
-def _file_name(source: Source) -> str:
+def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
     name = output_relpath(source.path).name
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
-def _about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
+def about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
     """The layer, class and score of each picture, or of all maps in a panel."""
     names = zip(explanation.classes, explanation.names, strict=True)
     classes = [f"{index} {name}" if name else str(index) for index, name in names]
@@ -217,7 +224,7 @@ def _box(explanation: Explanation, k: int) -> tuple[float, float, float, float] 
     return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
 
 
-def _arrays(explanation: Explanation) -> dict[str, ArrayLike]:
+def arrays_of(explanation: Explanation) -> dict[str, ArrayLike]:
     """What was explanation, for a raw file; with several layers, each layer's name stands in its arrays' names."""
     arrays: dict[str, ArrayLike] = {
         "classes": np.array(explanation.classes),
@@ -255,6 +262,10 @@ class ImageStages:
     thumbnails: bool
     max_pixels: int | None = None
 
+    def accepts(self, source: Source) -> bool:
+        """Whether to work on a file."""
+        return is_image(source)
+
     def load(self, source: Source, call: Call) -> NetworkInput | Record:
         """What the network gets of an image; or the record of a file that failed or is not an image.
 
@@ -264,7 +275,7 @@ class ImageStages:
         """
         start = perf_counter()
         try:
-            loaded: NetworkInput | None = call(load_image, source, self.geometry, self.max_pixels)
+            loaded = self._loaded(source, call)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
         return replace(self._record(source), status="not an image") if loaded is None else loaded
@@ -302,9 +313,7 @@ class ImageStages:
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
-            rendered = call(
-                render, source, loaded.stamp, self.geometry, self.options, explanation, names, self.max_pixels
-            )
+            rendered = self._rendered(source, loaded, explanation, names, call)
         except Exception as error:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
         maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]
@@ -348,8 +357,20 @@ class ImageStages:
             image_size=None if self.options.regions is None else rendered.size,
             label=explanation.label,
             predicted=explanation.predicted,
+            clips=None if loaded.clips is None else asdict(loaded.clips),
             spent=spent,
         )
+
+    def _loaded(self, source: Source, call: Call) -> NetworkInput | None:
+        found: NetworkInput | None = call(load_image, source, self.geometry, self.max_pixels)
+        return found
+
+    def _rendered(
+        self, source: Source, loaded: NetworkInput, explanation: Explanation, names: ThumbnailNames | None, call: Call
+    ) -> RenderedFiles:
+        arguments = source, loaded.stamp, self.geometry, self.options, explanation, names, self.max_pixels
+        rendered: RenderedFiles = call(render, *arguments)
+        return rendered
 
     def _record(self, source: Source) -> Record:
         return replace(self.common, input=source.name, place=str(output_relpath(source.path)))

@@ -17,7 +17,7 @@ from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import Placement, read_mask
 from ebcli.models import Detection, DetectionScores, LoadedModel, detections
-from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 from ebcli.run.plan import MapOptions, RunPlan
 
 Size = tuple[int, int]
@@ -58,7 +58,9 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         "--box finds a detection": maps.box is not None and task != DETECTION,
         "--where names pixels of a segmentation": maps.where is not None and task != SEGMENTATION,
         "--above is for classes": maps.above is not None and task == DETECTION,
-        "--labels are of classifiers": plan.inputs.labels is not None and task != CLASSIFICATION,
+        "--labels are of classifiers": plan.inputs.labels is not None and task not in (CLASSIFICATION, VIDEO),
+        "--boxes and --masks mark regions of images": (plan.output.boxes or plan.output.masks) and task == VIDEO,
+        "--style mask needs transparency, which videos lack": plan.style.name == "mask" and task == VIDEO,
         "--beside shows methods for classifiers": bool(maps.beside) and task != CLASSIFICATION,
         "--dtype bfloat16 has no non-maximum suppression": plan.execution.dtype != "float32" and task == DETECTION,
     }

@@ -17,6 +17,7 @@ from stub_run import DONE, PICTURE, finished, invoke
 
 from ebcli.cli.saliency import main
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.clips import ClipOptions
 from ebcli.files.records import Record
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
@@ -105,6 +106,9 @@ VALUES = {
     "include": ("*.jpg b", ("*.jpg", "b")),
     "exclude": ("*.png", ("*.png",)),
     "shard": ("2/4", (2, 4)),
+    "every": ("3", 3),
+    "start": ("2.5", 2.5),
+    "duration": ("10", 10.0),
     "timeout": ("7.5", 7.5),
     "retries": ("1", 1),
     "max_bytes": ("1000", 1000),
@@ -146,6 +150,7 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
     parts = (
         InputOptions,
+        ClipOptions,
         RemoteOptions,
         MapOptions,
         OutputOptions,
@@ -155,7 +160,7 @@ def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> N
         ModelSpec,
     )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
-    named = named - {"directory", "name", "preprocessing", "remote"} | {"output", "style", "model"}
+    named = named - {"directory", "name", "preprocessing", "remote", "clips"} | {"output", "style", "model"}
     assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "beside"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output

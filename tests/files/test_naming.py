@@ -208,3 +208,20 @@ def test_two_points_mean_what_the_file_system_says(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path / "here")
     assert output_relpath(Path("link/../a.jpg")) == Path("absolute", *tmp_path.parts[1:], "real/a.jpg")
     assert output_relpath(Path("../here/a.jpg")) == Path("a.jpg")
+
+
+@pytest.mark.parametrize("name", ["a.mp4", "a.gif", "frames", "a.mp4.5-cat.mp4", "a.sheet", "x" * 180 + ".mkv"])
+@pytest.mark.parametrize("suffix", ["mp4", "webp"])
+@pytest.mark.parametrize("picture", ["auto", "webp"])
+def test_a_video_has_a_video_and_a_sheet_per_map(name: str, suffix: str, picture: str) -> None:
+    names = ResultNames(picture, False, True, ("a", "b"), "a", "marginal", video=suffix)
+    place = output_relpath(Path("d", name))
+    maps = [(7, "w" * 80, "a"), (7, "w" * 80, "b"), (9, None, "a"), (9, None, "b")]
+    results = names.of(place, maps)
+    assert len(set(results)) == 2 * len(maps) + 1
+    assert [parse_result_name(path) for path in results] == [(place, k) for k in (7, 7, 9, 9)] * 2 + [(place, None)]
+    assert all(path.suffix == f".{suffix}" for path in results[:4])
+    assert all(path.stem.endswith(".sheet") for path in results[4:8])
+    assert all(len(path.name.encode()) <= 255 for path in results)
+    assert all(names.matches(path, {7: "w" * 80, 9: None}) for path in results)
+    assert not names.matches(place.with_name(f"{place.name}.8.{suffix}"), {7: "w" * 80, 9: None})

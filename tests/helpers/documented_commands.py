@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner, Result
 from PIL import Image
+from videos import moving_square, write_video
 
 import ebcli.cli.benchmark
 import ebcli.cli.saliency
@@ -67,6 +68,7 @@ def write_files(folder: Path) -> None:
     (folder / "annotations").mkdir()
     for name, index in LABELS.items():
         (folder / f"annotations/{name}.xml").write_text(_OBJECT.format(name=f"n{index:08}"))
+    write_video(folder / "clip.mp4", moving_square(24, (64, 48)), rate=12)
     (folder / "val2014").mkdir()
     (folder / "instances_val2014.json").touch()
 

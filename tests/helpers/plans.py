@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.clips import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
@@ -21,7 +22,7 @@ def make_plan(*images: Path | str, **options: Any) -> RunPlan:
         names = {field.name: renamed.get(field.name, field.name) for field in fields(kind)}
         return kind(**{field: options.pop(name) for field, name in names.items() if name in options})
 
-    options["remote"] = part(RemoteOptions)
+    options["remote"], options["clips"] = part(RemoteOptions), part(ClipOptions)
     inputs, maps, style = part(InputOptions), part(MapOptions), part(DrawingStyle, name="style")
     options["preprocessing"] = part(Preprocessing)
     model = part(ModelSpec, name="model")

@@ -13,7 +13,7 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
-from ebcli.models.keywords import DEFAULT, SCORES, TASKS
+from ebcli.models.keywords import DEFAULT, SCORES, TASKS, VIDEO
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.preset import Preset
 
@@ -96,10 +96,15 @@ class ModelSource(ABC):
         return net
 
     def transforms(self, net: nn.Module, weights: str) -> ImageClassification | Preset:
-        """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists."""
+        """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists.
+
+        For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
+        """
         from torchvision.transforms._presets import ImageClassification
 
-        usual = ImageClassification(crop_size=224)
+        from ebcli.models.video import usual_preset
+
+        usual = usual_preset(net) if self.task(net) == VIDEO else ImageClassification(crop_size=224)
         own = getattr(net, "preprocessing", None)
         return own.applied_to(usual) if isinstance(own, Preprocessing) else usual
 

@@ -23,9 +23,10 @@ import ebcli.models.torchvision_registration  # noqa: F401
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
-from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS
+from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import ModelSource
+from ebcli.models.video import preset_of
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
 _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")
@@ -90,7 +91,8 @@ class Torchvision(ModelSource):
         return net
 
     def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
-        return self._preset(weights).transforms()
+        preset = self._preset(weights).transforms()
+        return preset_of(self.name, preset) if self._task == VIDEO else preset
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained

@@ -1,0 +1,83 @@
+"""Which frames of a video a network sees: consecutive clips at its own frame rate. Imports no numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import inf
+
+from ebcli.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class ClipOptions:
+    """Which part of each video is explained.
+
+    Attributes:
+        every: explain every N-th clip; 1 for all.
+        start: where the first clip starts, in seconds.
+        duration: how many seconds are explained; None for the rest of the video.
+
+    Raises:
+        ConfigurationError: a value is out of range.
+    """
+
+    every: int = 1
+    start: float = 0.0
+    duration: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise ConfigurationError(f"--every is {self.every}, but it must be at least 1")
+        if not 0 <= self.start < inf:
+            raise ConfigurationError(f"--start is {self.start:g}, but it must be at least 0 seconds")
+        if self.duration is not None and not 0 < self.duration < inf:
+            raise ConfigurationError(f"--duration is {self.duration:g}, but it must be above 0 seconds")
+
+
+@dataclass(frozen=True)
+class Clips:
+    """The explained clips of a video, in frames at the network's frame rate, counted from the first one.
+
+    Attributes:
+        starts: the first frame of each clip, ascending. Clips overlap only where the last one ends with the video.
+        frames: frames per clip; in a shorter video, the last frame is repeated.
+        frame_rate: frames per second.
+        total: the number of frames.
+        start: the time of the first frame in the video, in seconds.
+    """
+
+    starts: tuple[int, ...]
+    frames: int
+    frame_rate: float
+    total: int
+    start: float = 0.0
+
+    def time(self, frame: float) -> float:
+        """The time of a frame in the video, in seconds."""
+        return self.start + frame / self.frame_rate
+
+    def explained(self) -> Iterator[tuple[int, int, int]]:
+        """Each frame that has a map, once: its number, the number of its clip, and its place there."""
+        after = 0
+        for clip, start in enumerate(self.starts):
+            end = min(start + self.frames, self.total)
+            for frame in range(max(start, after), end):
+                yield frame, clip, frame - start
+            after = end
+
+
+def clip_starts(total: int, frames: int, every: int = 1) -> tuple[int, ...]:
+    """Where the clips of a video start.
+
+    Clips follow each other. If all are explained, one more ends with the video, unless the others do. Of a video
+    shorter than a clip, there is one.
+
+    Args:
+        total: the number of frames.
+        frames: frames per clip.
+        every: only every N-th clip.
+    """
+    starts = range(0, max(1, total - frames + 1), frames * every)
+    rest = every == 1 and total > frames and total % frames
+    return (*starts, total - frames) if rest else tuple(starts)

@@ -1,0 +1,341 @@
+"""Frames of videos: files that FFmpeg reads, animations that Pillow reads, and directories of images."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from math import inf
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageSequence
+
+from ebcli.errors import ImageError
+from ebcli.files.clips import ClipOptions, Clips, clip_starts
+from ebcli.files.images import Placement, check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
+from ebcli.files.regular import open_regular
+from ebcli.imports import import_optional
+
+_SUFFIXES = {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"}
+_ANIMATED = {".gif", ".png", ".apng", ".webp"}
+# Other formats of FFmpeg are playlists and devices, which open files and addresses of their own
+_DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
+_DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
+_LARGEST_CLIPS = 1 << 30  # bytes of frames as the network sees them
+_MISSING = 4  # frames; a video may end this much earlier than its header says
+_NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A frame of a video.
+
+    Attributes:
+        time: when it is shown, in seconds from the start of the video.
+        end: when the next one is expected.
+        load: the upright RGB image.
+    """
+
+    time: float
+    end: float
+    load: Callable[[], Image.Image]
+
+
+@dataclass(frozen=True)
+class ClipGeometry:
+    """How a preset for video cuts clips and crops their frames.
+
+    Attributes:
+        frames: frames per clip.
+        frame_rate: frames per second.
+        resize: height and width after resizing; the length of the shorter side if it is one number.
+        crop: height and width of the center crop.
+        options: which part of a video is explained.
+    """
+
+    frames: int
+    frame_rate: float
+    resize: tuple[int, ...]
+    crop: tuple[int, int]
+    options: ClipOptions = field(default_factory=ClipOptions)
+
+    @classmethod
+    def of(cls, preset: Any, options: ClipOptions) -> ClipGeometry:
+        """The geometry of ``LoadedModel.transforms``."""
+        height, width = preset.crop_size
+        return cls(preset.frames, preset.frame_rate, tuple(preset.resize_size), (height, width), options)
+
+
+def has_video_suffix(path: Path) -> bool:
+    """Whether the suffix is one of a video file."""
+    return path.suffix.lower() in _SUFFIXES
+
+
+def is_video(path: Path) -> bool:
+    """Whether a local file is a video by its suffix, or an animation by its content; or a directory of frames."""
+    if has_video_suffix(path):
+        return True
+    if path.is_dir():
+        return bool(frame_files(path))
+    if path.suffix.lower() not in _ANIMATED or not path.is_file():
+        return False
+    try:
+        with opened_image(path) as image:
+            return getattr(image, "n_frames", 1) > 1
+    except Exception:  # broken files make Pillow raise nearly anything
+        return False
+
+
+def frame_files(folder: Path) -> list[Path]:
+    """The files of a directory of frames, in order; none if it is another directory.
+
+    It holds nothing but images, at least two, whose names differ only in a number: ``f8.png``, ``f9.png``, ``f10.png``.
+    """
+    try:
+        names = [entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
+        parsed = [match.groups() for name in names if (match := _NUMBERED.fullmatch(name))]
+        is_one_clip = len(parsed) == len(names) > 1 and len({(before, after) for before, _, after in parsed}) == 1
+        numbered = sorted((int(number), name) for (_, number, _), name in zip(parsed, names, strict=False))
+        if not is_one_clip or numbered[-1][0] - numbered[0][0] != len(names) - 1:
+            return []
+        files = [folder / name for _, name in numbered]
+        return files if all(map(has_image_suffix, files)) and all(map(Path.is_file, files)) else []
+    except OSError:
+        return []
+
+
+def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Iterator[Frame]:
+    """The frames of a video in order, from the one at ``start`` or an earlier one.
+
+    Args:
+        file: a file or its bytes, or a directory of frames.
+        frame_rate: that of a directory of frames.
+        start: seconds.
+
+    Raises:
+        ImageError: it is no video, is broken or truncated, or has too many pixels.
+    """
+    with contextlib.ExitStack() as stack:
+        if isinstance(file, Path):
+            if file.is_dir():
+                files = frame_files(file)
+                for i, path in enumerate(files):
+                    yield Frame(i / frame_rate, (i + 1) / frame_rate, partial(_frame_of, path))
+                if not files:
+                    raise ImageError("it is not a directory of frames: number its images consecutively")
+                return
+            try:
+                file = stack.enter_context(open_regular(file))
+            except OSError as error:
+                raise ImageError(error.strerror or str(error)) from error
+        is_picture = is_recognized(file)
+        file.seek(0)
+        yield from _of_animation(file) if is_picture else _of_video(file, start)
+
+
+def sampled(file: Path | IO[bytes], geometry: ClipGeometry) -> Generator[Frame]:
+    """The frame that is shown at each tick of the network's frame rate, in the part that is asked for.
+
+    Raises:
+        ImageError: see ``frames``; or the video ends before that part.
+    """
+    rate, start = geometry.frame_rate, geometry.options.start
+    end = inf if geometry.options.duration is None else start + geometry.options.duration
+    count, until = 0, 0.0
+    for frame, until in _with_ends(frames(file, rate, start)):
+        # a hundredth of a tick for rounded time stamps
+        while start + count / rate < min(end, until) - 0.01 / rate:
+            yield frame
+            count += 1
+        if until >= end:
+            break
+    if not count:
+        raise ImageError(f"it ends after {until:.1f} s: lower --start" if until else "it has no frames")
+
+
+def _with_ends(frames: Iterator[Frame]) -> Iterator[tuple[Frame, float]]:
+    """Each frame, and until when it is shown."""
+    last = None
+    for frame in frames:
+        if last is not None:
+            yield last, frame.time
+        last = frame
+    if last is not None:
+        yield last, last.end
+
+
+def network_clips(file: Path | IO[bytes], geometry: ClipGeometry) -> tuple[NDArray[np.uint8], Clips, tuple[int, int]]:
+    """What the network gets of a video, (clips, frames, crop, crop, 3), which clips that is, and (width, height).
+
+    Raises:
+        ImageError: see ``sampled``; or the clips do not fit into memory.
+    """
+    length, every = geometry.frames, geometry.options.every
+    seen: dict[int, NDArray[np.uint8]] = {}
+    total, size = 0, (0, 0)
+    limit = _LARGEST_CLIPS // (3 * geometry.crop[0] * geometry.crop[1])
+    for total, frame in enumerate(sampled(file, geometry), 1):
+        if (total - 1) // length % every:
+            continue
+        image = frame.load()
+        size = size if seen else image.size
+        seen[total - 1] = network_frame(image, geometry)
+        if len(seen) > limit:
+            raise ImageError("its clips do not fit into memory: explain a part with --duration, or less with --every")
+    starts = clip_starts(total, length, every)
+    chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
+    pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
+    return pixels, Clips(starts, length, geometry.frame_rate, total, geometry.options.start), size
+
+
+def network_frame(image: Image.Image, geometry: ClipGeometry) -> NDArray[np.uint8]:
+    """What the network gets of a frame, (crop, crop, 3).
+
+    As torchvision's preset for video, this interpolates between neighboring pixels without antialiasing, which Pillow
+    cannot do. Only what survives the crop is computed.
+    """
+    pixels = np.asarray(image)
+    rows, columns = (
+        _neighbors(old, new, crop)
+        for old, new, crop in zip(image.size[::-1], _resized(image.size, geometry), geometry.crop, strict=True)
+    )
+    left, right = (
+        _blended(pixels[rows[0]][:, side], pixels[rows[1]][:, side], rows[2][:, None, None]) for side in columns[:2]
+    )
+    cropped = np.rint(_blended(left, right, columns[2][:, None])).astype(np.uint8)
+    cropped[~rows[3]] = 0
+    cropped[:, ~columns[3]] = 0
+    return cropped
+
+
+def clip_placement(size: tuple[int, int], geometry: ClipGeometry) -> Placement:
+    """Where the network looks in frames of a size (width, height)."""
+    edges = []
+    for old, new, crop in zip(size[::-1], _resized(size, geometry), geometry.crop, strict=True):
+        start = _start(new, crop)
+        edges.append((start * old / new, (start + crop) * old / new))
+    (top, bottom), (left, right) = edges
+    return Placement(left, top, right, bottom)
+
+
+def _resized(size: tuple[int, int], geometry: ClipGeometry) -> tuple[int, int]:
+    """Height and width after resizing, with torchvision's rounding."""
+    if len(geometry.resize) == 2:
+        return geometry.resize[0], geometry.resize[1]
+    width, height = size
+    side = geometry.resize[0]
+    longer = int(side * max(size) / min(size))
+    return (longer, side) if width <= height else (side, longer)
+
+
+def _start(side: int, crop: int) -> int:
+    """Where torchvision's ``center_crop`` starts; below 0 where it pads."""
+    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+
+
+def _neighbors(old: int, new: int, crop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """For each cell of a crop: the pixels on both sides, the share of the second one, and whether there are any."""
+    cells = np.arange(crop) + _start(new, crop)
+    positions = np.clip((cells + 0.5) * (old / new) - 0.5, 0, old - 1)
+    first = positions.astype(int)
+    return first, np.minimum(first + 1, old - 1), (positions - first).astype(np.float32), (cells >= 0) & (cells < new)
+
+
+def _blended(one: NDArray[Any], other: NDArray[Any], share: NDArray[Any]) -> NDArray[Any]:
+    return one + (other.astype(np.float32) - one) * share
+
+
+def _frame_of(path: Path) -> Image.Image:
+    try:
+        return decode(path)
+    except ImageError as error:
+        raise ImageError(f"its frame {path.name}: {error}") from error
+
+
+def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
+    """The frames of an animated GIF, PNG or WebP."""
+    try:
+        with opened_image(file) as image:
+            _check_animated(image)
+            time = 0.0
+            for one in ImageSequence.Iterator(image):
+                one.load()
+                delay = one.info.get("duration", 0) / 1000
+                end = time + (delay if delay > 0.01 else _DELAY)
+                yield Frame(time, end, partial(_itself, to_rgb(one.copy())))
+                time = end
+    except ImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageError("it has too many pixels: raise --max-pixels") from error
+    except Exception as error:  # broken files make Pillow's decoders raise nearly anything
+        raise ImageError(f"it is broken: {error or type(error).__name__}") from error
+
+
+def _check_animated(image: Image.Image) -> None:
+    if getattr(image, "n_frames", 1) < 2:
+        raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
+
+
+def _itself(image: Image.Image) -> Image.Image:
+    return image
+
+
+def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
+    """The frames of a video file; the first ones may be skipped."""
+    av = import_optional("av")
+    end = time = 0.0
+    try:
+        with av.open(file, options={"format_whitelist": _DEMUXERS}, metadata_errors="replace") as container:
+            stream = container.streams.best("video")
+            if stream is None:
+                raise ImageError("it has no video stream, or is truncated")
+            unit, rate = float(stream.time_base or 0), float(stream.average_rate or 0)
+            zero = (stream.start_time or 0) * unit
+            if start > 1 and container.size > 0:
+                container.seek(int((start + zero) * av.time_base))
+            for i, frame in enumerate(container.decode(stream)):
+                if frame.time is None and not rate:
+                    raise ImageError("it has no frame rate")
+                check_pixels((frame.width, frame.height))
+                time = max(time, i / rate if frame.time is None else frame.time - zero)
+                end = time + ((frame.duration or 0) * float(frame.time_base or 0) or (1 / rate if rate else _DELAY))
+                yield Frame(time, end, partial(_upright, frame))
+            announced = _announced(container, stream, rate)
+    except (av.FFmpegError, ValueError, EOFError) as error:
+        if not end:
+            raise ImageError("it is not a video that FFmpeg can read, or is truncated") from error
+        raise ImageError(_cut_short(end)) from error
+    except OSError as error:
+        raise ImageError(error.strerror or str(error)) from error
+    if end < announced - _MISSING * (1 / rate if rate else _DELAY):
+        raise ImageError(_cut_short(end, f" of {announced:.1f}"))
+
+
+def _announced(container: Any, stream: Any, rate: float) -> float:
+    """When a video ends according to its header, in seconds; 0 if it does not say."""
+    found = [float((stream.duration or 0) * (stream.time_base or 0)), stream.frames / rate if rate else 0.0]
+    if match := re.match(r"(\d+):(\d+):(\d+\.?\d*)", stream.metadata.get("DURATION", "")):  # of Matroska and WebM
+        hours, minutes, seconds = map(float, match.groups())
+        found.append(3600 * hours + 60 * minutes + seconds)
+    elif len(container.streams) == 1:  # sound may last longer
+        found.append((container.duration or 0) / 1e6)
+    return max(found)
+
+
+def _cut_short(end: float, of: str = "") -> str:
+    return (
+        f"it ends after {end:.1f}{of} s, so it is truncated or broken: copy it again, or explain the intact part "
+        "with --duration"
+    )
+
+
+def _upright(frame: Any) -> Image.Image:
+    image: Image.Image = frame.to_image()
+    return image.rotate(frame.rotation, expand=True) if frame.rotation else image

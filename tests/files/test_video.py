@@ -1,0 +1,245 @@
+"""Reading frames, of any kind of video, and what the network gets of them."""
+
+from __future__ import annotations
+
+import io
+import struct
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets.video_utils import VideoClips
+from torchvision.transforms._presets import VideoClassification
+from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
+
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.clips import ClipOptions
+from ebcli.files.images import limit_pixels
+from ebcli.files.sources import Source, find
+from ebcli.files.video import (
+    ClipGeometry,
+    clip_placement,
+    frame_files,
+    frames,
+    is_video,
+    network_clips,
+    network_frame,
+    sampled,
+)
+
+SAME = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE))
+CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
+
+
+def positions(path: Path, geometry: ClipGeometry = SAME) -> list[int]:
+    """Where the red square is in each frame that is sampled."""
+    found = []
+    for frame in sampled(path, geometry):
+        red = np.asarray(frame.load())[4 : 4 + SQUARE, :, 0] > 128
+        found.append(int(red.all(0).argmax()))
+    return found
+
+
+@pytest.mark.parametrize(("suffix", "codec"), CONTAINERS.items())
+def test_video_files_are_read_frame_by_frame(suffix: str, codec: str, tmp_path: Path) -> None:
+    path = tmp_path / f"move.{suffix}"
+    write_video(path, moving_square(20), codec=codec)
+    assert is_video(path)
+    found = positions(path)
+    assert np.abs(np.subtract(found, [left(i) for i in range(20)])).max() <= (2 if suffix == "avi" else 1)
+    times = [(frame.time, frame.end) for frame in frames(path, 0)]
+    assert times == [(pytest.approx(i / 10), pytest.approx((i + 1) / 10)) for i in range(20)]
+
+
+@pytest.mark.parametrize("suffix", ["gif", "png", "webp"])
+def test_animations_are_read_with_their_delays(suffix: str, tmp_path: Path) -> None:
+    path, images = tmp_path / f"move.{suffix}", moving_square(8)
+    images[0].save(path, save_all=True, append_images=images[1:], duration=[100, 300] * 4, lossless=True)
+    assert is_video(path)
+    assert positions(path) == [0, 1, 1, 1, 2, 3, 3, 3, 4, 5, 5, 5, 6, 7, 7, 7]
+
+
+def test_a_directory_of_numbered_images_is_one_video(tmp_path: Path) -> None:
+    write_frames(tmp_path / "clip", moving_square(12), first=3)
+    assert [path.name for path in frame_files(tmp_path / "clip")] == [f"frame{i}.png" for i in range(3, 15)]
+    assert positions(tmp_path / "clip") == list(range(12))
+    sources = find([tmp_path], with_frames=True)
+    assert [(source.path, source.named) for source in sources] == [(tmp_path / "clip", False)]
+    assert find([tmp_path / "clip"], with_frames=True) == [Source(tmp_path / "clip")]
+    assert len(find([tmp_path])) == 12  # for networks that explain images
+    before = sources[0].stamp()
+    Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "clip/frame7.png")
+    assert sources[0].stamp() != before
+
+
+@pytest.mark.parametrize("change", ["gap", "other", "text", "single", "folder"])
+def test_other_directories_are_searched(change: str, tmp_path: Path) -> None:
+    for number, frame in enumerate(moving_square(1 if change == "single" else 5)):
+        frame.save(tmp_path / f"f{number}.png")
+    if change == "gap":
+        (tmp_path / "f2.png").unlink()
+    if change == "other":
+        (tmp_path / "f2.png").rename(tmp_path / "g2.png")
+    if change == "text":
+        (tmp_path / "notes1.txt").touch()
+    if change == "folder":
+        (tmp_path / "f5.png").mkdir()
+    assert frame_files(tmp_path) == []
+
+
+@pytest.mark.parametrize("rate", [2.5, 5.0, 7.5, 10.0, 15.0, 30.0])
+def test_the_frames_are_those_that_torchvision_samples(rate: float, tmp_path: Path) -> None:
+    path = tmp_path / "move.mp4"
+    write_video(path, moving_square(30, (64, SIDE)))
+    geometry = ClipGeometry(8, rate, (SIDE,), (SIDE, SIDE))
+    shown = [round(10 * frame.time) for frame in sampled(path, geometry)]
+    index = VideoClips._resample_video_idx(len(shown), 10.0, rate)
+    expected = list(range(30))[index] if isinstance(index, slice) else index.tolist()
+    assert shown == expected[: len(shown)]
+    assert len(shown) == int(3 * rate + 0.999)
+
+
+@pytest.mark.parametrize(
+    ("resize", "crop", "size"),
+    [((128, 171), (112, 112), (320, 240)), ((256,), (224, 224), (333, 200)), ((256,), (224, 224), (90, 400)),
+     ((20,), (32, 32), (50, 40)), ((256, 256), (224, 224), (17, 9))],
+)  # fmt: skip
+def test_the_network_gets_what_the_preset_makes_of_a_frame(
+    resize: tuple[int, ...], crop: tuple[int, int], size: tuple[int, int]
+) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    preset = VideoClassification(crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3)
+    expected = 255 * preset(torch.from_numpy(pixels).permute(2, 0, 1)[None])[:, 0].permute(1, 2, 0).numpy()
+    found = network_frame(Image.fromarray(pixels), ClipGeometry(16, 15, resize, crop))
+    differences = np.abs(found - expected)
+    assert differences.max() < 1.01
+    assert (differences > 0.01).mean() < 0.002  # where a sum in another order is rounded otherwise
+
+
+def test_the_placement_is_the_cropped_part() -> None:
+    region = clip_placement((320, 240), ClipGeometry(16, 15, (128, 171), (112, 112)))
+    assert (region.left, region.right) == (pytest.approx(30 * 320 / 171), pytest.approx(142 * 320 / 171))
+    assert (region.top, region.bottom) == (8 * 240 / 128, 120 * 240 / 128)
+
+
+def test_the_last_frame_of_a_short_video_is_repeated(tmp_path: Path) -> None:
+    write_frames(tmp_path / "clip", moving_square(3))
+    pixels, clips, size = network_clips(tmp_path / "clip", SAME)
+    assert (pixels.shape, clips.starts, clips.total, size) == ((1, 8, SIDE, SIDE, 3), (0,), 3, (SIDE, SIDE))
+    images = [np.asarray(image) for image in moving_square(3)]
+    assert np.array_equal(pixels[0], [*images, *[images[-1]] * 5])
+
+
+def test_a_part_of_a_video_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "move.mp4"
+    write_video(path, moving_square(40, (64, SIDE)))
+    part = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(start=1.5, duration=0.8))
+    assert [round(10 * frame.time) for frame in sampled(path, part)] == list(range(15, 23))
+    with pytest.raises(ImageError, match=r"it ends after 4\.0 s: lower --start"):
+        list(sampled(path, ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(start=9))))
+
+
+@pytest.mark.parametrize(("suffix", "codec"), CONTAINERS.items())
+@pytest.mark.parametrize("share", [0.9, 0.5])
+def test_a_truncated_video_is_no_shorter_video(suffix: str, codec: str, share: float, tmp_path: Path) -> None:
+    path = tmp_path / f"move.{suffix}"
+    noise = np.random.default_rng(0).integers(0, 256, (40, 48, 64, 3), dtype=np.uint8)
+    options = {"movflags": "faststart"} if suffix in ("mp4", "mov") else {}  # or nothing could be read
+    write_video(path, [Image.fromarray(one) for one in noise], codec=codec, **options)
+    content = path.read_bytes()
+    path.write_bytes(content[: int(share * len(content))])
+    with pytest.raises(ImageError, match="truncated") as caught:
+        network_clips(path, SAME)
+    assert "--duration" in str(caught.value)
+    intact = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(duration=0.8))
+    assert network_clips(path, intact)[1].total == 8
+
+
+def test_a_video_without_its_end_is_not_read_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "move.mp4"
+    write_video(path, moving_square(20))
+    path.write_bytes(path.read_bytes()[:600])
+    with pytest.raises(ImageError, match="not a video that FFmpeg can read, or is truncated"):
+        network_clips(path, SAME)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"hello " * 100, b"#EXTM3U\n#EXT-X-VERSION:3\n#EXTINF:10,\nfile:///etc/hostname\n#EXT-X-ENDLIST\n"]
+)
+def test_other_content_is_refused_and_playlists_are_not_followed(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match="not a video that FFmpeg can read"):
+        network_clips(path, SAME)
+
+
+def test_sound_alone_is_no_video(tmp_path: Path) -> None:
+    import av
+
+    path = tmp_path / "a.mp4"
+    with av.open(path, "w") as container:
+        stream = container.add_stream("aac", rate=44100)
+        frame = av.AudioFrame.from_ndarray(np.zeros((1, 4096), np.float32), "fltp", "mono")
+        frame.rate = 44100
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    with pytest.raises(ImageError, match="no video stream"):
+        network_clips(path, SAME)
+
+
+def test_still_images_are_no_videos(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    moving_square(1)[0].save(path)
+    assert not is_video(path)
+    with pytest.raises(ImageError, match="it is a still image: give a video"):
+        network_clips(path, SAME)
+
+
+def test_huge_frames_are_refused(tmp_path: Path) -> None:
+    path, before = tmp_path / "a.mp4", Image.MAX_IMAGE_PIXELS
+    write_video(path, moving_square(3))
+    try:
+        limit_pixels(1000)
+        with pytest.raises(ImageError, match="too many pixels: raise --max-pixels"):
+            network_clips(path, SAME)
+    finally:
+        Image.MAX_IMAGE_PIXELS = before
+
+
+def test_clips_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_frames(tmp_path / "clip", moving_square(24))
+    monkeypatch.setattr("ebcli.files.video._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
+    with pytest.raises(ImageError, match="explain a part with --duration"):
+        network_clips(tmp_path / "clip", SAME)
+    every_third = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(every=3))
+    assert network_clips(tmp_path / "clip", every_third)[1].starts == (0,)
+
+
+def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    write_video(path, moving_square(3, (64, SIDE)))
+    content = bytearray(path.read_bytes())
+    matrix = content.index(b"tkhd") + 44  # ISO 14496-12, 8.3.2; a quarter turn clockwise
+    content[matrix : matrix + 36] = struct.pack(">9i", 0, 65536, 0, -65536, 0, 0, SIDE << 16, 0, 1 << 30)
+    path.write_bytes(content)
+    first = next(frames(path, 0)).load()
+    assert first.size == (SIDE, 64)
+    turned = moving_square(1, (64, SIDE))[0].transpose(Image.Transpose.ROTATE_270)
+    assert np.abs(np.asarray(first, int) - np.asarray(turned, int)).mean() < 5
+
+
+def test_a_video_in_a_tar_file_or_behind_a_url_is_read_from_its_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.mp4"
+    write_video(path, moving_square(10))
+    assert network_clips(io.BytesIO(path.read_bytes()), SAME)[1] == network_clips(path, SAME)[1]
+
+
+def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.mp4"
+    write_video(path, moving_square(3))
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(ConfigurationError, match="this needs the package av: pip install av"):
+        network_clips(path, SAME)
