@@ -309,6 +309,8 @@ def _stem(net: nn.Module) -> str:
 _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
+    # measured on a small trained MC3; later layers blur time
+    (re.compile(r"(r3d|mc3|r2plus1d)_18"), lambda _net: "layer2"),
     # on trained networks, later layers have mixed: see docs/layers.md
     (re.compile(r"swin3d\w*"), lambda _net: "patch_embed"),
     (re.compile(r"mvit\w*"), lambda _net: "pos_encoding"),  # the tokens that the first block reads
