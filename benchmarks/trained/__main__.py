@@ -22,8 +22,10 @@ from ebcli import LoadedModel, default_layer, load_model
 
 from . import captions
 from .captions import TASK as CAPTIONS
+from .dense import SECTIONS
 from .methods import attn_lrp, excitation, gradients, masses
 from .networks import FAMILIES
+from .page import section, with_section
 from .pictures import SIDE, TASKS, Task
 from .scores import score
 from .training import CACHE, ROOT, ROUNDS, trained
@@ -172,6 +174,10 @@ def main() -> None:
             print(text[-1], flush=True)
     template = Path(__file__).with_name("template.md").read_text(encoding="utf-8")
     page = template.format(pictures=options.count, questions=2 * options.count, tables="\n\n".join(text))
+    earlier = options.output.read_text(encoding="utf-8") if options.output.exists() else ""
+    for heading in SECTIONS:
+        if kept := section(earlier, heading):
+            page = with_section(page, heading, kept)
     options.output.write_text(page, encoding="utf-8")
 
 

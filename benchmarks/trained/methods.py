@@ -44,7 +44,7 @@ def gradients(
     net: nn.Module, images: Tensor, labels: Tensor, grids: dict[str | None, Sequence[int]]
 ) -> dict[str, Maps]:
     """Grad-CAM, LayerCAM and gradient x activation at each layer; `grids` has the layers' rows and columns."""
-    reached, slopes = _slopes(net, images, labels, list(grids), nullcontext())
+    reached, slopes = slopes_at(net, images, labels, list(grids), nullcontext())
     found: dict[str, Maps] = {name: {} for name in _COMBINED}
     for layer, (rows, columns) in grids.items():
         value = channels_first(reached[layer], rows, columns)[:, None]
@@ -56,7 +56,7 @@ def gradients(
 
 def attn_lrp(net: nn.Module, images: Tensor, labels: Tensor, grids: dict[str | None, Sequence[int]]) -> Maps:
     """AttnLRP's relevance at each layer."""
-    reached, slopes = _slopes(net, images, labels, list(grids), AttnLRP())
+    reached, slopes = slopes_at(net, images, labels, list(grids), AttnLRP())
     maps: Maps = {}
     for layer, grid in grids.items():
         value = channels_first(reached[layer], *grid)
@@ -71,7 +71,7 @@ _COMBINED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-def _slopes(
+def slopes_at(
     net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None], mode: AbstractContextManager[object]
 ) -> tuple[dict[str | None, Tensor], dict[str | None, list[Tensor]]]:
     """The layers' outputs, and for each column of labels the slopes that autograd brings there."""

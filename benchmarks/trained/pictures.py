@@ -58,19 +58,19 @@ class Task:
 
     def pictures(self, count: int, objects: int, generator: torch.Generator) -> Pictures:
         """Draw pictures with one object anywhere, or one in each half."""
-        images = _background(count, generator)
+        images = background(count, generator)
         for _ in range(CLUTTER):
-            images = _stamped_clutter(images, generator)
+            images = with_clutter(images, generator)
         labels = self.labels(count, objects, generator)
         boxes = []
         for k in range(objects):
-            radius = _uniform(count, 10, 14, generator)
+            radius = uniform(count, 10, 14, generator)
             low, high = (14.0, 50.0) if objects == 1 else (14.0 + 32 * k, 18.0 + 32 * k)
-            x, y = _uniform(count, low, high, generator), _uniform(count, 14, 50, generator)
-            angle = _uniform(count, -0.25, 0.25, generator)
+            x, y = uniform(count, low, high, generator), uniform(count, 14, 50, generator)
+            angle = uniform(count, -0.25, 0.25, generator)
             mask, color = self.paint(labels[:, k], generator)
-            placed = _placed(torch.cat([mask, color], 1), x, y, radius, angle)
-            mask, color = placed[:, :1], placed[:, 1:]
+            stamp = placed(torch.cat([mask, color], 1), x, y, radius, angle)
+            mask, color = stamp[:, :1], stamp[:, 1:]
             images = images * (1 - mask) + color
             boxes.append(torch.stack([y - radius, y + radius, x - radius, x + radius], 1))
         images = images + 0.05 * torch.randn(images.shape, generator=generator)
@@ -81,11 +81,11 @@ class Task:
         return torch.rand(count, self.num_classes, generator=generator).argsort(1)[:, :objects]
 
 
-def _uniform(count: int, low: float, high: float, generator: torch.Generator) -> Tensor:
+def uniform(count: int, low: float, high: float, generator: torch.Generator) -> Tensor:
     return low + (high - low) * torch.rand(count, generator=generator)
 
 
-def _placed(stamp: Tensor, x: Tensor, y: Tensor, radius: Tensor, angle: Tensor) -> Tensor:
+def placed(stamp: Tensor, x: Tensor, y: Tensor, radius: Tensor, angle: Tensor) -> Tensor:
     """Stamps (B, C, 64, 64) turned, shrunk to the radius and moved to (x, y), on an empty picture."""
     scale = SIDE / 2 / radius
     cos, sin = scale * angle.cos(), scale * angle.sin()
@@ -98,7 +98,7 @@ def _placed(stamp: Tensor, x: Tensor, y: Tensor, radius: Tensor, angle: Tensor) 
     return F.grid_sample(stamp, grid, align_corners=False)
 
 
-def _background(count: int, generator: torch.Generator) -> Tensor:
+def background(count: int, generator: torch.Generator) -> Tensor:
     """Soft patches of muted colors, (B, 3, 64, 64)."""
     coarse = torch.rand(count, 3, 5, 5, generator=generator)
     gray = coarse.mean(1, keepdim=True)
@@ -106,11 +106,11 @@ def _background(count: int, generator: torch.Generator) -> Tensor:
     return F.interpolate(muted, (SIDE, SIDE), mode="bicubic", align_corners=False)
 
 
-def _stamped_clutter(images: Tensor, generator: torch.Generator) -> Tensor:
+def with_clutter(images: Tensor, generator: torch.Generator) -> Tensor:
     count, masks = len(images), _clutter_masks()
     mask = masks[torch.randint(len(masks), (count,), generator=generator)]
-    x, y, radius = (_uniform(count, *extent, generator) for extent in ((0, 64), (0, 64), (4, 10)))
-    mask = _placed(mask, x, y, radius, _uniform(count, -3, 3, generator))
+    x, y, radius = (uniform(count, *extent, generator) for extent in ((0, 64), (0, 64), (4, 10)))
+    mask = placed(mask, x, y, radius, uniform(count, -3, 3, generator))
     color = 0.2 + 0.5 * torch.rand(count, 1, 1, 1, generator=generator)
     color = color + 0.15 * torch.randn(count, 3, 1, 1, generator=generator)
     return images * (1 - mask) + color * mask
@@ -149,10 +149,10 @@ def letter_masks() -> Tensor:
     return torch.stack([letter(character) for character in LETTERS])
 
 
-def _letters(labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def colored_letters(labels: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Letters, each of its own hue, which jitters by two thirds of the distance to the next."""
     mask = letter_masks()[labels]
-    hue = (labels + _uniform(len(labels), -0.67, 0.67, generator)) / len(LETTERS)
+    hue = (labels + uniform(len(labels), -0.67, 0.67, generator)) / len(LETTERS)
     phase = hue[:, None] + torch.tensor([0.0, 1 / 3, 2 / 3])
     color = 0.5 + 0.5 * (2 * math.pi * phase).cos()
     return mask, mask * color[:, :, None, None]
@@ -211,7 +211,7 @@ def _textured_shapes(labels: Tensor, generator: torch.Generator) -> tuple[Tensor
 TASKS = {
     task.name: task
     for task in (
-        Task("letters", len(LETTERS), _letters),
+        Task("letters", len(LETTERS), colored_letters),
         Task("textures", len(SHAPES) + len(TEXTURES), _textured_shapes),
     )
 }

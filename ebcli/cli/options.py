@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
+from ebcli.cli.map_options import MAP
 from ebcli.cli.model_options import MODEL, PATH, F, apply, section
 from ebcli.cli.parameters import (
-    BoxOf,
-    ClassName,
-    PixelOrMask,
     Shard,
     Threshold,
     complete_colormap,
@@ -21,10 +19,9 @@ from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.clips import ClipOptions
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.keywords import BESIDE
-from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, MapOptions, OutputOptions
+from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, OutputOptions
 
-_input, _map, _output, _appearance = map(section, ("Input", "Map", "Output", "Appearance"))
+_input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
 _resuming, _performance = map(section, ("Resuming", "Performance"))
 _cluster, _information = map(section, ("Cluster", "Information"))
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -127,98 +124,7 @@ _SALIENCY = (
         help="Reject larger files from URLs, tar files and stdin.",
     ),
     *MODEL,
-    _map(
-        "--layer",
-        "layers",
-        common=True,
-        envvar="EB_SALIENCY_LAYER",
-        metavar="NAME|input|all",
-        multiple=True,
-        show_default="the model's own",
-        help="Compute the map at this layer. Use 'input' for the pixels, 'all' for one layer per resolution. "
-        "Repeatable.",
-    ),
-    _map(
-        "--contrastive/--marginal",
-        common=True,
-        default=MapOptions.contrastive,
-        help="Show what distinguishes the class, or everything that excites it.",
-    ),
-    _map(
-        "--against",
-        common=True,
-        envvar="EB_SALIENCY_AGAINST",
-        type=ClassName(),
-        multiple=True,
-        show_default="its negated classifier weights",
-        help="Show what distinguishes the class from this one, by index or name; with --like, from this picture. "
-        "Repeatable.",
-    ),
-    _map(
-        "--beside",
-        type=click.Choice(BESIDE),
-        multiple=True,
-        help="Also show this method's map in panels. Repeatable.",
-    ),
-    _map(
-        "--target",
-        "targets",
-        common=True,
-        envvar="EB_SALIENCY_TARGET",
-        type=ClassName(),
-        multiple=True,
-        show_default="the most likely",
-        help="Explain this class, by index or name; for clip/NAME and open_clip/NAME, any text. Repeatable.",
-    ),
-    _map(
-        "--like",
-        envvar="EB_SALIENCY_LIKE",
-        metavar="PICTURE",
-        type=PATH,
-        multiple=True,
-        show_default=False,
-        help="Explain the similarity to this picture, by the features below the classifier. Repeatable.",
-    ),
-    _map(
-        "--top-k",
-        common=True,
-        metavar="K",
-        type=click.IntRange(min=1),
-        show_default="1, or all detections and segments",
-        help="Explain the K most likely classes.",
-    ),
-    _map(
-        "--above",
-        metavar="SCORE",
-        type=float,
-        show_default="0.01 for segmentation",
-        help="Explain every class that scores above SCORE; in segmentation, that covers a larger share of the image.",
-    ),
-    _map(
-        "--score",
-        metavar="SCORE",
-        type=click.FloatRange(0, 1),
-        default=MapOptions.score,
-        help="Detectors: explain every detection that scores at least SCORE.",
-    ),
-    _map(
-        "--box",
-        metavar="X,Y,W,H",
-        type=BoxOf(),
-        help="Detectors: explain only the detection nearest to this box, in pixels.",
-    ),
-    _map(
-        "--where",
-        metavar="X,Y|FILE",
-        type=PixelOrMask(),
-        show_default="the whole segment",
-        help="Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE.",
-    ),
-    _map(
-        "--allow-unsupported",
-        is_flag=True,
-        help="Use ordinary gradients, with a warning, for operations without an excitation rule.",
-    ),
+    *MAP,
     _output(
         "-o",
         "--output",

@@ -16,12 +16,12 @@ from PIL import Image
 from torch import Tensor, nn
 from torchvision.transforms import functional
 
-from ebcli.errors import LayerError
+from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
 from ebcli.models.fingerprint import network_settings
-from ebcli.models.keywords import INPUT, LAYERLESS
+from ebcli.models.keywords import CLASSIFICATION, INPUT, LAYERLESS
 from ebcli.models.methods import IMPLEMENTED, class_scores
 from ebcli.models.probe import probe
 
@@ -65,6 +65,10 @@ class ModelUnderTest:
             preprocessing=spec.preprocessing,
             scores=spec.scores,
         )
+        if self.loaded.task != CLASSIFICATION:
+            raise ConfigurationError(
+                f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers: choose another --model"
+            )
         self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)

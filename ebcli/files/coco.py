@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from ebcli.files.history import ParsedRecord, read_records
 from ebcli.files.naming import COCO_MARK
-from ebcli.files.records import ParsedRecord, read_records
 
 
 def coco_file(directory: Path, configuration: str) -> bytes:

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
+from ebcli.files.history import ParsedRecord, read_records
 from ebcli.files.images import Placement
 from ebcli.files.naming import RECORDS
-from ebcli.files.records import ParsedRecord, read_records
 
 
 @dataclass(frozen=True)

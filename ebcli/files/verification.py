@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
+from ebcli.files.history import read_records
 from ebcli.files.naming import RECORDS
-from ebcli.files.records import read_records
 from ebcli.files.regular import open_regular
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.files.directory import first_link
+from ebcli.files.history import ParsedRecord, read_records
 from ebcli.files.naming import numbered
-from ebcli.files.records import ParsedRecord, read_records
 from ebcli.files.storage import Stamp
 
 

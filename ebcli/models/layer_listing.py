@@ -281,7 +281,10 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     modules = dict(net.named_modules())
     returned = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
     if returned:
-        return f"{body}.{next(iter(returned))}"
+        first = next(iter(returned))
+        # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
+        is_coarse = first.isdecimal() and isinstance(net, DetectionScores)
+        return f"{body}.{int(first) - 1 if is_coarse else first}"
     features = modules.get("backbone.features")  # of SSD and SSDlite
     if features is None:
         return "backbone"
@@ -306,6 +309,8 @@ def _stem(net: nn.Module) -> str:
 _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
+    # measured on a small trained MC3; later layers blur time
+    (re.compile(r"(r3d|mc3|r2plus1d)_18"), lambda _net: "layer2"),
     # on trained networks, later layers have mixed: see docs/layers.md
     (re.compile(r"swin3d\w*"), lambda _net: "patch_embed"),
     (re.compile(r"mvit\w*"), lambda _net: "pos_encoding"),  # the tokens that the first block reads

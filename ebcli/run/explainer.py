@@ -90,7 +90,8 @@ class Explainer:
         if self._is_video:
             self.batch_size = 1
         self.num_classes = self.loaded.num_classes
-        self._joint: bool | None = None
+        # better on trained detectors and video networks, see docs/trained.md; None decides by the network
+        self._joint = True if self.loaded.task in (DETECTION, VIDEO) else None
         known = NetworkFacts.of_bundled(plan)
         if known is not None:  # the first picture need not wait for what is known
             self.layers, self.default_layer, self.method = known.layers, known.default_layer, known.method
@@ -346,8 +347,7 @@ class Explainer:
         Returns the method, in words.
         """
         if self.loaded.task == DETECTION:  # a blank image has no detections
-            self._joint = False
-            return method_in_words(self._maps, class_labels(self.loaded.categories, self.against))
+            return method_in_words(self._maps, class_labels(self.loaded.categories, self.against), joint=True)
         size = input_size(self.loaded.transforms)
         results = probe(
             self.loaded.name,

@@ -22,9 +22,10 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.directory import check_writable, refuse_foreign_files
+from ebcli.files.history import History
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
-from ebcli.files.records import History, Record
+from ebcli.files.records import Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
 from ebcli.files.video import ClipGeometry, has_video_suffix

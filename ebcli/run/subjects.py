@@ -62,6 +62,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         "--boxes and --masks mark regions of images": (plan.output.boxes or plan.output.masks) and task == VIDEO,
         "--style mask needs transparency, which videos lack": plan.style.name == "mask" and task == VIDEO,
         "--beside shows methods for classifiers": bool(maps.beside) and task != CLASSIFICATION,
+        "--dtype bfloat16 has no non-maximum suppression": plan.execution.dtype != "float32" and task == DETECTION,
     }
     for reason, is_misplaced in misplaced.items():
         if is_misplaced:

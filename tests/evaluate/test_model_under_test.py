@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import color_tasks
 import numpy as np
 import pytest
 import torch
@@ -89,3 +90,8 @@ def test_an_image_of_the_wrong_size_for_the_network() -> None:
     model = ModelUnderTest(ModelSpec("vit_b_32", "none"), [], ["marginal"], "cpu")
     with pytest.raises(ConfigurationError, match="vit_b_32 does not accept images of 224 x 298 pixels"):
         model.probe(224, 298)
+
+
+def test_networks_for_other_tasks_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is for segmentation, but benchmarks are for classifiers"):
+        ModelUnderTest(ModelSpec(f"{color_tasks.__file__}:Segmenter"), ["pixels"], ["marginal"], "cpu")

@@ -15,6 +15,7 @@ import ebcli
 from benchmarks.trained.methods import Maps, excitation, gradients
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import SIDE, TASKS, Pictures
+from benchmarks.trained.rounded import restored
 from benchmarks.trained.scores import score
 
 WEIGHTS = Path(__file__).with_name("weights")
@@ -22,13 +23,8 @@ SHARES = {"ViT": 0.85, "DenseNet": 0.97}  # 0.89 and 0.99 of the contrastive map
 
 
 def trained(family: str) -> nn.Module:
-    rounded = torch.load(WEIGHTS / f"{family}.pt", weights_only=True)
     net = FAMILIES[family].build(TASKS["letters"].num_classes)
-    state = {}
-    for name, (values, *scales) in rounded.items():
-        scale = scales[0].float() if scales else torch.ones(1)
-        state[name] = values.float() * scale.reshape(-1, *(1 for _ in values.shape[1:])) if scales else values
-    net.load_state_dict(state)
+    net.load_state_dict(restored(torch.load(WEIGHTS / f"{family}.pt", weights_only=True)))
     return net.eval()
 
 

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from ebcli.errors import OutputError
+from ebcli.files.history import History, parse_record
 from ebcli.files.naming import RECORDS
-from ebcli.files.records import ClassRecord, History, Record, RecordFile, parse_record
+from ebcli.files.records import ClassRecord, Record, RecordFile
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 from torchvision import models
-from torchvision.models import segmentation, video
+from torchvision.models import detection, segmentation, video
 
 import ebcli
 from ebcli.models import LoadedModel, default_layer
@@ -24,6 +24,7 @@ from ebcli.models import LoadedModel, default_layer
 CLASSIFIERS = ebcli.model_names()
 VIDEO = models.list_models(module=video)
 SEGMENTATION = models.list_models(module=segmentation)
+DETECTORS = models.list_models(module=detection)
 
 # Layers of networks without a default layer, which only image classifiers have
 LAYERS = {
@@ -35,6 +36,13 @@ LAYERS = {
     **{name: "backbone.layer4" for name in SEGMENTATION if "resnet" in name},
     "deeplabv3_mobilenet_v3_large": "backbone.16",
     "lraspp_mobilenet_v3_large": "backbone.4",  # the head also reads this layer
+    # the deepest layers of the backbone that all probability passes through
+    **{name: "backbone.body.layer1" for name in DETECTORS if "rcnn_resnet50" in name},
+    **{name: "backbone.body.layer2" for name in DETECTORS if name.startswith(("fcos", "retinanet"))},
+    "fasterrcnn_mobilenet_v3_large_fpn": "backbone.body.12",
+    "fasterrcnn_mobilenet_v3_large_320_fpn": "backbone.body.12",
+    "ssd300_vgg16": "backbone.features",
+    "ssdlite320_mobilenet_v3_large": "backbone.features.0",
 }
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -107,6 +115,20 @@ def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
     return _classifier(name, side_of(name), batch=batch, shifts=shifts)
+
+
+def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, Tensor]:
+    """A detector of torchvision that detects five objects at any score in a small image, and noise of that size."""
+    options: dict[str, Any] = {} if name.startswith("ssd") else {"min_size": 96, "max_size": 128}
+    if "rcnn" in name:
+        options |= {"rpn_post_nms_top_n_test": 30, "box_score_thresh": 0.0, "box_detections_per_img": 5}
+    else:
+        options |= {"score_thresh": 0.0, "detections_per_img": 5}
+    net = _build(name, weights_backbone=None, **options)
+    scores = ebcli.DetectionScores(net)
+    images = torch.rand(1, 3, 96, 128, generator=torch.Generator().manual_seed(1))
+    enliven(scores, images, shifts=shifts)
+    return scores, images
 
 
 def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool) -> Specimen:

@@ -20,8 +20,8 @@ SLOW = {
     *("efficientnet_v2_m", "efficientnet_v2_l", "maxvit_t", "regnet_x_16gf", "regnet_x_32gf", "regnet_y_16gf"),
     *("regnet_y_32gf", "regnet_y_128gf", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet101_2", "resnet152"),
     *("swin_b", "swin_s", "swin_v2_b", "swin_v2_s", "vgg13", "vgg13_bn", "vgg16", "vgg19", "vgg19_bn"),
-    *("vit_l_16", "vit_l_32", "vit_h_14", "mvit_v1_b", "mvit_v2_s", "s3d", "swin3d_s", "swin3d_b"),
-    *("fcn_resnet101", "deeplabv3_resnet101", "vgg16_bn", "wide_resnet50_2", "densenet201", "convnext_small"),
+    *("vit_l_16", "vit_l_32", "vit_h_14", "mvit_v1_b", "mvit_v2_s", "s3d"),
+    *("vgg16_bn", "wide_resnet50_2", "densenet201", "convnext_small"),
 }
 
 # Grids of maps for small inputs if the layer is not of stride 16, as default layers are

@@ -113,6 +113,7 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
         (["--where", "3,4"], "--where names pixels of a segmentation, but .* is for detection: drop it"),
         (["--above", "0.5"], "--above is for classes, .*: use --score, or drop it"),
         (["--beside", "grad-cam", "--panel"], "--beside shows methods for classifiers"),
+        (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (["--box", "1,2,0,4"], "--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
         (["--box", "1,2,3"], "'1,2,3' is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80"),
@@ -142,4 +143,4 @@ def test_the_page_and_the_panel_show_every_detection() -> None:
 def test_against_another_class_at_the_same_place() -> None:
     (record,) = run("squares.png", "--target", "red", "--against", "green")
     assert len(record["classes"]) == 2
-    assert record["method"] == "contrastive EB against green"
+    assert record["method"] == "contrastive joint EB against green"

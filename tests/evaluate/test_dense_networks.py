@@ -1,0 +1,55 @@
+"""Trained detectors, segmentation and video networks with known places. `benchmarks/trained` has more of them.
+
+The weights are those of `python -m benchmarks.trained.dense_training`, rounded by `benchmarks/trained/rounded.py`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import ebcli
+from benchmarks.trained.dense_maps import DEFAULT, Question, maps, questions, share
+from benchmarks.trained.dense_training import NETWORKS
+from benchmarks.trained.rounded import restored
+
+WEIGHTS = Path(__file__).with_name("weights")
+# Of the contrastive map, in the letter's half of the scene or of the frames
+SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "LRASPP": 0.95, "MC3": 0.95}
+
+
+@pytest.fixture(scope="module", params=SHARES)
+def asked(request: pytest.FixtureRequest) -> tuple[str, list[Question]]:
+    """A network, and questions about the letters that it found."""
+    name = request.param
+    net = NETWORKS[name]()
+    net.load_state_dict(restored(torch.load(WEIGHTS / f"{name}.pt", weights_only=True)))
+    found = list(questions(name, net.eval(), 6))
+    assert len(found) >= 8  # of 12
+    return name, found
+
+
+def mean_share(found: list[torch.Tensor], about: list[Question], what: str) -> float:
+    return sum(getattr(share(*each), what) for each in zip(found, about, strict=True)) / len(about)
+
+
+def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]]) -> None:
+    name, about = asked
+    layer = DEFAULT[name]
+    by_question = [maps(question, [layer], ["contrastive"]) for question in about]
+    found = {method: [each[method][layer] for each in by_question] for method in by_question[0]}
+    assert all((each > 0).any() for each in found["contrastive"])
+    assert mean_share(found["contrastive"], about, "half") > SHARES[name]
+    assert mean_share(found["contrastive"], about, "half") > mean_share(found["Grad-CAM"], about, "half") + 0.1
+    assert mean_share(found["contrastive"], about, "place") > 3 * mean_share(found["contrastive"], about, "chance")
+
+
+def test_all_probability_passes_the_default_layer(asked: tuple[str, list[Question]]) -> None:
+    name, about = asked
+    for question in about[:4]:
+        result = ebcli.excitation_backprop(
+            question.net, question.inputs, question.target, DEFAULT[name], where=question.where
+        )
+        assert 0.99 < result.mass.item() <= 1 + 1e-4  # the rest is lost at units that only their bias activates
