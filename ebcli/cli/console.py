@@ -103,7 +103,7 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
     with _interrupts_stop(work.stopping) as interrupted:
         try:
             with closing(work.results) as results:  # images in progress are finished and recorded
-                for record in tqdm(results, total=work.total, unit="image", leave=False, disable=hidden):
+                for record in tqdm(results, total=work.total, unit=work.unit, leave=False, disable=hidden):
                     counts[record.status] += 1
                     spent |= {stage: spent.get(stage, 0.0) + more for stage, more in record.spent.items()}
                     if record.label is not None:
@@ -114,11 +114,12 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
             if printing.profile:
                 _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
             if counts["done"] > 1 and not (quiet or interrupted):
-                say(f"{counts['done']} images in {seconds:.1f} s, {counts['done'] / seconds:.1f} images/s")
+                rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
+                say(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
             if labeled and not quiet:
                 right = sum(labeled)
-                share = f"{right} of {len(labeled)} labeled images"
+                share = f"{right} of {len(labeled)} labeled {work.unit}s"
                 say(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
@@ -127,7 +128,7 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
     if counts["failed"]:
         return SOME_FAILED
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
-        raise EbcliError(_nothing_found(plan, counts["not an image"]))
+        raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
     return 0
 
 
@@ -141,14 +142,14 @@ def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
     return SOME_FAILED if failed else 0
 
 
-def _nothing_found(plan: RunPlan, others: int) -> str:
-    """That there are no images, and what to do about it."""
+def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
+    """That there are no images or videos, and what to do about it."""
     inputs = plan.inputs
     where = f"'{shown(inputs.images[0])}'" if len(inputs.images) == 1 else f"the {len(inputs.images)} inputs"
-    found = f"no images found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
+    found = f"no {unit}s found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
     if inputs.include or inputs.exclude:
         return f"{found}: change --include or --exclude"
-    return f"{found}: name an image, or a directory that holds some"
+    return f"{found}: name {'an' if unit == 'image' else 'a'} {unit}, or a directory that holds some"
 
 
 def _print_record(record: Record, printing: Printing) -> None:
@@ -169,7 +170,8 @@ def _print_record(record: Record, printing: Printing) -> None:
         if verbose:
             say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
             if one.at_border:
-                say(f"{name}: the map of {title} peaks at the border of the center crop; --fit squash shows all")
+                hint = "; --fit squash shows all" if record.clips is None else ""
+                say(f"{name}: the map of {title} peaks at the border of the center crop{hint}")
         if one.blank and not quiet:
             say(f"{name}: the map of {title} is blank")
     if printing.as_json:
@@ -221,7 +223,7 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
     }
     if shard and not work.total and not work.skipped:
         if not quiet:
-            say(f"Shard {shard[0]}/{shard[1]} has none of the images")
+            say(f"Shard {shard[0]}/{shard[1]} has none of the {work.unit}s")
         return
     trouble = interrupted or counts["failed"] or left
     if others == work.total and not (interrupted or work.skipped):  # the error says so
@@ -231,7 +233,7 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
         said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
         say(
             ("Interrupted. " if interrupted else "")
-            + f"{total} image{'s' * (total != 1)}: {said}"
+            + f"{total} {work.unit}{'s' * (total != 1)}: {said}"
             + f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
         )
 

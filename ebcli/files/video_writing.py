@@ -81,7 +81,7 @@ class _Mp4:
             raise ImageError(f"its frames of {even[0]} x {even[1]} pixels cannot be encoded: use --max-side") from error
 
     def _converted(self, image: Image.Image) -> Any:
-        """A frame for the encoder, which also reads the padding of its rows: it is 0, lest equal videos differ."""
+        """A frame for the encoder, which also reads the padding of its rows: it is 0, not what memory held."""
         converted = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
         frame = self._av.VideoFrame(image.width, image.height, "yuv420p")
         for plane, source in zip(frame.planes, converted.planes, strict=True):

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import IO
+from typing import IO, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -177,6 +177,7 @@ class ClipStages(ImageStages):
     """
 
     clips: ClipGeometry | None = None
+    unit: ClassVar[str] = "video"
 
     @classmethod
     def like(cls, stages: ImageStages, clips: ClipGeometry) -> ClipStages:

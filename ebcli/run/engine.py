@@ -33,6 +33,7 @@ class Run:
         stopping: set it, from a signal handler for example, and ``results`` ends after the images in progress.
         vmax: the end of the run's shared color scale, in units of a uniform map; None if each map has its own.
         configuration: a hash of all settings, as in the records.
+        unit: what the files are, ``"image"`` or ``"video"``.
         recorded: the number of records written so far, by status; after an interrupt more than were yielded.
     """
 
@@ -47,6 +48,7 @@ class Run:
     vmax: float | None = None
     recorded: Counter[str] = field(default_factory=Counter)
     configuration: str = ""
+    unit: str = "image"
 
 
 def run(plan: RunPlan) -> Run:
@@ -75,7 +77,7 @@ def run(plan: RunPlan) -> Run:
         results = _planned(prepared.sources, stages) if is_dry else _results(plan, prepared, stopping, recorded)
     common, vmax = stages.common, stages.options.style.vmax
     shown = common.model, common.weights, common.layer, device
-    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration)
+    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration, stages.unit)
 
 
 def _planned(sources: Sequence[Source], stages: ImageStages) -> Generator[Record]:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -261,6 +261,8 @@ class ImageStages:
     common: Record
     thumbnails: bool
     max_pixels: int | None = None
+
+    unit: ClassVar[str] = "image"
 
     def accepts(self, source: Source) -> bool:
         """Whether to work on a file."""

@@ -157,7 +157,7 @@ def test_a_run_is_resumed() -> None:
     assert len(outputs(run(*arguments))) == 4
     again = run(*arguments)
     assert (again.stdout, again.exit_code) == ("", 0)
-    assert "2 images: 2 up to date" in again.stderr
+    assert "2 videos: 2 up to date" in again.stderr
     moving_square(2)[1].save("clips/a/frame1.png")
     assert outputs(run(*arguments)) == ["saliency/clips/a.0-red.mp4", "saliency/clips/a.0-red.sheet.png"]
     assert outputs(run(*arguments, "--every", "2"))  # other clips are other results
@@ -177,6 +177,14 @@ def test_stills_and_truncated_videos_fail_alone() -> None:
     )
     assert "cut.mp4: it" in result.stderr
     assert "truncated" in result.stderr
+
+
+def test_a_directory_of_photos_has_no_videos() -> None:
+    write_frames(Path("photos"), moving_square(3))
+    Path("photos/frame2.png").rename("photos/other.png")
+    result = run("photos")
+    assert result.exit_code == 2
+    assert "no videos found in 'photos', only 3 other files: name a video, or a directory that holds" in result.stderr
 
 
 def test_a_network_for_images_names_one_for_videos() -> None:
@@ -235,7 +243,12 @@ def test_processes_make_the_same_files() -> None:
     here = outputs(run("clips", "-o", "here", "--raw"))
     there = outputs(run("clips", "-o", "there", "--raw", workers=1))
     assert [Path(name).relative_to("here") for name in here] == [Path(name).relative_to("there") for name in there]
-    assert all(Path(one).read_bytes() == Path(other).read_bytes() for one, other in zip(here, there, strict=True))
+    for one, other in zip(map(Path, here), map(Path, there), strict=True):
+        if one.suffix == ".mp4":  # the encoder does not promise equal bytes
+            pairs = zip(read_video(one), read_video(other), strict=True)
+            assert all(np.abs(np.asarray(a, int) - np.asarray(b, int)).mean() < 1 for a, b in pairs)
+        else:
+            assert one.read_bytes() == other.read_bytes()
 
 
 def test_records_are_printed_as_json() -> None:
