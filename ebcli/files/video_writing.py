@@ -10,6 +10,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Protocol
 
+import numpy as np
 from PIL import Image
 
 from ebcli.errors import ConfigurationError, ImageError
@@ -75,9 +76,20 @@ class _Mp4:
                 self._stream.width, self._stream.height = even
                 self._stream.pix_fmt = "yuv420p"
                 self._stream.codec_context.thread_count = 1  # each thread would hold frames
-            self._container.mux(self._stream.encode(self._av.VideoFrame.from_image(frame)))
+            self._container.mux(self._stream.encode(self._converted(frame)))
         except (self._av.FFmpegError, ValueError) as error:
             raise ImageError(f"its frames of {even[0]} x {even[1]} pixels cannot be encoded: use --max-side") from error
+
+    def _converted(self, image: Image.Image) -> Any:
+        """A frame for the encoder, which also reads the padding of its rows: it is 0, lest equal videos differ."""
+        converted = self._av.VideoFrame.from_image(image).reformat(format="yuv420p")
+        frame = self._av.VideoFrame(image.width, image.height, "yuv420p")
+        for plane, source in zip(frame.planes, converted.planes, strict=True):
+            rows = np.zeros((plane.height, plane.line_size), np.uint8)
+            given = np.frombuffer(source, np.uint8).reshape(-1, source.line_size)
+            rows[:, : plane.width] = given[: plane.height, : plane.width]
+            plane.update(rows.tobytes())
+        return frame
 
     def finish(self) -> bytes:
         self._container.mux(self._stream.encode())

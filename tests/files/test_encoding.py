@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from videos import moving_square, write_video
 
 from ebcli.errors import ImageError
-from ebcli.files.encoding import encode_arrays, encode_picture, is_own, read_arrays
+from ebcli.files.encoding import FACTS, encode_arrays, encode_picture, is_own, read_arrays, read_facts
+from ebcli.files.video_writing import video_writer
 
 
 @pytest.mark.parametrize(("suffix", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])
@@ -87,3 +89,35 @@ def test_arrays_are_read_by_name_and_never_as_objects(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(ValueError, match=r"Object arrays|not an intact"):
             read_arrays(path, ["maps"])
+
+
+def test_equal_frames_make_equal_videos_whatever_memory_held_before() -> None:
+    frames = moving_square(12, (48, 32))
+    found = set()
+    for seed in range(4):
+        generator = np.random.default_rng(seed)
+        held = [generator.integers(0, 255, size, dtype=np.uint8) for size in generator.integers(500, 60_000, 2000)]
+        del held  # the encoder now gets memory that is not 0
+        writer = video_writer("mp4", 10, {})
+        for frame in frames:
+            writer.add(frame)
+        found.add(writer.finish())
+    assert len(found) == 1
+
+
+@pytest.mark.parametrize("suffix", ["mp4", "webp"])
+def test_a_video_says_how_it_was_made(suffix: str, tmp_path: Path) -> None:
+    facts = {"input": "каша.mp4" * 99, "model": "m" * 999, "class": '5 "a" <b>', "score": "0.5"}
+    writer, path = video_writer(suffix, 7.5, facts), tmp_path / f"a.{suffix}"
+    for frame in moving_square(6, (33, 27)):
+        writer.add(frame)
+    path.write_bytes(writer.finish())
+    assert is_own(path)
+    assert read_facts(path) == {name: facts[name][:300] for name in FACTS if name in facts}
+    foreign = tmp_path / f"b.{suffix}"
+    if suffix == "mp4":
+        write_video(foreign, moving_square(3))
+    else:
+        moving_square(1)[0].save(foreign, save_all=True, append_images=moving_square(3)[1:])
+    assert not is_own(foreign)
+    assert read_facts(foreign) == {}
