@@ -26,17 +26,8 @@ from ebcli.files.sources import Source
 from ebcli.files.storage import url_of
 from ebcli.files.video import ClipGeometry, clip_placement, has_video_suffix, is_video, network_clips, sampled
 from ebcli.files.video_writing import video_writer
-from ebcli.run.stages import (
-    Call,
-    ImageStages,
-    Laps,
-    NetworkInput,
-    RenderedFiles,
-    RenderOptions,
-    about_pictures,
-    arrays_of,
-    file_name,
-)
+from ebcli.run.rendering import Laps, RenderedFiles, RenderOptions, about_pictures, arrays_of, file_name
+from ebcli.run.stages import Call, ImageStages, NetworkInput
 
 
 def load_clips(source: Source, geometry: ClipGeometry, max_pixels: int | None = None) -> NetworkInput | None:

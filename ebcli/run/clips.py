@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from ebcli.drawing.explanation import LayerMaps
@@ -18,13 +17,6 @@ from ebcli.run.choice import Choice
 
 # A batch of inputs and the targets -> for each layer, the maps of each clip
 Explain = Callable[[Tensor, Tensor], list[list[LayerMaps]]]
-
-
-def network_inputs(pixels: NDArray[np.uint8], loaded: LoadedModel) -> Tensor:
-    """Frames (B, T, H, W, 3) as the network's input (B, 3, T, H, W), normalized."""
-    preset = loaded.transforms
-    mean, std = (torch.tensor(values)[:, None, None, None] for values in (preset.mean, preset.std))
-    return (torch.from_numpy(pixels).permute(0, 4, 1, 2, 3).contiguous() / 255).sub_(mean).div_(std)
 
 
 @torch.no_grad()

@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from math import inf
 
 import numpy as np
@@ -19,22 +18,20 @@ from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.files.images import Geometry, placement
 from ebcli.imports import contained
-from ebcli.models import (
-    default_layer,
-    load_model,
-)
+from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import DETECTION, INPUT, VIDEO
-from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.preset import input_size
 from ebcli.models.probe import probe
 from ebcli.run.choice import Choice
-from ebcli.run.clips import average_scores, explain_clips, network_inputs
+from ebcli.run.clips import average_scores, explain_clips
 from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import by_image, joined
+from ebcli.run.layer_maps import by_image, joined, maps_beside, network_inputs
 from ebcli.run.plan import RunPlan
-from ebcli.run.subjects import SCENES, Size, Subject, View, check_options
+from ebcli.run.subjects import SCENES, Size, View, check_options
+
+Targets = Tensor | Callable[[Tensor], Tensor]
 
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
 _SUBJECTS = 4  # detections or segments at a time; the output of a detector has millions of elements
@@ -222,18 +219,21 @@ class Explainer:
             results = self._backprop(inputs, targets, self._maps.contrastive)
             turns.append(self._by_layer(inputs, results, targets))
         seconds = (time.perf_counter() - start) / count
-        category = self.facts.category
-        return [
-            Explanation(
-                classes,
-                choice.scores[i],
-                list(map(category, classes)),
-                tuple(joined([turn[at][i] for turn in turns], len(classes)) for at in range(len(self.layers))),
-                seconds,
-                *choice.label_and_prediction(i),
-            )
-            for i, classes in enumerate(choice.classes[:count])
-        ]
+        return [self._explained(choice, i, turns, seconds) for i in range(count)]
+
+    def _explained(
+        self, choice: Choice, i: int, turns: Sequence[Sequence[Sequence[LayerMaps]]], seconds: float
+    ) -> Explanation:
+        """The explanation of image ``i``, from the maps of all turns."""
+        classes = choice.classes[i]
+        return Explanation(
+            classes,
+            choice.scores[i],
+            list(map(self.facts.category, classes)),
+            tuple(joined([turn[at][i] for turn in turns], len(classes)) for at in range(len(self.layers))),
+            seconds,
+            *choice.label_and_prediction(i),
+        )
 
     def _explain_video(self, clips: NDArray[np.uint8], labels: Sequence[int | None]) -> Explanation:
         """The maps of one video."""
@@ -241,54 +241,29 @@ class Explainer:
 
         def batches() -> Iterator[Tensor]:
             for first in range(0, len(clips), self._clips):
-                part = np.array(clips[first : first + self._clips])
-                yield network_inputs(part, self.loaded).to(self.device, self._dtype)
-
-        def explain(inputs: Tensor, targets: Tensor) -> list[list[LayerMaps]]:
-            results = self._backprop(inputs, targets, self._maps.contrastive)
-            named = zip(self.layers, results, strict=True)
-            return [by_image(name, result, False, self._kind, {}) for name, result in named]
+                yield self._inputs(clips[first : first + self._clips])
 
         known = labels if self._has_labels else None
         scores = average_scores(self.loaded, batches())
         choice = Choice.of(scores, self._maps, self.classes, known, self.against or ())
-        (classes,), turns = choice.classes, explain_clips(batches, choice, explain)
-        return Explanation(
-            classes,
-            choice.scores[0],
-            list(map(self.facts.category, classes)),
-            tuple(joined([turn[at][0] for turn in turns], len(classes)) for at in range(len(self.layers))),
-            time.perf_counter() - start,
-            *choice.label_and_prediction(0),
-        )
+        turns = explain_clips(batches, choice, self._maps_of)
+        return self._explained(choice, 0, turns, time.perf_counter() - start)
 
     def _explain_scene(self, image: NDArray[np.uint8], size: Size) -> Explanation:
         """The maps of one image by a network that predicts many things."""
         start = time.perf_counter()
-        inputs = self._inputs(image[None].copy())  # torch warns of arrays that it may not write to
-        region = placement(size, Geometry.of(self.loaded.transforms))
-        scene = SCENES[self.loaded.task](self.loaded, inputs, self._maps, self.classes, View(size, region))
-        found, turns = scene.subjects, []
+        inputs = self._inputs(image[None])
+        view = View(size, placement(size, Geometry.of(self.loaded.transforms)))
+        scene = SCENES[self.loaded.task](self.loaded, inputs, self._maps, self.classes, view)
         at_a_time = _SUBJECTS if self.against is None else 1  # classes to contrast with share the subject's place
-        for first in range(0, len(found), at_a_time):
-            part = found[first : first + at_a_time]
-            results = self._backprop(inputs, partial(_priors, part), self._maps.contrastive)
-            turns.append(
-                [
-                    by_image(name, result, self._keep_relevance, self._kind, {})[0]
-                    for name, result in zip(self.layers, results, strict=True)
-                ]
-            )
-        return Explanation(
-            [one.index for one in found],
-            [one.score for one in found],
-            [self.facts.category(one.index) for one in found],
-            tuple(joined([turn[at] for turn in turns], len(found)) for at in range(len(self.layers)) if turns),
-            time.perf_counter() - start,
-            placement=scene.placement,
-            boxes=[one.box for one in found if one.box is not None],
-            outlines=[one.outlines for one in found],
-        )
+        turns = [self._maps_of(inputs, priors) for priors in scene.priors(at_a_time)]
+        return scene.explained([[of_layer[0] for of_layer in turn] for turn in turns], self.facts.category, start)
+
+    def _maps_of(self, inputs: Tensor, targets: Targets) -> list[list[LayerMaps]]:
+        """For each layer, the maps of each input."""
+        results = self._backprop(inputs, targets, self._maps.contrastive)
+        keeps = self._keep_relevance and self.loaded.task != VIDEO
+        return [by_image(name, result, keeps, self._kind) for name, result in zip(self.layers, results, strict=True)]
 
     @property
     def _kind(self) -> str:
@@ -303,28 +278,13 @@ class Explainer:
         ]
 
     def _beside(self, inputs: Tensor, targets: Tensor, layer: str) -> dict[str, NDArray[np.float32]]:
-        """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
-        found = {}
-        for name in self._maps.beside:
-            method, where = IMPLEMENTED[name], None if layer == INPUT else layer
-            pairs = zip(inputs.split(1), targets.split(1), strict=True)
-            maps = torch.stack([method(self.loaded.net, image, classes, where) for image, classes in pairs]).float()
-            total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
-            found[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
-        return found
+        where = None if layer == INPUT else layer
+        return maps_beside(self.loaded.net, self._maps.beside, inputs, targets, where)
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (B, H, W, 3) as the network's input (B, 3, H, W), normalized; by a detector itself."""
-        preset = self.loaded.transforms
-        images = torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous() / 255
-        if self.loaded.task == DETECTION:
-            return images.to(self.device, self._dtype)
-        mean, std = (torch.tensor(values)[:, None, None] for values in (preset.mean, preset.std))
-        return images.sub_(mean).div_(std).to(self.device, self._dtype)
+        return network_inputs(pixels, self.loaded).to(self.device, self._dtype)
 
-    def _backprop(
-        self, inputs: Tensor, targets: Tensor | Callable[[Tensor], Tensor], contrastive: bool
-    ) -> tuple[ExcitationResult, ...]:
+    def _backprop(self, inputs: Tensor, targets: Targets, contrastive: bool) -> tuple[ExcitationResult, ...]:
         return excitation_backprop(
             self.loaded.net,
             inputs,
@@ -379,8 +339,3 @@ class Explainer:
 def _best(logits: Tensor) -> Tensor:
     """The most likely class of each image, (B, 1), on average over all places."""
     return logits.flatten(2).mean(2).topk(1).indices if logits.ndim > 2 else logits.topk(1).indices
-
-
-def _priors(subjects: Sequence[Subject], logits: Tensor) -> Tensor:
-    """The priors (1, K, num_classes, ...) of the subjects of an image."""
-    return torch.stack([one.prior(logits) for one in subjects])[None]

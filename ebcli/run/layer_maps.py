@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from ebcli.drawing.explanation import LayerMaps
 from ebcli.eb import ExcitationResult
+from ebcli.models import LoadedModel
+from ebcli.models.keywords import DETECTION
+from ebcli.models.methods import IMPLEMENTED
 
 
 def by_image(
-    name: str, result: ExcitationResult, keep_relevance: bool, method: str, beside: Mapping[str, NDArray[np.float32]]
+    name: str,
+    result: ExcitationResult,
+    keep_relevance: bool,
+    method: str,
+    beside: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
 ) -> list[LayerMaps]:
     """The maps of a batch at one layer, image by image."""
     mass = result.mass.tolist()
@@ -32,6 +42,32 @@ def by_image(
         )
         for i in range(len(maps))
     ]
+
+
+def network_inputs(pixels: NDArray[np.uint8], loaded: LoadedModel) -> Tensor:
+    """Pixels (B, ..., H, W, 3) as the network's input (B, 3, ..., H, W), normalized; by a detector itself."""
+    if not pixels.flags.writeable:
+        pixels = pixels.copy()  # torch warns of arrays that it may not write to
+    images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
+    if loaded.task == DETECTION:
+        return images
+    preset = loaded.transforms
+    shape = (-1, *(1 for _ in images.shape[2:]))
+    mean, std = (torch.tensor(values).reshape(shape) for values in (preset.mean, preset.std))
+    return images.sub_(mean).div_(std)
+
+
+def maps_beside(
+    net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str | None
+) -> dict[str, NDArray[np.float32]]:
+    """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
+    found = {}
+    for name in methods:
+        pairs = zip(inputs.split(1), targets.split(1), strict=True)
+        maps = torch.stack([IMPLEMENTED[name](net, image, classes, layer) for image, classes in pairs]).float()
+        total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
+        found[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
+    return found
 
 
 def joined(turns: Sequence[LayerMaps], count: int) -> LayerMaps:

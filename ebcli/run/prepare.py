@@ -37,7 +37,8 @@ from ebcli.models.measured import caveat
 from ebcli.run.facts import NetworkFacts, class_labels
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
-from ebcli.run.stages import ImageStages, NetworkInput, RenderOptions, is_image, load_image
+from ebcli.run.rendering import RenderOptions
+from ebcli.run.stages import ImageStages, NetworkInput, is_image, load_image
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer

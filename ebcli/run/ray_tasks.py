@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from itertools import repeat
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +24,11 @@ from ebcli.files.directory import ResultFiles
 from ebcli.files.records import Record
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
-from ebcli.run.prepare import Prepared, prepare
 from ebcli.run.stages import ImageStages, NetworkInput
 from ebcli.run.workers import Workers
+
+if TYPE_CHECKING:
+    from ebcli.run.prepare import Prepared
 
 Row = dict[str, Any]
 
@@ -60,6 +62,8 @@ class Coordinator:
 
         An error is returned: Ray cannot raise one that names a path which is not UTF-8.
         """
+        from ebcli.run.prepare import prepare  # only the actor that lists the files needs it
+
         try:
             _enter(self._cwd)
             with warnings.catch_warnings(record=True) as caught:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebcli.drawing.explanation import rectangle
+from ebcli.drawing.explanation import Explanation, LayerMaps, rectangle
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import Placement, read_mask
 from ebcli.models import Detection, DetectionScores, LoadedModel, detections
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
+from ebcli.run.layer_maps import joined
 from ebcli.run.plan import MapOptions, RunPlan
 
 Size = tuple[int, int]
@@ -83,6 +86,37 @@ class Scene:
 
     subjects: list[Subject]
     placement: Placement
+
+    def priors(self, at_a_time: int) -> Iterator[Callable[[Tensor], Tensor]]:
+        """For some subjects at a time, the function from logits (1, num_classes, ...) to priors (1, K, ...)."""
+        for first in range(0, len(self.subjects), at_a_time):
+            yield partial(_priors, self.subjects[first : first + at_a_time])
+
+    def explained(
+        self, turns: Sequence[Sequence[LayerMaps]], category: Callable[[int], str | None], start: float
+    ) -> Explanation:
+        """The explanation of the image.
+
+        Args:
+            turns: for the subjects of each turn, their maps at each layer.
+            category: the name of a class.
+            start: the time at which the work began.
+        """
+        found = self.subjects
+        return Explanation(
+            [one.index for one in found],
+            [one.score for one in found],
+            [category(one.index) for one in found],
+            tuple(joined(of_layer, len(found)) for of_layer in zip(*turns, strict=True)),
+            time.perf_counter() - start,
+            placement=self.placement,
+            boxes=[one.box for one in found if one.box is not None],
+            outlines=[one.outlines for one in found],
+        )
+
+
+def _priors(subjects: Sequence[Subject], logits: Tensor) -> Tensor:
+    return torch.stack([one.prior(logits) for one in subjects])[None]
 
 
 def detected(loaded: LoadedModel, inputs: Tensor, maps: MapOptions, classes: Sequence[int] | None, view: View) -> Scene:

@@ -18,6 +18,7 @@ from runs import invoke, photos
 
 import ebcli.files.directory
 import ebcli.run.explainer
+import ebcli.run.rendering
 import ebcli.run.stages
 from ebcli.cli.saliency import main
 
@@ -91,9 +92,10 @@ def test_the_stages_fill_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     photos(Path("photos"), 4)
     plan = make_plan(Path("photos"), layers=("2",), workers=0, batch_size=2)
-    slowed(ebcli.run.stages, "decode", 0.05)  # twice for each image
-    slowed(ebcli.run.stages, "picture", 0.03)
-    slowed(ebcli.run.stages, "encode_picture", 0.02)
+    slowed(ebcli.run.stages, "decode", 0.05)
+    slowed(ebcli.run.rendering, "decode", 0.05)
+    slowed(ebcli.run.rendering, "picture", 0.03)
+    slowed(ebcli.run.rendering, "encode_picture", 0.02)
     slowed(ebcli.files.directory.OutputFolder, "write", 0.04)
     work = run(plan)
     slowed(ebcli.run.explainer.Explainer, "explain", 0.1)

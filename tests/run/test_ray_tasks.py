@@ -26,7 +26,7 @@ def test_a_network_s_images_say_how_long_it_waited_for_their_batch(tmp_path: Pat
     def waited(images: int) -> float:
         pixels = np.full((224, 224, 3), 128, np.uint8)
         loaded = np.empty(images, object)
-        loaded[:] = [NetworkInput(pixels, Stamp(1, 1), 0.0) for _ in range(images)]
+        loaded[:] = [NetworkInput(pixels, Stamp(1, 1), 0.0, (32, 32)) for _ in range(images)]
         batch: Row = {"source": np.array([source] * images, object), "loaded": loaded}
         return sum(item.waited for item in actor(batch)["loaded"])
 
