@@ -42,6 +42,7 @@ KINDS = {
     "Classifiers": zoo.CLASSIFIERS,
     "Video": zoo.VIDEO,
     "Segmentation": zoo.SEGMENTATION,
+    "Detection": zoo.DETECTORS,
     "timm": list(library_models.TIMM),
     "Hugging Face": list(library_models.HUGGING_FACE),
 }
@@ -49,26 +50,24 @@ KINDS = {
 INTRODUCTION = """\
 # Supported networks
 
-This table lists every torchvision network that has been tested: all image classifiers, video classifiers and
-segmentation networks. It also lists one or a few networks per tested family of timm and Hugging Face; [Your own
-networks](own-models.md) shows how to name them. Those of Hugging Face are small, for images of 64 pixels, with the
-configurations in `tests/helpers/library_models.py`. `benchmarks/models_table.py` writes this page, and
-`tests/models/test_zoo.py` and `test_libraries.py` check it.
+These tables list every torchvision network, by task: classification, video, segmentation and detection. All were run.
+They also list one or a few networks per tested family of timm and Hugging Face; [Your own networks](own-models.md)
+shows how to name them. Those of Hugging Face are small, for images of 64 pixels, with the configurations in
+`tests/helpers/library_models.py`. `benchmarks/models_table.py` writes this page, and `tests/models/test_zoo.py`,
+`test_detector_zoo.py` and `test_libraries.py` check it.
 
 The weights are random, chosen so that every rule is exercised: batch norms have statistics and scales of both signs,
 and layer scales and classifiers are not torchvision's initial zeros. The masses therefore do not describe trained
 networks, but show where probability can be lost.
 
-- –: not measured since the default layer changed.
-- *Default layer*: the layer used without `--layer`. The command does not take videos and segmentation networks; for
-  those it is the layer tested.
+- *Default layer*: the layer used without `--layer`.
 - *Rules*: a letter for the set of excitation rules, explained below the tables.
-- *Mass*: the sum of the marginal map of the most likely class (in segmentation, of one pixel's class). The rest is
-  lost at neurons activated without an excitatory input. Most are in depthwise convolutions, which have few inputs
-  (MobileNet, MNASNet, EfficientNet, ShuffleNet, MaxViT; rarely in ResNeXt's narrow groups). In vision transformers,
-  the class token, a parameter that attention reads, takes some. Swin and ConvNeXt lose some where the image does not
-  fill their windows or kernels. Without biases, batch norm shifts, class tokens and position embeddings, every
-  network has a mass of 1.
+- *Mass*: the sum of the marginal map of the most likely class (in segmentation, of one pixel's class; in detection, of
+  one detection in a small image). The rest is lost at neurons activated without an excitatory input. Most are in
+  depthwise convolutions, which have few inputs (MobileNet, MNASNet, EfficientNet, ShuffleNet, MaxViT; rarely in
+  ResNeXt's narrow groups). In vision transformers, the class token, a parameter that attention reads, takes some. Swin
+  and ConvNeXt lose some where the image does not fill their windows or kernels. Without biases, batch norm shifts,
+  class tokens and position embeddings, every network has a mass of 1.
 - *Seconds*: CPU time of one thread for a marginal / a contrastive map of one input, forward pass included, on
   {machine}; PyTorch {torch}, torchvision {torchvision}, timm {timm}, transformers {transformers}.
 - *Same logits*: whether the output is bit-identical to that of the plain network with gradients enabled. Without

@@ -26,13 +26,13 @@ VIDEO = models.list_models(module=video)
 SEGMENTATION = models.list_models(module=segmentation)
 DETECTORS = models.list_models(module=detection)
 
-# Layers of networks without a default layer, which only image classifiers have
+# The default layers of other networks than classifiers
 LAYERS = {
-    **dict.fromkeys(["r3d_18", "mc3_18", "r2plus1d_18"], "layer3"),
-    "s3d": "features.13",
-    "mvit_v1_b": "blocks.13",
-    "mvit_v2_s": "blocks.13",
-    **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], "features.4"),
+    **dict.fromkeys(["r3d_18", "mc3_18", "r2plus1d_18"], "layer2"),
+    "s3d": "features.12",
+    "mvit_v1_b": "pos_encoding",
+    "mvit_v2_s": "pos_encoding",
+    **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], "patch_embed"),
     **{name: "backbone.layer4" for name in SEGMENTATION if "resnet" in name},
     "deeplabv3_mobilenet_v3_large": "backbone.16",
     "lraspp_mobilenet_v3_large": "backbone.4",  # the head also reads this layer
@@ -61,20 +61,24 @@ class Specimen:
     Attributes:
         net: in evaluation mode, :func:`enliven`-ed.
         inputs: (B, 3, H, W) or (B, 3, T, H, W), noise.
-        layer: the default layer of classifiers, and one of the same depth for the others.
-        where: the pixel to explain in a segmentation; otherwise None.
+        layer: the default layer.
+        where: the pixel to explain in a segmentation, or the anchor of a detector; otherwise None.
+        target: the class of a detection; None for the most likely one.
     """
 
     name: str
     net: nn.Module
     inputs: Tensor
     layer: str
-    where: tuple[int, int] | None = None
+    where: tuple[int, ...] | None = None
+    target: int | None = None
 
     def excite(self, layer: str | None, **options: Any) -> ebcli.ExcitationResult:
         """Excitation Backprop from the most likely class, in a segmentation from that of the pixel `where`."""
 
         def winner(logits: Tensor) -> Tensor:
+            if self.target is not None:
+                return torch.tensor([self.target])
             return (logits if self.where is None else logits[(..., *self.where)]).argmax(1)
 
         return ebcli.excitation_backprop(self.net, self.inputs, winner, layer, where=self.where, **options)
@@ -98,12 +102,16 @@ class Specimen:
 
 
 def full(name: str, *, shifts: bool = True) -> Specimen:
-    """A network of torchvision with an image of 224 x 224 pixels or a clip, its usual input size."""
+    """A network of torchvision with an image of 224 x 224 pixels or a clip, its usual input size; detectors: small."""
     if name in VIDEO:
         frames = 8 if name.startswith("swin3d") else 16
         return specimen_of(name, _build(name), (1, 3, frames, *_clip(name)), shifts=shifts)
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (1, 3, 224, 224), shifts=shifts)
+    if name in DETECTORS:
+        net, images = detector(name, shifts=shifts)
+        found = ebcli.detections(net, images, score=0.0)[0][0]
+        return Specimen(name, net, images, LAYERS[name], (found.anchor,), found.label)
     return _classifier(name, 256 if name.startswith("swin_v2") else 224, shifts=shifts)  # 8 windows of 32 pixels
 
 

@@ -12,7 +12,7 @@ import torch
 import zoo
 from torchvision.ops.misc import SqueezeExcitation
 
-from ebcli.models import default_layer, layers
+from ebcli.models import default_layer, layers, load_model
 
 # Networks that take more than a few seconds; each family also has faster ones
 SLOW = {
@@ -31,11 +31,11 @@ GRIDS = {
     "squeezenet1_1": (3, 3),
     "inception_v3": (4, 4),
     **dict.fromkeys(["vit_b_32", "vit_l_32", "vit_l_16", "vit_b_16", "vit_h_14"], (4, 4)),
-    "s3d": (2, 7, 7),
-    **dict.fromkeys(["r3d_18", "r2plus1d_18"], (2, 8, 8)),
-    "mc3_18": (8, 8, 8),
-    **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], (4, 4, 4)),
-    **dict.fromkeys(["mvit_v1_b", "mvit_v2_s"], (8, 14, 14)),
+    "s3d": (4, 14, 14),
+    **dict.fromkeys(["r3d_18", "r2plus1d_18"], (4, 16, 16)),
+    "mc3_18": (8, 16, 16),
+    **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], (4, 16, 16)),
+    **dict.fromkeys(["mvit_v1_b", "mvit_v2_s"], (8, 56, 56)),
     **{name: (8, 8) for name in zoo.SEGMENTATION if "resnet" in name},  # dilated, not strided
     "lraspp_mobilenet_v3_large": (8, 8),
 }
@@ -151,6 +151,11 @@ def test_every_listed_layer(name):
             assert result.maps.shape[1] == round(specimen.inputs.shape[-1] / layer.stride)
     assert len(offered) > 10
     assert not any(layer.name.startswith(gates) for layer in offered)
+
+
+@pytest.mark.parametrize("name", ["mc3_18", "swin3d_t", "fcn_resnet50", "lraspp_mobilenet_v3_large"])
+def test_default_layer_of_other_tasks_is_the_tested_one(name):
+    assert default_layer(load_model(name, weights="none")) == zoo.LAYERS[name]
 
 
 @pytest.mark.parametrize("name", zoo.CLASSIFIERS)
