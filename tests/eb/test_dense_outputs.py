@@ -94,3 +94,25 @@ def test_where_is_for_pixels(dense):
         ebcli.excitation_backprop(OnePixel(net, 0, 0), x, 1, where=(0, 0))
     with pytest.raises(ebcli.ConfigurationError, match="cannot be combined with a prior"):
         ebcli.excitation_backprop(net, x, torch.ones(2, CLASSES, HEIGHT, WIDTH), where=(0, 0))
+
+
+@pytest.mark.parametrize("contrastive", [False, True])
+def test_several_priors_on_different_pixels(dense, contrastive):
+    net, x = dense
+    singly = by_pixel(net, x, [1, 4], contrastive)
+    places = [(2, 3), (0, 0), (5, 1)]
+    priors = torch.zeros(2, len(places), CLASSES, HEIGHT, WIDTH, dtype=torch.float64)
+    for k, (row, column) in enumerate(places):
+        priors[0, k, 1, row, column] = priors[1, k, 4, row, column] = 1
+    found = ebcli.excitation_backprop(net, x, priors, contrastive=contrastive)
+    assert found.mass.shape == (2, len(places))
+    for k, place in enumerate(places):
+        assert_same(found.relevance[:, k], singly[place])
+
+
+def test_priors_to_contrast_are_on_the_same_pixels(dense):
+    net, x = dense
+    priors = torch.zeros(2, 2, CLASSES, HEIGHT, WIDTH, dtype=torch.float64)
+    priors[:, 0, 1, 2, 3] = priors[:, 1, 1, 0, 0] = 1
+    with pytest.raises(ebcli.ConfigurationError, match="pass those on other pixels one at a time"):
+        ebcli.excitation_backprop(net, x, priors, against=2)
