@@ -188,7 +188,7 @@ def _fillings(call: Call, names: tuple[Any, ...]) -> list[Any]:
 
 
 def _adds_nothing(call: Call, names: tuple[Any, ...]) -> bool:
-    """Whether an operation pads by nothing, as Swin does where the windows fit."""
+    """Whether an operation pads by nothing, as Swin does where its windows fit, or crops."""
     if _PADS.isdisjoint(names):
         return False
     widths = call.args[1] if len(call.args) > 1 else call.kwargs.get("pad", [1])
