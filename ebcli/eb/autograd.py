@@ -7,11 +7,11 @@ In an :class:`~ebcli.eb.mode.ExcitationMode`, autograd propagates probabilities 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
 
 _thread = threading.local()
 
@@ -28,21 +29,22 @@ def is_quiet() -> bool:
     return getattr(_thread, "quiet", False)
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
+class quiet:  # noqa: N801  a context, in lower case as torch.no_grad; entered at every operation, so no generator
     """Hide the operations that rules are made of from the mode."""
-    before = is_quiet()
-    _thread.quiet = True
-    try:
-        yield
-    finally:
-        _thread.quiet = before
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = is_quiet()
+        _thread.quiet = True
+
+    def __exit__(self, *error: object) -> None:
+        _thread.quiet = self._before
 
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:
-    """P / z, and 0 where z is exactly 0. No epsilon, so no probability leaks, however small the numbers."""
-    nonzero = z.sign().abs_()  # 1 or 0; comparing and masking takes twice as long
-    return (P / (z + (1 - nonzero))).mul_(nonzero)
+    """P / z for z >= 0, and 0 where z is exactly 0. No epsilon, so no probability leaks, however small the numbers."""
+    return P / F.threshold(z, 0.0, math.inf)  # torch.where takes ten times as long
 
 
 def vector_jacobian(y: Tensor, inputs: Sequence[Any], vector: Tensor, **options: Any) -> tuple[Tensor, ...]:
@@ -77,7 +79,8 @@ class Choice(Function):
     @staticmethod
     def forward(ctx: Any, signs: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         sign = signs.sign().to(positive.dtype)
-        ctx.takes = takes = sign.clamp(min=0), (-sign).clamp_(min=0)
+        positives = sign.clamp(min=0)
+        ctx.takes = takes = positives, positives - sign
         # the other one may be infinite, and infinity times 0 is NaN, which fmax ignores
         return torch.fmax(positive * takes[0], negative * takes[1])
 

@@ -140,9 +140,15 @@ class WeightedSum(Contributions):
             self.shape = response.shape
 
     def normalizer(self, *signals: Tensor) -> tuple[list[Tensor], Tensor]:
-        parts = [part.detach().requires_grad_() for part in self._parts(*signals)]
-        with torch.enable_grad():
-            return parts, self._total(parts)
+        (signal,) = signals
+        with torch.enable_grad(), self._autocast():
+            signs = self._signs()
+            found = None if isinstance(signs, int) else self._by_sizes(signs, signal)
+            self._is_difference = found is not None
+            if found is not None:
+                return found
+            parts = [part.detach().requires_grad_() for part in self._parts(signal.detach())]
+            return parts, self._total(signs, parts)
 
     def redistribute(self, parts: list[Tensor], z: Tensor, P: Tensor) -> list[Tensor]:
         """P_in = a * (dZ/da)^T (P / Z), Eq. 10 for a whole layer; Z is linear in each part of a."""
@@ -158,40 +164,37 @@ class WeightedSum(Contributions):
         scale = quotient.abs().amax()  # 1 / z overflows below 1.5e-5
         return [(_of_parts(parts, [s.float() for s in slopes(ratio(quotient, scale).half())]) * scale).half()]
 
-    def _total(self, parts: list[Tensor]) -> Tensor:
+    def _total(self, signs: int | Tensor, parts: list[Tensor]) -> Tensor:
         """Z, from the parts of the signal."""
-        with self._autocast():
-            signs = self._signs()
-            if self.linear.is_nonnegative:
+        if self.linear.is_nonnegative:
 
-                def of(sign: int) -> Tensor:
-                    return self.linear.apply(parts[0 if sign > 0 else 1])
+            def of(sign: int) -> Tensor:
+                return self.linear.apply(parts[0 if sign > 0 else 1])
 
-            else:
-                total = None if isinstance(signs, int) else self._total_by_sizes(signs, parts)
-                self._is_difference = total is not None
-                if total is not None:
-                    return total
-                halves = self._halves(both=_takes_both(signs, parts))
+        else:
+            halves = self._halves(both=_takes_both(signs, parts))
 
-                def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
-                    return added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
+            def of(sign: int) -> Tensor:  # W+ a+ + W- a- for s = +1, W- a+ + W+ a- for s = -1
+                return added([apply(a) for a, apply in zip(parts, halves[::sign], strict=False)])
 
-            if isinstance(signs, int):
-                return of(signs)
-            return Choice.apply(signs, of(1), of(-1))
+        if isinstance(signs, int):
+            return of(signs)
+        return Choice.apply(signs, of(1), of(-1))
 
-    def _total_by_sizes(self, signs: Tensor, parts: list[Tensor]) -> Tensor | None:
-        """Z = (|W| |a| + s W a) / 2, two products instead of four; None where this would not be exact enough."""
+    def _by_sizes(self, signs: Tensor, signal: Tensor) -> tuple[list[Tensor], Tensor] | None:
+        """|a| and a, and 2 Z = |W| |a| + s W a, two products instead of four; None where this is not exact enough.
+
+        The factor 2 cancels, as shares are slopes of Z divided by Z.
+        """
         is_plain = self.linear.weight is not None and self._autocast is nullcontext
-        if not is_plain or len(parts) == 1 or parts[0].dtype != torch.float32:
+        if not is_plain or self.signal_is_nonnegative or signal.dtype != torch.float32:
             return None
-        up, down = parts
-        sign, weight = signs.sign().to(up.dtype), self.linear.oriented()
-        size = self.linear.apply(up + down, weight.abs())
-        total = (size * (sign.abs() / 2)) + self.linear.apply(up - down, weight) * (sign / 2)
-        is_exact = (total.detach() - size.detach() * sign.abs() * _LEAST).amin() >= 0
-        return total if is_exact else None
+        sign, weight = signs.sign().to(signal.dtype), self.linear.oriented()
+        parts = [part.detach().requires_grad_() for part in (signal.detach().abs(), signal)]
+        size, response = (self.linear.apply(*operands) for operands in zip(parts, (weight.abs(), weight), strict=True))
+        z = torch.addcmul(response, sign, size) * sign  # 0 where s = 0
+        is_exact = torch.sub(z.detach(), size.detach(), alpha=2 * _LEAST).amin() >= 0
+        return (parts, z) if is_exact else None
 
     def _halves(self, *, both: bool) -> list[Callable[[Tensor], Tensor]]:
         """The maps a -> W+ a and, if `both`, a -> W- a."""
@@ -201,7 +204,10 @@ class WeightedSum(Contributions):
 
     def _parts(self, signal: Tensor) -> list[Tensor]:
         """a+, and a- unless the signal is non-negative."""
-        return [signal] if self.signal_is_nonnegative else [signal.clamp(min=0), (-signal).clamp(min=0)]
+        if self.signal_is_nonnegative:
+            return [signal]
+        positive = signal.clamp(min=0)
+        return [positive, positive - signal]
 
     def _signs(self) -> int | Tensor:
         """s of all neurons, or a tensor whose signs are s."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import Tensor, nn
 
 _lock = threading.Lock()
-_users: weakref.WeakKeyDictionary[nn.Module, tuple[int, bool]] = weakref.WeakKeyDictionary()  # and if it was training
+_users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of users, and if it was training
 
 
 @contextmanager
@@ -22,22 +21,22 @@ def as_found(net: nn.Module) -> Iterator[None]:
     modules = list(net.modules())
     with _lock:
         for module in modules:
-            users, was_training = _users.get(module, (0, module.training))
-            _users[module] = users + 1, was_training
+            users, was_training = _users.get(id(module), (0, module.training))
+            _users[id(module)] = users + 1, was_training
             module.training = False
-    plain = {id(buffer) for buffer in net.buffers() if not buffer.requires_grad}
-    names = [(module, name) for module in modules for name, _ in module.named_buffers(recurse=False)]
+    buffers = [(module, name, buffer) for module in modules for name, buffer in module._buffers.items()]
+    plain = {id(buffer) for *_, buffer in buffers if buffer is not None and not buffer.requires_grad}
     try:
         yield
     finally:
         with _lock:
             for module in modules:
-                users, was_training = _users.pop(module)
+                users, was_training = _users.pop(id(module))
                 if users > 1:
-                    _users[module] = users - 1, was_training
+                    _users[id(module)] = users - 1, was_training
                 else:
                     module.training = was_training
-        for module, name in names:
+        for module, name, _ in buffers:
             buffer = getattr(module, name, None)
             if isinstance(buffer, Tensor) and buffer.grad_fn is not None:
                 # in place where the tensor is the one that was there before

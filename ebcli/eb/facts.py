@@ -5,8 +5,9 @@ Facts are attributes of the tensors themselves. In-place changes of a tensor, or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from operator import add
 from typing import Any, NamedTuple
 
 import torch
@@ -103,8 +104,9 @@ def depth_of(value: Tensor) -> Depth:
 
 def note_depth(value: Any, operands: Iterable[Tensor], more: Depth = _SHALLOW) -> Any:
     """Count what a value has come through: what its operands have, and `more`. Returns the value."""
-    depths = zip(_SHALLOW, *map(depth_of, operands), strict=True)
-    depth = Depth(*(max(column) + step for column, step in zip(depths, more, strict=True)))
+    depths = {depth_of(operand) for operand in operands}
+    deepest = Depth(*map(max, zip(*depths, strict=True))) if len(depths) > 1 else next(iter(depths), _SHALLOW)
+    depth = deepest if more == _SHALLOW else Depth(*map(add, deepest, more))
     if depth != _SHALLOW:
         for tensor in tensors_in(value):
             setattr(tensor, _DEPTH, depth)
@@ -184,10 +186,18 @@ def has_share(value: Any) -> bool:
     return carries_signal(value) or bypasses(value)
 
 
-def tensors_in(value: Any) -> Iterator[Tensor]:
+def tensors_in(value: Any) -> list[Tensor]:
     """All tensors in a tensor, or in nested tuples, lists and dicts."""
     if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple, dict)):
+        return [value]
+    found: list[Tensor] = []
+    if isinstance(value, (list, tuple, dict)):
         for item in value.values() if isinstance(value, dict) else value:
-            yield from tensors_in(item)
+            if isinstance(item, Tensor):
+                found.append(item)
+            elif item.__class__ not in _HOLD_NONE:
+                found += tensors_in(item)
+    return found
+
+
+_HOLD_NONE = frozenset([int, float, bool, str, type(None)])  # the usual arguments, answered at once

@@ -236,7 +236,9 @@ def _loses_nothing(node: Any) -> bool:
     contributions = contributions_of(node)
     if contributions is not None:
         z = contributions.z
-        return z is not None and _is_whole(node) and not bool(contributions.unexplained(z.detach()))
+        if z is None or not _is_whole(node):
+            return False
+        return bool(z.detach().amin() > 0) or not bool(contributions.unexplained(z.detach()))
     if facts(node) is not None or node.name().endswith(_LEAF):  # the latter is the layer
         return True
     return bool(node.metadata.get(_ROUTES)) and _is_whole(node)

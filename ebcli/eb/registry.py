@@ -57,18 +57,19 @@ def name_of(func: Callable[..., Any] | str) -> str:
         return func.rpartition(".")[2]
     if isinstance(func, torch._ops.OpOverload):
         func = func.overloadpacket
-    name = getattr(func, "__name__", repr(func))
+    name = getattr(func, "__name__", None) or repr(func)
     return getattr(func.__self__, "__name__", name) if name == "__get__" and hasattr(func, "__self__") else name
 
 
-def spelled(func: Callable[..., Any]) -> list[Callable[..., Any] | str]:
+@functools.lru_cache(maxsize=1024)
+def spelled(func: Callable[..., Any]) -> tuple[Callable[..., Any] | str, ...]:
     """A function and, for an operator of ``torch.ops``, its name and the functions of PyTorch with its name."""
     if not isinstance(func, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)):
-        return [func]
+        return (func,)
     namespace, name = str(func).split(".")[:2]  # aten.add.Tensor
     found = [getattr(space, name) for space in _NAMESPACES if namespace == "aten" and hasattr(space, name)]
     # modes see the getter of a property such as mT
-    return [func, f"{namespace}.{name}", *(f.__get__ if inspect.isgetsetdescriptor(f) else f for f in found)]
+    return (func, f"{namespace}.{name}", *(f.__get__ if inspect.isgetsetdescriptor(f) else f for f in found))
 
 
 def rule_for(func: Callable[..., Any]) -> Callable[..., Any] | None:

@@ -97,11 +97,12 @@ class Beside(nn.Module):
         lambda y, x: torch.cat([y[:, :3], torch.ones_like(y[:, 3:]).detach()], 1),
         lambda y, x: y + x[:, :1, 1:-1, 1:-1].abs(),
         lambda y, x: torch.nn.functional.pad(y, (1, 1, 1, 1), value=1.0),
+        lambda y, x: torch.nn.functional.pad(y, (1, -1, 1, -1), value=1.0),
         lambda y, x: y.masked_fill(y > 0.5, 2.0),
         lambda y, x: torch.where(y > 0.5, torch.full_like(y, 2.0), y),
         lambda y, x: torch.exp(y),
     ],
-    ids=["cat", "skip", "pad", "fill", "where", "exp"],
+    ids=["cat", "skip", "pad", "shift", "fill", "where", "exp"],
 )
 def test_what_is_lost_without_a_bias(passes, change):
     torch.manual_seed(0)
@@ -111,9 +112,11 @@ def test_what_is_lost_without_a_bias(passes, change):
     assert_equal(contrastive.mass, marginal.mass)
 
 
-def test_one_backward_pass_is_enough(passes):
+@pytest.mark.parametrize("added", [(0, 0, 0, 0), (0, -1, -1, 0)], ids=["padded by nothing", "cropped"])
+def test_one_backward_pass_is_enough(passes, added):
     torch.manual_seed(0)
-    net = nn.Sequential(nn.Conv2d(3, 9, 3, bias=False), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(9, 9, 2), *head(9))
+    pool = nn.Sequential(nn.MaxPool2d(2), nn.ConstantPad2d(added, 1.0))
+    net = nn.Sequential(nn.Conv2d(3, 9, 3, bias=False), nn.ReLU(), pool, nn.Conv2d(9, 9, 2), *head(9))
     for bias in (net[3].bias, net[-1].bias):
         nn.init.zeros_(bias)
     result = ebcli.excitation_backprop(net.double(), torch.rand(2, 3, 8, 8).double(), TARGETS, "1", contrastive=True)

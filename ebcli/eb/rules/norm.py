@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.autograd import ratio
 from ebcli.eb.contributions import LinearMap
 from ebcli.eb.facts import SWITCH, ValueFacts, facts_of, is_nonnegative, note
 from ebcli.eb.primitives import folded, pass_through, weighted_sum, with_value
@@ -131,7 +130,7 @@ def _rescaled(
     def affine(a: Tensor) -> Tensor:
         before = centered(a)
         with torch.no_grad():
-            factor = ratio(normalize(a.detach()), before)
+            factor = (normalize(a.detach()) / before).nan_to_num_(0.0, 0.0, 0.0)  # 0 where `before` is 0
         return before * factor
 
     return affine

@@ -129,7 +129,7 @@ def routed(call: Call) -> Any:
     """The value of a call whose ordinary gradient is the rule, with the facts that it inherits."""
     names, operands = spelled(call.func), list(tensors_in((call.args, call.kwargs)))
     signals = [a for a in operands if a.is_floating_point()]
-    lossless = not _LOSSLESS.isdisjoint(names) and all(map(carries_signal, signals))
+    lossless = (not _LOSSLESS.isdisjoint(names) or _adds_nothing(call, names)) and all(map(carries_signal, signals))
     facts = ValueFacts(
         all(map(is_nonnegative, signals)) and all(is_nonnegative(filling) for filling in _fillings(call, names)),
         min((gate_of(a) for a in operands if has_share(a)), default=0),
@@ -178,7 +178,7 @@ def _inherited_layer(call: Call) -> Layer | None:
     return facts_of(call.args[0]).layer
 
 
-def _fillings(call: Call, names: list[Any]) -> list[Any]:
+def _fillings(call: Call, names: tuple[Any, ...]) -> list[Any]:
     """The numbers with which an operation fills elements; a negative one if they are unknown."""
     if _FILLS.isdisjoint(names) or not _ZEROS.isdisjoint(names):
         return []
@@ -187,6 +187,15 @@ def _fillings(call: Call, names: list[Any]) -> list[Any]:
     return [a for a in (*call.args[1:], *call.kwargs.values()) if isinstance(a, (int, float))]
 
 
+def _adds_nothing(call: Call, names: tuple[Any, ...]) -> bool:
+    """Whether an operation pads by nothing, as Swin does where its windows fit, or crops."""
+    if _PADS.isdisjoint(names):
+        return False
+    widths = call.args[1] if len(call.args) > 1 else call.kwargs.get("pad", [1])
+    return all(width <= 0 for width in widths)
+
+
+_PADS = frozenset([*overloads("pad", "constant_pad_nd"), "aten.constant_pad_nd"])
 _FILLS = frozenset([*FILLS, *overloads("as_strided"), "aten.constant_pad_nd"])
 _ZEROS = frozenset(overloads("tril", "triu", "zero_", "diag_embed", "block_diag"))
 _NUMBERS = frozenset(overloads("where", "masked_fill"))
