@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ebcli.cli.doctor import Finding
     from ebcli.files.records import ClassRecord, Record
     from ebcli.run.engine import Run
-    from ebcli.run.plan import RunPlan
+    from ebcli.run.plan import MapOptions, RunPlan
 
 _LOST_SHOWN = 3
 
@@ -109,7 +109,7 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     with tqdm.external_write_mode():
-                        _print_record(record, printing)
+                        _print_record(record, printing, plan.maps)
             seconds = time.perf_counter() - start
             if printing.profile:
                 _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
@@ -152,7 +152,15 @@ def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
     return f"{found}: name {'an' if unit == 'image' else 'a'} {unit}, or a directory that holds some"
 
 
-def _print_record(record: Record, printing: Printing) -> None:
+def _why_no_map(maps: MapOptions) -> str:
+    """Why an image has no map, and what finds more."""
+    if maps.above is not None:
+        return f"nothing scores above {maps.above:g}"
+    what = f"none of the targets {', '.join(maps.targets)} is" if maps.targets else "nothing is"
+    return f"{what} detected" if maps.box is not None else f"{what} found; a lower --score or --above finds more"
+
+
+def _print_record(record: Record, printing: Printing, maps: MapOptions) -> None:
     name, quiet, verbose = shown(record.input), printing.quiet, printing.verbose
     if record.error is not None:
         say_error(record.error, label=name)
@@ -161,7 +169,7 @@ def _print_record(record: Record, printing: Printing) -> None:
             say(f"{name}: not an image, skipped")
         return
     if record.status == "done" and not record.classes and not quiet:
-        say(f"{name}: nothing scores above the threshold, so there is no map")
+        say(f"{name}: no map, as {_why_no_map(maps)}")
     if record.label != record.predicted and not quiet:
         say(f"{name}: {_misclassified(record)}")
     several = len({one.layer for one in record.classes}) > 1

@@ -35,7 +35,7 @@ MAP = (
         envvar="EB_SALIENCY_AGAINST",
         type=ClassName(),
         multiple=True,
-        show_default="its negated classifier weights",
+        show_default="the class's own classifier weights, negated",
         help="Show what distinguishes the class from this one, by index or name; with --like, from this picture. "
         "Repeatable.",
     ),
@@ -69,7 +69,7 @@ MAP = (
         common=True,
         metavar="K",
         type=click.IntRange(min=1),
-        show_default="1, or all detections and segments",
+        show_default="1; all for detectors and segmentation",
         help="Explain the K most likely classes.",
     ),
     _map(
@@ -77,7 +77,7 @@ MAP = (
         metavar="SCORE",
         type=float,
         show_default="0.01 for segmentation",
-        help="Explain every class that scores above SCORE; in segmentation, that covers a larger share of the image.",
+        help="Explain every class that scores above SCORE; in segmentation, every class that covers more than this share.",
     ),
     _map(
         "--score",

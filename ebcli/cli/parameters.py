@@ -182,7 +182,11 @@ class PixelOrMask(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         x, comma, y = str(value).partition(",")
-        return (int(x), int(y)) if comma and x.isdecimal() and y.isdecimal() else super().convert(value, param, ctx)
+        if comma and x.isdecimal() and y.isdecimal():
+            return int(x), int(y)
+        if not Path(str(value)).is_file():
+            self.fail(f"{str(value)!r} is neither a pixel X,Y nor the file of a mask", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Channels(click.ParamType):

@@ -218,7 +218,10 @@ def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple
     Raises:
         ImageError: the mask cannot be read, or has another size.
     """
-    mask = decode(path).convert("L")
+    try:
+        mask = decode(path).convert("L")
+    except ImageError as error:
+        raise ImageError(f"cannot read the mask '{path}': {error}") from error
     if mask.size != size:
         found, needed = (f"{width} x {height}" for width, height in (mask.size, size))
         raise ImageError(f"the mask '{path}' has {found} pixels, but the image has {needed}")

@@ -89,12 +89,12 @@ class Explainer:
         self.num_classes = self.loaded.num_classes
         # better on trained detectors and video networks, see docs/trained.md; None decides by the network
         self._joint = True if self.loaded.task in (DETECTION, VIDEO) else None
+        check_options(plan, self.loaded)
         known = NetworkFacts.of_bundled(plan)
         if known is not None:  # the first picture need not wait for what is known
             self.layers, self.default_layer, self.method = known.layers, known.default_layer, known.method
             self.classes, self.against = known.classes, known.against
             return
-        check_options(plan, self.loaded)
         self.layers = chosen_layers(maps.layers, self.loaded)
         self.default_layer = None if maps.layers else self.layers[0]
         if len(self.layers) == 1 and maps.layers:

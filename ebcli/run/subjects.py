@@ -58,13 +58,12 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not know."""
     maps, task = plan.maps, loaded.task
     misplaced = {
-        "--box finds a detection": maps.box is not None and task != DETECTION,
-        "--where names pixels of a segmentation": maps.where is not None and task != SEGMENTATION,
-        "--above is for classes": maps.above is not None and task == DETECTION,
-        "--labels are of classifiers": plan.inputs.labels is not None and task not in (CLASSIFICATION, VIDEO),
-        "--boxes and --masks mark regions of images": (plan.output.boxes or plan.output.masks) and task == VIDEO,
-        "--style mask needs transparency, which videos lack": plan.style.name == "mask" and task == VIDEO,
-        "--beside shows methods for classifiers": bool(maps.beside) and task != CLASSIFICATION,
+        "--box works only with detectors": maps.box is not None and task != DETECTION,
+        "--score works only with detectors": maps.score != MapOptions.score and task != DETECTION,
+        "--where works only with segmentation networks": maps.where is not None and task != SEGMENTATION,
+        "--above works only with classes": maps.above is not None and task == DETECTION,
+        "--labels works only with classifiers": plan.inputs.labels is not None and task in SCENES,
+        "--beside works only with classifiers": bool(maps.beside) and task != CLASSIFICATION,
         "--dtype bfloat16 has no non-maximum suppression": plan.execution.dtype != "float32" and task == DETECTION,
     }
     for reason, is_misplaced in misplaced.items():
@@ -217,7 +216,7 @@ def _asked(where: tuple[int, int] | Path, shape: Size, view: View) -> Tensor:
     if isinstance(where, Path):
         mask = torch.from_numpy(read_mask(where, view.size, region, shape))
         if not mask.any():
-            raise ImageError(f"the mask '{where}' is empty where the network sees the image")
+            raise ImageError(f"the mask '{where}' has no bright pixels in the part of the image that the network sees")
         return mask
     x, y = where
     if not (0 <= x < width and 0 <= y < height):

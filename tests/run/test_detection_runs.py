@@ -96,7 +96,7 @@ def test_scores_targets_and_numbers_choose_detections() -> None:
 def test_a_picture_without_detections_is_done_without_maps() -> None:
     result = invoke("nothing.png")
     assert result.exit_code == 0
-    assert "nothing.png: nothing scores above the threshold, so there is no map\n" in result.stderr
+    assert "nothing.png: no map, as nothing is found; a lower --score or --above finds more\n" in result.stderr
     (record,) = (json.loads(line) for line in Path("maps/records.jsonl").read_text().splitlines())
     assert (record["status"], record["output"]) == ("done", [])
 
@@ -110,9 +110,9 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--where", "3,4"], "--where names pixels of a segmentation, but .* is for detection: drop it"),
-        (["--above", "0.5"], "--above is for classes, .*: use --score, or drop it"),
-        (["--beside", "grad-cam", "--panel"], "--beside shows methods for classifiers"),
+        (["--where", "3,4"], "--where works only with segmentation networks, but .* is for detection: drop it"),
+        (["--above", "0.5"], "--above works only with classes, .*: use --score, or drop it"),
+        (["--beside", "grad-cam", "--panel"], "--beside works only with classifiers"),
         (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (["--box", "1,2,0,4"], "--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0"),

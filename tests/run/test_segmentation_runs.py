@@ -93,9 +93,9 @@ def test_a_mask_has_a_map_on_its_pixels() -> None:
     ("where", "message"),
     [
         ("128,3", "the pixel 128,3 is outside the image of 128 x 128 pixels"),
-        ("black.png", "the mask 'black.png' is empty where the network sees the image"),
+        ("black.png", "the mask 'black.png' has no bright pixels in the part of the image that the network sees"),
         ("small.png", "the mask 'small.png' has 64 x 64 pixels, but the image has 128 x 128"),
-        ("text.png", "not an image that Pillow can read"),
+        ("text.png", "cannot read the mask 'text.png': not an image that Pillow can read"),
     ],
 )
 def test_a_wrong_place_is_an_error_of_the_picture(where: str, message: str) -> None:
@@ -107,9 +107,9 @@ def test_a_wrong_place_is_an_error_of_the_picture(where: str, message: str) -> N
 
 def test_options_that_do_not_fit() -> None:
     for arguments, message in (
-        (["--box", "1,2,3,4"], "--box finds a detection, but .* is for segmentation: drop it"),
-        (["--where", "missing.png"], "File 'missing.png' does not exist"),
-        (["--labels", "folders"], "--labels are of classifiers"),
+        (["--box", "1,2,3,4"], "--box works only with detectors, but .* is for segmentation: drop it"),
+        (["--where", "missing.png"], "'missing.png' is neither a pixel X,Y nor the file of a mask"),
+        (["--labels", "folders"], "--labels works only with classifiers"),
     ):
         result = invoke("squares.png", *arguments)
         assert result.exit_code == 2
