@@ -106,12 +106,12 @@ class ExcitationMode(TorchFunctionMode):
             return self._answer(func, args, kwargs, sys._getframe(1))
 
     def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
-        tensors = list(tensors_in((args, kwargs)))
+        tensors = tensors_in((args, kwargs))
         if not tensors or is_shape_only(func):  # a factory function, or no_grad itself
             with torch.no_grad() if tensors else nullcontext():
                 return func(*args, **kwargs)
         if is_first_only(func):
-            tensors = list(tensors_in(args[:1]))
+            tensors = tensors_in(args[:1])
         for tensor in tensors:
             if tensor.requires_grad and type(tensor) is not Parameter:
                 self._admit(tensor)

@@ -127,7 +127,7 @@ def is_shape_only(func: Callable[..., Any]) -> bool:
 
 def routed(call: Call) -> Any:
     """The value of a call whose ordinary gradient is the rule, with the facts that it inherits."""
-    names, operands = spelled(call.func), list(tensors_in((call.args, call.kwargs)))
+    names, operands = spelled(call.func), tensors_in((call.args, call.kwargs))
     signals = [a for a in operands if a.is_floating_point()]
     lossless = (not _LOSSLESS.isdisjoint(names) or _adds_nothing(call, names)) and all(map(carries_signal, signals))
     facts = ValueFacts(
