@@ -44,7 +44,7 @@ _SALIENCY = (
         is_eager=True,
         expose_value=False,
         callback=use_settings,
-        help="Apply a set of options. Add --help to list them.",
+        help="Apply a set of options; --preset NAME --help lists them.",
     ),
     _input(
         "--from-file",
@@ -139,7 +139,7 @@ _SALIENCY = (
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png. Videos are mp4 unless it is webp.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp.",
     ),
     _output(
         "--max-side",

@@ -81,7 +81,9 @@ def _read(picture: Path) -> Any:
     try:
         return decode(picture)
     except ImageError as error:
-        raise ConfigurationError(f"cannot read '{picture}', but --like and its --against take pictures: {error}") from error
+        raise ConfigurationError(
+            f"cannot read '{picture}', but --like and its --against take pictures: {error}"
+        ) from error
 
 
 def _features(name: str, net: nn.Module, images: Tensor) -> Tensor:
