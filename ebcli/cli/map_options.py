@@ -77,7 +77,7 @@ MAP = (
         metavar="SCORE",
         type=float,
         show_default="0.01 for segmentation",
-        help="Explain every class that scores above SCORE; in segmentation, every class that covers more than this share.",
+        help="Explain every class that scores above SCORE; in segmentation, every class that covers more than that.",
     ),
     _map(
         "--score",

@@ -100,8 +100,8 @@ class OnePicture:
         found = [Path(output) for output in record.output if output.endswith(suffix)]
         if len(found) > 1:
             raise OutputError(
-                f"{record.input} has {len(found)} maps: add --panel to draw them in one figure, add --top-k 1, or name a "
-                "directory with -o"
+                f"{record.input} has {len(found)} maps: add --panel to draw them in one figure, add --top-k 1, or "
+                "name a directory with -o"
             )
         if not found and suffix == _VIDEO:
             raise OutputError(f"'{self.path}' cannot hold a picture, and {record.model} explains images: choose .png")

@@ -82,7 +82,7 @@ def _read(picture: Path) -> Any:
         return decode(picture)
     except ImageError as error:
         raise ConfigurationError(
-            f"cannot read '{picture}', but --like and its --against take pictures: {error}"
+            f"cannot read '{picture}', and --like compares pictures: {error}"
         ) from error
 
 

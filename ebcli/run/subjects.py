@@ -19,7 +19,7 @@ from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import Placement, read_mask
 from ebcli.models import Detection, DetectionScores, LoadedModel, detections
-from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION
 from ebcli.run.layer_maps import joined
 from ebcli.run.plan import MapOptions, RunPlan
 

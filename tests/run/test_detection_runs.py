@@ -144,3 +144,12 @@ def test_against_another_class_at_the_same_place() -> None:
     (record,) = run("squares.png", "--target", "red", "--against", "green")
     assert len(record["classes"]) == 2
     assert record["method"] == "contrastive joint EB against green"
+
+
+def test_one_file_takes_one_map() -> None:
+    result = invoke("squares.png", "-o", "one.png")
+    assert result.exit_code == 2
+    assert "squares.png has 3 maps: add --panel to draw them in one figure, add --top-k 1, or" in result.stderr
+    assert not Path("one.png").exists()
+    assert invoke("squares.png", "--top-k", "1", "-o", "one.png").exit_code == 0
+    assert Path("one.png").is_file()
