@@ -134,7 +134,7 @@ def test_pictures_that_cannot_be_read_are_named() -> None:
     Path("text.png").write_text("no picture")
     with pytest.raises(ConfigurationError, match=r"cannot read 'text.png', and --like compares pictures: not an image"):
         load_model(like=["one.png", "text.png"])
-    with pytest.raises(ConfigurationError, match=r"cannot read the picture 'missing\.png'"):
+    with pytest.raises(ConfigurationError, match=r"cannot read 'missing\.png'"):
         load_model(like="missing.png")
 
 
