@@ -111,7 +111,7 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
         (("--like", "one.png", "--against", "one.png"), "'one.png' is both --like and --against"),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
-        (("--like", "missing.png"), "cannot read 'missing.png', and --like compares pictures: No such file or directory"),
+        (("--like", "missing.png"), "cannot read 'missing.png', and --like compares pictures: No such file"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:
