@@ -24,6 +24,13 @@ class Detection:
         score: 0 to 1.
         box: left, top, right and bottom, in pixels of the image.
         anchor: index of the anchor, location or proposal that it came from, in the output of ``DetectionScores``.
+
+    Examples:
+        >>> import ebcli
+        >>> found = ebcli.Detection(label=1, score=0.9, box=(10.0, 20.0, 50.0, 80.0), anchor=1234)
+        >>> left, top, right, bottom = found.box
+        >>> right - left, bottom - top
+        (40.0, 60.0)
     """
 
     label: int
@@ -197,6 +204,13 @@ def detections(net: DetectionScores, images: Tensor, score: float = 0.5) -> list
     Raises:
         ConfigurationError: a detection cannot be traced to an anchor, because the detector changes scores or boxes
             further than torchvision's do; or images of a batch have different numbers of proposals.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> loaded = ebcli.load_model("ssdlite320_mobilenet_v3_large", weights="none")
+        >>> (found,) = ebcli.detections(loaded.net, torch.rand(1, 3, 240, 320), score=0.0)
+        >>> all(one.score >= two.score for one, two in zip(found, found[1:]))
+        True
     """
     predictions = net.run(images)
     height, width = images.shape[-2:]

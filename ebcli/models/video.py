@@ -28,14 +28,6 @@ class VideoPreset(VideoClassification):  # type: ignore[misc]  # torchvision has
         preset: the size of frames and their normalization.
         frames: frames per clip.
         frame_rate: frames per second.
-
-    Examples:
-        >>> import ebcli, torch
-        >>> loaded = ebcli.load_model("r3d_18", weights="none")
-        >>> loaded.transforms.frames, loaded.transforms.frame_rate
-        (16, 15.0)
-        >>> loaded.transforms(torch.zeros(16, 3, 240, 320, dtype=torch.uint8)).shape
-        torch.Size([3, 16, 112, 112])
     """
 
     def __init__(self, preset: VideoClassification, frames: int, frame_rate: float) -> None:
