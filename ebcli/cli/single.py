@@ -98,7 +98,7 @@ class OnePicture:
         """The result that is asked for: videos have a contact sheet beside them."""
         suffix = f".{self.format}" if self.format != AUTO else _VIDEO
         found = [Path(output) for output in record.output if output.endswith(suffix)]
-        if len(found) > 1:
+        if len(found) >= len(record.classes) > 1:
             raise OutputError(
                 f"{record.input} has {len(found)} maps: add --panel to draw them in one figure, add --top-k 1, or "
                 "name a directory with -o"

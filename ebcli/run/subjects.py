@@ -19,7 +19,7 @@ from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import Placement, read_mask
 from ebcli.models import Detection, DetectionScores, LoadedModel, detections
-from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 from ebcli.run.layer_maps import joined
 from ebcli.run.plan import MapOptions, RunPlan
 
@@ -63,6 +63,8 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         "--where works only with segmentation networks": maps.where is not None and task != SEGMENTATION,
         "--above works only with classes": maps.above is not None and task == DETECTION,
         "--labels works only with classifiers": plan.inputs.labels is not None and task in SCENES,
+        "--boxes and --masks mark regions of images": (plan.output.boxes or plan.output.masks) and task == VIDEO,
+        "--style mask needs transparency, which videos lack": plan.style.name == "mask" and task == VIDEO,
         "--beside works only with classifiers": bool(maps.beside) and task != CLASSIFICATION,
         "--dtype bfloat16 has no non-maximum suppression": plan.execution.dtype != "float32" and task == DETECTION,
     }

@@ -48,7 +48,7 @@ class Choosy(nn.Module):
         assert x.shape[-1] == 64, "the width must be 64"
 
 def oblong():
-    return nn.Conv2d(3, 5, 3)
+    return nn.Sequential(nn.Conv2d(3, 5, 3), nn.Flatten(2))
 
 def picky():
     return nn.Sequential(nn.Flatten(), nn.Linear(7, 2))
@@ -176,7 +176,7 @@ def test_settings_depend_on_code_checkpoint_class_names_and_preprocessing(folder
         ("nuts.nets:small", "could not be imported.*nuts"),
         ("code/nets.py:fails", "failed .RuntimeError: two;"),
         ("code/nets.py:no_net", "returned an object of type dict, but a torch.nn.Module is needed"),
-        ("code/nets.py:oblong", r"returns a tensor \(B, 5, 222, 222\), but logits \(B, num_classes\)"),
+        ("code/nets.py:oblong", r"returns a tensor \(B, 5, 49284\), but logits \(B, num_classes\)"),
         ("code/nets.py:quits", r"code/nets.py:quits called sys.exit\(0\)"),
         ("code/nets.py:Quitter", r"code/nets.py:Quitter called sys.exit\(0\)"),
         ("code/exits.py:small", r"code/exits.py:small called sys.exit\(0\)"),

@@ -68,6 +68,6 @@ def test_the_table_lists_every_network() -> None:
     table = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
     lines = [line for line in table.splitlines() if line.startswith("| `")]
     assert sorted(line.split("`")[1] for line in lines) == sorted(
-        [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *NAMES]
+        [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *zoo.DETECTORS, *NAMES]
     )
     assert all(line.endswith(" yes |") for line in lines)
