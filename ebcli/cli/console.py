@@ -149,7 +149,9 @@ def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
     found = f"no {unit}s found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
     if inputs.include or inputs.exclude:
         return f"{found}: change --include or --exclude"
-    return f"{found}: name {'an' if unit == 'image' else 'a'} {unit}, or a directory that holds some"
+    if unit != "image":
+        return f"{found}: name a {unit}, or a directory that holds some, or frames numbered without gaps"
+    return f"{found}: name an image, or a directory that holds some"
 
 
 def _why_no_map(maps: MapOptions) -> str:

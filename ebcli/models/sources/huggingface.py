@@ -28,8 +28,8 @@ from ebcli.models.preset import Preset
 from ebcli.models.sources.base import ModelSource, fetching, square
 
 _ADVICE = (
-    "give the name of a model on the hub, such as microsoft/resnet-50, or a directory written by save_pretrained(); "
-    "offline, only models in the local cache can be loaded"
+    "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
+    "directory written by save_pretrained(); offline, only models in the local cache can be loaded"
 )
 TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
 _HEAD, _POOLER = "classifier.", "pooler."
