@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +19,6 @@ from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
-from ebcli.drawing.style import STYLES
 from ebcli.files.images import Geometry, decode, placement
 from ebcli.models import load_model
 
@@ -135,107 +133,6 @@ def test_records_say_what_was_computed() -> None:
         assert shown["mass"] == pytest.approx(float(expected.mass[0, 0]), rel=1e-5)
         assert shown["score"] == pytest.approx(float(expected.logits[0].softmax(0)[3]), rel=1e-5)
     assert (bad["status"], bad["output"], bad["classes"]) == ("failed", [], [])
-
-
-def test_maps_of_other_layers_and_methods_stand_side_by_side() -> None:
-    photos(Path("photos"), 1)
-    runs = [[], ["--marginal"], ["--layer", "input"]]
-    before: dict[str, bytes] = {}
-    for options in [*runs, *([*options, "--panel"] for options in runs)]:
-        assert invoke("--raw", "--target", "3", *options, "photos").exit_code == 0
-        after = tree(Path("saliency"))
-        assert {name: after[name] for name in before} == before
-        before = after
-    assert sum(name.endswith(".jpg") for name in before) == 7  # "2" again beside "input", where names tell layers
-    assert sum(name.endswith(".npz") for name in before) == 3
-    assert invoke("--target", "3", "saliency").exit_code == 2  # all of them are known as results
-
-
-@pytest.mark.parametrize(("suffix", "panel"), [("png", False), ("jpg", False), ("webp", True)])
-def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
-    photos(Path("photos"), 1)
-    options = ["--panel", "--layer", "input", "--target", "5"] if panel else []
-    result = invoke("--format", suffix, "--marginal", "--target", "3", *options, "photos")
-    assert result.exit_code == 0, result.output
-    shown = CliRunner().invoke(main, ["--info", result.stdout.strip()]).stdout
-    facts = dict(re.findall(r"^(\w+): +(.*)$", shown, re.MULTILINE))
-    assert facts == {
-        "input": "0000.jpg",
-        "model": "tiny",
-        "weights": "seeded",
-        "layer": "2, input" if panel else "2",
-        "method": "marginal EB",
-        "style": "overlay",
-        "class": "3 class d; 5 class f" if panel else "3 class d",
-        "score": facts["score"],
-        "version": f"eb-saliency {version('eb-saliency')}",
-    }
-    as_json = CliRunner().invoke(main, ["--json", "--info", result.stdout.strip()]).stdout
-    assert json.loads(as_json) == facts
-    named = invoke("--raw", "--top-k", "2", "photos").stdout.split()[-1]
-    with np.load(named) as raw:
-        expected = [
-            "; ".join(f"{index} {name}" for index, name in zip(raw["classes"], raw["names"], strict=True)),
-            ", ".join(f"{score:.4f}" for score in raw["scores"]),
-        ]
-    arrays = json.loads(CliRunner().invoke(main, ["--json", "--info", named]).stdout)
-    assert [arrays["class"], arrays["score"]] == expected
-    photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
-    assert (photo.exit_code, photo.stdout) == (2, "")
-    assert "contains no eb-saliency metadata" in photo.stderr
-
-
-@pytest.mark.parametrize(("name", "format"), [("jpg", "JPEG"), ("webp", "WEBP"), ("PNG", "PNG")])
-def test_formats(name: str, format: str) -> None:
-    photos(Path("photos"), 1)
-    (path,) = invoke("--format", name, "photos").stdout.splitlines()
-    assert path.endswith(f".{name.lower()}")
-    with Image.open(path) as picture:
-        assert picture.format == format
-
-
-@pytest.mark.parametrize(
-    ("options", "kinds"),
-    [
-        ([], {"a.jpg": "JPEG", "b.JPEG": "JPEG", "c.png": "PNG", "d.tif": "PNG", "e.webp": "PNG"}),
-        (["--panel", "--format", "auto"], {"a.jpg": "JPEG", "b.JPEG": "JPEG", "c.png": "PNG"}),
-        (["--style", "mask"], {"a.jpg": "PNG", "c.png": "PNG"}),  # JPEG has no transparency
-    ],
-)
-def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(options: list[str], kinds: dict[str, str]) -> None:
-    for name in kinds:
-        Image.new("RGB", (60, 50), "red").save(name)
-    records = [json.loads(line) for line in invoke("--json", *options, *kinds).stdout.splitlines()]
-    found = {}
-    for record in records:
-        (path,) = record["output"]
-        with Image.open(path) as picture:
-            found[record["input"]] = picture.format
-        assert Path(path).suffix == {"JPEG": ".jpg", "PNG": ".png"}[found[record["input"]]]
-    assert found == kinds
-    again = invoke("--skip-existing", *options, *kinds)
-    assert (again.exit_code, again.stderr) == (0, f"{len(kinds)} images: {len(kinds)} up to date\n")
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_a_smaller_picture_is_that_of_the_smaller_photo(style: str) -> None:
-    """Of the same map: the network still sees the whole photo, and boxes are in its pixels."""
-    Image.effect_noise((40, 20), 90).resize((800, 400)).convert("RGB").save("a.png")
-    options = ("--json", "--style", style, "--target", "3", "--boxes", "--raw")
-    whole = json.loads(invoke(*options, "-o", "whole", "a.png").stdout)
-    small = json.loads(invoke(*options, "-o", "small", "--max-side", "200", "a.png").stdout)
-    assert small["classes"] == whole["classes"]
-    assert Path(small["output"][1]).read_bytes() == Path(whole["output"][1]).read_bytes()
-    with Image.open(whole["output"][0]) as picture, Image.open(small["output"][0]) as found:
-        assert found.height == 100
-        assert abs(found.width - picture.width / 4) <= 1
-        pictures = [one.convert("RGBA") for one in (picture, found)]
-        large, small_one = [Image.alpha_composite(Image.new("RGBA", one.size, "white"), one) for one in pictures]
-        reduced = large.resize(small_one.size, Image.Resampling.LANCZOS)
-    difference = np.abs(np.asarray(small_one).astype(int) - np.asarray(reduced))
-    assert difference.mean() < (8 if style == "contour" else 2)  # lines have a width in pixels
-    larger = json.loads(invoke(*options, "-o", "larger", "--max-side", "801", "a.png").stdout)
-    assert Path(larger["output"][0]).read_bytes() == Path(whole["output"][0]).read_bytes()
 
 
 @pytest.mark.parametrize("target", [[], ["--target", "3"]])
