@@ -25,6 +25,9 @@ from ebcli.run.plan import MapOptions, RunPlan
 
 Size = tuple[int, int]
 
+_LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
+_BACKGROUND = ("__background__", "background")
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -206,10 +209,6 @@ def segmented(
         ],
         region,
     )
-
-
-_LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
-_BACKGROUND = ("__background__", "background")
 
 
 def _asked(where: tuple[int, int] | Path, shape: Size, view: View) -> Tensor:

@@ -139,7 +139,7 @@ class ModelSource(ABC):
         Raises:
             ConfigurationError: the network has no tower for texts, or a text is too long for it.
         """
-        raise NotImplementedError
+        raise ConfigurationError(f"{self.name} has no tower for texts: choose clip/NAME")
 
     def with_features(self, net: nn.Module, weights: str) -> nn.Module | None:
         """The network from images to features (B, D); None to take what its last linear layer reads.
