@@ -13,7 +13,7 @@ _users: dict[int, tuple[int, bool]] = {}  # id of a module in use -> number of u
 
 
 @contextmanager
-def as_found(net: nn.Module) -> Iterator[None]:
+def evaluating(net: nn.Module) -> Iterator[None]:
     """Evaluation mode for every module until the last thread is done, which restores each one's mode.
 
     Buffers that the network writes activations into are detached from the graph afterwards.
