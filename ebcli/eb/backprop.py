@@ -192,9 +192,13 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> lis
         layers: names of modules, each called once and returning a single tensor.
     """
     with torch.inference_mode(False), torch.no_grad():
-        with evaluating(net), ExcitationMode(net) as mode, torch.enable_grad():
-            with Capture(net, [None, *layers], mode.recording) as capture:
-                output = net(capture.enter(inputs))
+        with (
+            evaluating(net),
+            ExcitationMode(net) as mode,
+            Capture(net, [None, *layers], mode.recording) as capture,
+            torch.enable_grad(),
+        ):
+            output = net(capture.enter(inputs))
         _, *found = capture.layers()
         graph = BackwardGraph(single_tensor(output, "the network's output"))
     return [name for name, layer in zip(layers, found, strict=True) if graph.ends(layer.edge.node)]

@@ -68,8 +68,8 @@ class LayerPath:
         total: Tensor | None = None
         for part, back in zip(arrived, self.ends.values(), strict=True):
             if part is not None:
-                part = part if back is None else back(part, jointly=jointly)
-                total = part if total is None else total + part
+                moved = part if back is None else back(part, jointly=jointly)
+                total = moved if total is None else total + moved
         return self.layer.zeros() if total is None else total
 
     @property

@@ -134,14 +134,10 @@ def note_depth(value: Any, operands: Iterable[Tensor], more: Depth = _SHALLOW) -
     return value
 
 
-def source_of(value: Tensor, *, is_affine: bool) -> Source:
-    """The tensor as the source of an elementwise function that is about to read it."""
-    return Source(value, value._version, is_affine)
-
-
 def _sources(value: Tensor) -> Iterator[tuple[Tensor, bool]]:
     """The tensors that a tensor is an elementwise function of, nearest first, and whether it is affine in each."""
-    is_affine, source = True, Source(value, value._version, True)
+    is_affine, source = True, facts_of(value).source
+    yield value, is_affine
     while source is not None and source.tensor._version == source.version:
         is_affine &= source.is_affine
         yield source.tensor, is_affine

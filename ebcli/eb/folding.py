@@ -104,12 +104,12 @@ def folded(
     if target is None:
         return None
     node, before = target.node, target.node.step
-    moves = [fold for fold in target.trail[len(before.trail) :] if fold.move is not None]
+    moves = [fold.move for fold in target.trail[len(before.trail) :] if fold.move is not None]
     linear, sign = before.linear, before.fold_sign
     if sign is not None and moves:
         sign = sign.expand(before.shape)  # the layout in which it was made
-    for fold in moves:
-        linear, sign = linear.moved(fold.move), None if sign is None else fold.move(sign)
+    for move in moves:
+        linear, sign = linear.moved(move), None if sign is None else move(sign)
     factor = times(scale, divides=divides)
     if channels is not None:
         gamma, factor = channels

@@ -42,7 +42,7 @@ class Joint(Explanation):
         self._constants = [node for node in self._graph.nodes if node in above and constants_of(node)]
 
     def answer(self, step: Step, arrived: Tensor, signals: tuple[Tensor, ...]) -> list[Tensor]:
-        return step.slopes(arrived, signals, self)
+        return step.slopes(arrived, self, *signals)
 
     def relevance(self, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
         if contrastive:

@@ -110,7 +110,7 @@ class WeightedSum(Step):
 
     # Step by step
 
-    def shares(self, P: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def shares(self, P: Tensor, walk: Walk, *signals: Tensor) -> list[Tensor]:
         (signal,) = signals
         if not self.is_large:
             parts, z = walk.once(self, partial(self.normalizer, signal))
@@ -192,7 +192,7 @@ class WeightedSum(Step):
 
     # Jointly
 
-    def slopes(self, G: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def slopes(self, G: Tensor, _walk: Walk, *signals: Tensor) -> list[Tensor]:
         (signal,) = signals
         G = self.back_to(None, G, jointly=True)
         if self.layer._native is not None:

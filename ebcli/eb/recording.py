@@ -50,9 +50,9 @@ class Step(ABC):
     keeps_zero = False
 
     @abstractmethod
-    def shares(self, P: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def shares(self, P: Tensor, walk: Walk, *signals: Tensor) -> list[Tensor]:
         """Each signal's share of the probability P of the value (Eq. 4)."""
 
     @abstractmethod
-    def slopes(self, G: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def slopes(self, G: Tensor, walk: Walk, *signals: Tensor) -> list[Tensor]:
         """The weights of the signals in the joint neuron, whose weights of the value are G."""

@@ -21,7 +21,7 @@ class OneInput(Step):
         self.operation, self.keeps_zero = operation, keeps_zero
         self.shape = signal.shape
 
-    def shares(self, P: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def shares(self, P: Tensor, _walk: Walk, *_signals: Tensor) -> list[Tensor]:
         return [P.sum_to_size(self.shape)]
 
 
@@ -36,7 +36,7 @@ class Rescaled(OneInput):
         super().__init__(operation, signal, keeps_zero=keeps_zero)
         self._slope = slope
 
-    def slopes(self, G: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def slopes(self, G: Tensor, _walk: Walk, *_signals: Tensor) -> list[Tensor]:
         return [scaled(G, self._slope).sum_to_size(self.shape)]
 
 
@@ -67,7 +67,7 @@ class Activation(OneInput):
         h = self._h.get()
         return bool(h.numel()) and not h.is_meta and bool(h.amin() < 0) and bool(h.amax() > 0)
 
-    def slopes(self, G: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def slopes(self, G: Tensor, walk: Walk, *_signals: Tensor) -> list[Tensor]:
         size, sign = walk.once(self, self._slope)
         if self.is_above_classifier:
             G = G.where(size != 0, 0)
@@ -107,12 +107,12 @@ class ResidualSum(Step):
         parts = [(sign * term).clamp_(min=0) for term in terms]
         return parts, added(parts)
 
-    def shares(self, P: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def shares(self, P: Tensor, walk: Walk, *signals: Tensor) -> list[Tensor]:
         parts, z = walk.once(self, lambda: self.normalizer(*signals))
         quotient = ratio(P, z)
         return [(part * quotient).sum_to_size(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def slopes(self, G: Tensor, signals: tuple[Tensor, ...], walk: Walk) -> list[Tensor]:
+    def slopes(self, G: Tensor, _walk: Walk, *_signals: Tensor) -> list[Tensor]:
         return [scaled(G, c).sum_to_size(shape) for c, shape in zip(self._scales, self._shapes, strict=True)]
 
     def loses(self, z: Tensor) -> bool:

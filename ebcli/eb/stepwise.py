@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -33,11 +34,11 @@ class StepwiseWalk:
         self._duals = {step: step.as_dual() for step in classifiers}
 
     def answer(self, step: Step, arrived: Tensor, signals: tuple[Tensor, ...]) -> list[Tensor]:
-        shares = step.shares(arrived, signals, self)
+        shares = step.shares(arrived, self, *signals)
         dual = self._duals.get(step)  # type: ignore[call-overload]
         if dual is None:
             return shares
-        return [share - other for share, other in zip(shares, dual.shares(arrived, signals, self), strict=True)]
+        return [share - other for share, other in zip(shares, dual.shares(arrived, self, *signals), strict=True)]
 
     def once(self, _key: Hashable, compute: Callable[[], Any]) -> Any:
         return compute()
@@ -129,4 +130,4 @@ class Stepwise(StepwiseWalk, Explanation):
                 steps = [node.step, *([self._duals[node.step]] if node.step in self._duals else [])]
                 for step in steps:
                     if several or not getattr(step, "is_large", False):  # a large layer keeps it on the way
-                        self.once(step, lambda step=step, node=node: step.normalizer(*node.saved_tensors))
+                        self.once(step, partial(step.normalizer, *node.saved_tensors))

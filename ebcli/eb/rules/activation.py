@@ -81,7 +81,8 @@ def guard(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 def _guarded(call: Call, input: Tensor, *, keeps_zero: bool, nonnegative: bool) -> Tensor:
     """A guard, such as a bound against overflow or rounding, which hardly ever changes a value."""
-    before, after = Saved(input), []
+    before = Saved(input)
+    after: list[Saved] = []
 
     def slope(G: Tensor) -> Tensor:
         u, h = before.get(), after[0].get()
