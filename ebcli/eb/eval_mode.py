@@ -26,7 +26,8 @@ def evaluating(net: nn.Module) -> Iterator[None]:
         for module in modules:
             users, was_training = _users.get(id(module), (0, module.training))
             _users[id(module)] = users + 1, was_training
-            module.training = False
+            if module.training:  # setting attributes of modules is slow
+                module.training = False
     buffers = [(module, name, buffer) for module in modules for name, buffer in module._buffers.items()]
     plain = {id(buffer) for *_, buffer in buffers if buffer is not None and not buffer.requires_grad}
     try:
@@ -38,8 +39,8 @@ def evaluating(net: nn.Module) -> Iterator[None]:
                 users, was_training = _users.pop(id(module))
                 if users > 1:
                     _users[id(module)] = users - 1, was_training
-                else:
-                    module.training = was_training
+                elif was_training:
+                    module.training = True
         for module, name, _ in buffers:
             buffer = getattr(module, name, None)
             if isinstance(buffer, Tensor) and buffer.grad_fn is not None:

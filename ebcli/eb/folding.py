@@ -123,7 +123,7 @@ def folded(
     step = before.folded(linear, sign, trail)
     step.rectified = rectified
     cut_off = Saved(signal, step.operation) if bounded else None
-    if call.is_in_place and target.trail == before.trail and is_read_once(signal) and not bounded:
+    if call.is_in_place and target.trail == before.trail and is_read_once(signal):
         before.follow(None)  # no probability passes through the layer's own node, so its response may be overwritten
     dirty = overwritten(call)
     operands: tuple[Tensor, ...] = node.saved_tensors

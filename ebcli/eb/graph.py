@@ -222,7 +222,7 @@ def _loses_nothing(node: Any, normalizers: dict[Any, Any]) -> bool:
     if isinstance(step, (WeightedSum, ResidualSum)):
         if step not in normalizers or not _is_whole(node):
             return False
-        _, z = normalizers[step]
+        z = normalizers[step][1]
         return not z.numel() or bool(z.detach().amin() > 0) or not step.loses(z.detach())
     if step is not None or node.name().endswith(_LEAF):  # the latter is the layer
         return True

@@ -113,48 +113,46 @@ class WeightedSum(Step):
     def shares(self, P: Tensor, walk: Walk, *signals: Tensor) -> list[Tensor]:
         (signal,) = signals
         if not self.is_large:
-            parts, z = walk.once(self, partial(self.normalizer, signal))
-            return [self._split(P, parts, z)]
+            return [self._split(P, *walk.once(self, partial(self.normalizer, signal)))]
         blocks = Blocks(self.linear, self._signs(), signal, nonnegative=self.signal_is_nonnegative)
         share: list[Tensor] = []
 
-        def by_rows() -> tuple[list[Tensor], Tensor]:
+        def by_rows() -> tuple[list[Tensor], Tensor, bool]:
             z, found = blocks.by_rows(P)
             share.append(found)
-            return [signal], z
+            return [signal], z, False
 
-        _, z = walk.once(self, by_rows)
+        _, z, _ = walk.once(self, by_rows)
         return share or [blocks.by_columns(P, z)]
 
-    def normalizer(self, signal: Tensor) -> tuple[list[Tensor], Tensor]:
-        """The signal in parts that excite, and Z, a function of them (for large layers, of none)."""
+    def normalizer(self, signal: Tensor) -> tuple[list[Tensor], Tensor, bool]:
+        """The signal in parts that excite; Z, a function of them (for large layers, of none); if Z is a difference."""
         signs = self._signs()
         if self.is_large:
             blocks = Blocks(self.linear, signs, signal, nonnegative=self.signal_is_nonnegative)
-            return [signal], blocks.by_rows()[0]
+            return [signal], blocks.by_rows()[0], False
         with torch.enable_grad(), self._autocast():
             if isinstance(signs, Tensor) and self._may_subtract(signal):
                 found = normalizer_by_sizes(self.linear, signs, signal)
                 if found is not None:
-                    return found
+                    return *found, True
             parts = parts_of(signal.detach(), nonnegative=self.signal_is_nonnegative)
             parts = [part.detach().requires_grad_() for part in parts]
-            return parts, normalizer(self.linear, signs, parts)
+            return parts, normalizer(self.linear, signs, parts), False
 
     def _may_subtract(self, signal: Tensor) -> bool:
         is_plain = self.linear.weight is not None and self._autocast is nullcontext
         return is_plain and not self.signal_is_nonnegative and signal.dtype == torch.float32
 
-    def _split(self, P: Tensor, parts: list[Tensor], z: Tensor) -> Tensor:
+    def _split(self, P: Tensor, parts: list[Tensor], z: Tensor, is_difference: bool) -> Tensor:
         if z.dtype == torch.float16:  # 1 / z overflows below 1.5e-5
             quotient = ratio(P.float(), z.detach().float())
             scale = quotient.abs().amax() if quotient.numel() else quotient.new_ones(())
             slopes = vector_jacobian(z, parts, ratio(quotient, scale).half(), retain_graph=True)
             return (of_parts(parts, [slope.float() for slope in slopes]) * scale).half()
         share = split(P, parts, z, retain_graph=True)
-        # Z may be a difference, so that a share of 0 comes out negative. No share is less than all negative
-        # probability, which only contrastive passes have
-        return torch.maximum(share, P.clamp(max=0).sum()) if self._may_subtract(parts[0]) else share
+        # a share of 0 may come out negative, but none is less than all negative probability, as in contrastive passes
+        return torch.maximum(share, P.clamp(max=0).sum()) if is_difference else share
 
     def _signs(self) -> int | Tensor:
         """s of all neurons, or a tensor whose signs are s."""

@@ -6,6 +6,7 @@ that factor is a constant, and the mean that some norms subtract is part of the 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,11 +87,15 @@ def _standardized(
     """A norm over the last axis of `grouped(input)`."""
     saved = Saved(input)
 
-    def slope(G: Tensor) -> Tensor:
-        a, g = grouped(saved.get()), grouped(G if weight is None else G * weight.detach())
+    @functools.cache
+    def factor() -> Tensor:
+        a = grouped(saved.get())
         spread = a.var(-1, correction=0, keepdim=True) if centers else a.square().mean(-1, keepdim=True)
-        g = g * (spread + eps).rsqrt()
-        return (g - g.mean(-1, keepdim=True) if centers else g).reshape(G.shape)
+        return (spread + eps).rsqrt()
+
+    def slope(G: Tensor) -> Tensor:
+        g = grouped(G if weight is None else G * weight.detach()) * factor()
+        return (g.sub_(g.mean(-1, keepdim=True)) if centers else g).reshape(G.shape)
 
     return rescaled(call, input, slope, gate=0)
 
