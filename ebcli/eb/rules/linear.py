@@ -29,7 +29,11 @@ def _rows(weight: Tensor) -> Callable[[Tensor], Tensor]:
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
     # input (..., in), weight (out, in)
     # with more axes than (B, in), batch norm's channels are not this layer's outputs
-    return weighted_sum(call, input, LinearMap(F.linear, weight, _rows(weight) if input.ndim == 2 else None))
+    return weighted_sum(
+        call,
+        input,
+        LinearMap(F.linear, weight, _rows(weight) if input.ndim == 2 else None, bias=0.0 if bias is None else bias),
+    )
 
 
 @rule(*overloads("conv1d", "conv2d", "conv3d"))

@@ -90,8 +90,9 @@ def _standardized(
     @functools.cache
     def factor() -> Tensor:
         a = grouped(saved.get())
-        spread = a.var(-1, correction=0, keepdim=True) if centers else a.square().mean(-1, keepdim=True)
-        return (spread + eps).rsqrt()
+        if centers:  # three times as fast as the variance
+            return torch.native_layer_norm(a, a.shape[-1:], None, None, eps)[2]
+        return (a.square().mean(-1, keepdim=True) + eps).rsqrt()
 
     def slope(G: Tensor) -> Tensor:
         g = grouped(G if weight is None else G * weight.detach()) * factor()
