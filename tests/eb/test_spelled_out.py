@@ -191,6 +191,10 @@ PAIRS = {
     ),
     "logsumexp": (lambda a: a.logsumexp(1), lambda a: a.exp().sum(1).log()),
     "logsumexp of two axes": (lambda a: a.logsumexp((1, 2), True), lambda a: a.exp().sum((1, 2), True).log()),
+    "bilinear of a gate": (
+        lambda a: F.bilinear(a, a[..., :5].softmax(-1), W.to(a)),
+        lambda a: (torch.einsum("oij,btj->btoi", W.to(a), a[..., :5].softmax(-1)) @ a[..., None])[..., 0],
+    ),
     "cosine_similarity": (
         lambda a: F.cosine_similarity(a[:, :, None], TEXTS.to(a), dim=-1),
         lambda a: F.normalize(a, dim=-1) @ F.normalize(TEXTS.to(a), dim=-1).T,

@@ -118,7 +118,7 @@ def packed(net, x):
 
 REFUSED = {
     "prod": lambda _, x: x.prod(1, keepdim=True) * torch.ones(4),
-    "bilinear": lambda _, x: nn.functional.bilinear(x, x, torch.ones(4, 4, 4).to(x)),
+    "einsum": lambda _, x: nn.functional.bilinear(x, x, torch.ones(4, 4, 4).to(x)),
     "grid_sample": lambda _, x: nn.functional.grid_sample(
         x[:, None, None], torch.zeros(2, 1, 4, 2).to(x), mode="bicubic", align_corners=True
     )[:, 0, 0],

@@ -79,12 +79,14 @@ def biased_product(
 
 @rule(*overloads("bilinear"))
 def bilinear(call: Call, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
-    if has_share(input1) and has_share(input2):
-        return NotImplemented  # each weighs the other
-    if has_share(input2):
+    if not has_share(input1):  # the constant, if there is one, makes the matrix
         input1, input2, weight = input2, input1, weight.transpose(1, 2)
-    matrix = torch.einsum("oij,...j->...oi", weight, input2).detach()
-    return weighted_sum(call, input1, LinearMap(lambda a, w: torch.einsum("...oi,...i->...o", w, a), matrix))
+
+    def spelled_out() -> Tensor:
+        matrix = torch.einsum("oij,...j->...oi", weight, input2)
+        return torch.einsum("...oi,...i->...o", matrix, input1) + (0 if bias is None else bias)
+
+    return by_parts(call, spelled_out)
 
 
 @rule(*overloads("cosine_similarity"))
