@@ -181,6 +181,10 @@ PAIRS = {
     ),
     "layer norm by var_mean": (layer_norm_by_var_mean, lambda a: F.layer_norm(a, (6,))),
     "divided by std": (lambda a: a / a.std(1, keepdim=True), lambda a: a / (centered(a, 1) / 2**0.5).norm(2, 1, True)),
+    "times std": (
+        lambda a: a.std(1) * F.gelu(a[:, 0]),
+        lambda a: (centered(a, 1) / 2**0.5).norm(2, 1) * F.gelu(a[:, 0]),
+    ),
     "addmm": (
         lambda a: torch.addmm(a[:, 0], a[:, 1, :5], W[0].to(a).T, beta=-0.5, alpha=2),
         lambda a: a[:, 0] / -2 + 2 * (a[:, 1, :5] @ W[0].to(a).T),
@@ -315,3 +319,21 @@ def test_deformable_attention_hands_probability_to_its_values():
     assert not ebcli.excitation_backprop(net.double(), x, 0, "stem").joint  # an average of what attention mixed
     with pytest.raises(ebcli.LayerError, match="does not depend on layer 'places'"):
         ebcli.excitation_backprop(net, x, 0, "places")
+
+
+def test_what_was_saved_before_outlives_them():
+    class Overwriting(nn.Module):
+        def __init__(self, overwrites):
+            super().__init__()
+            self.stem, self.fc, self.overwrites = nn.Linear(6, 5), nn.Linear(5, NUM_CLASSES), overwrites
+
+        def forward(self, x):
+            u = self.stem(x)
+            h = F.gelu(u)
+            y = h.lerp(h.flip(1), 0.3)
+            if self.overwrites:
+                u.zero_()
+            return self.fc(y)
+
+    x = images((2, 6))
+    assert_equal_maps(*equal_networks(lambda: Overwriting(True), lambda: Overwriting(False), x), x, [None])
