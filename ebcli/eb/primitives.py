@@ -267,6 +267,17 @@ def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> 
     return RULES[func](replace(call, func=func, args=args, kwargs=kwargs), *args, **kwargs)
 
 
+def by_parts(call: Call, function: Callable[[], Any]) -> Any:
+    """Answer a call by the rules for the operations of an equal function, with the network's own value."""
+    with torch.no_grad():
+        value = call.compute()
+    with call.recording.answering():
+        parts = function()
+    if isinstance(parts, Tensor):
+        return with_value(call, value, parts)
+    return tuple(with_value(call, *pair) for pair in zip(value, parts, strict=True))
+
+
 def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = True) -> Tensor:
     """`signal`, computed in several steps, with the network's own value, which is equal up to rounding."""
     return rescaled(replace(call, func=lambda: value, args=(), kwargs={}), signal, keeps_zero=keeps_zero)
