@@ -88,6 +88,7 @@ SPELLINGS = {
     "silu_as_quotient": (lambda y: y / (1 + torch.exp(-y)), silu),
     "silu_as_product": (lambda y: torch.sigmoid(y) * y, silu),
     "silu_by_reciprocal": (lambda y: y * (1 + (-y).exp()).reciprocal(), silu),
+    "silu_of_a_copy": (lambda y: y * y.clone().sigmoid(), silu),
     "silu_on_a_view": (silu_on_a_view, lambda y: torch.cat([F.silu(y[:, :2]), y[:, 2:]], 1)),
     "hard_swish": (lambda y: y * F.relu6(y + 3) / 6, hard_swish),
     "hard_swish_divided_first": (lambda y: y * (F.relu6(y + 3) / 6), hard_swish),
