@@ -15,6 +15,7 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.explanation import Explanation, Forward, LayerPath
 from ebcli.eb.graph import BackwardGraph
 from ebcli.eb.joint import Joint
+from ebcli.eb.maps import channel_axis_of
 from ebcli.eb.mode import ExcitationMode, Unsupported
 from ebcli.eb.primitives import let_feed_inactive
 from ebcli.eb.result import ExcitationResult
@@ -124,6 +125,7 @@ def excitation_backprop(
         torch.Size([2, 8, 8])
     """
     check_arguments(net, inputs)
+    net = getattr(net, "_orig_mod", net)  # the module that torch.compile() compiled
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
@@ -152,6 +154,7 @@ def excitation_backprop(
                     lost_mass=lost and {name: _by_image(by_class, single) for name, by_class in lost.items()},
                     against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
                     joint=is_joint,
+                    channel_axis=channel_axis_of(net, inputs),
                 )
     results = tuple(found[path] for path in forward.paths)
     return results if isinstance(layer, (list, tuple)) else results[0]

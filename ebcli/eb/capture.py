@@ -175,6 +175,7 @@ def _find(net: nn.Module, layer: LayerChoice) -> tuple[str | None, nn.Module | N
             if module is layer:
                 return name, layer
         raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+    layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled
     if not layer or layer not in modules:
         if layer == "input":
             raise LayerError("the network has no layer 'input': use layer=None for the input")

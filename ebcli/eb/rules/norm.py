@@ -18,26 +18,25 @@ from ebcli.eb.facts import ValueFacts, amend, is_nonnegative, note
 from ebcli.eb.folding import folded
 from ebcli.eb.gates import SWITCH
 from ebcli.eb.primitives import by_rule, rescaled, with_value
-from ebcli.eb.registry import Call, overloads, rule, spelled
+from ebcli.eb.registry import Call, name_of, overloads, rule, spelled
 from ebcli.eb.saved_values import Saved
+from ebcli.eb.steps import times
+
+# The order of the arguments behind the input; F's is another one than torch's
+_OF_MODULES = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+_OF_OPERATORS = ("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
 
 
-@rule(*overloads("batch_norm"))
-def batch_norm(
-    call: Call,
-    input: Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    training: bool = False,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    *args: Any,
-) -> Tensor:
-    if torch.batch_norm in spelled(call.func):  # whose order is another one
-        running_mean, running_var, weight, bias = weight, bias, running_mean, running_var
-    return _by_channel(call, input, weight, None if training else running_var, eps)
+@rule(*overloads("batch_norm", "instance_norm"))
+def channel_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    names = spelled(call.func)
+    order = _OF_OPERATORS if torch.batch_norm in names or torch.instance_norm in names else _OF_MODULES
+    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    is_batch = name_of(call.func) == "batch_norm"
+    if not is_batch and given.get("use_input_stats", given.get("training", True)):
+        return group_norm(call, input, input.shape[1], given.get("weight"), None, given.get("eps", 1e-5))
+    variance = None if is_batch and given.get("training") else given.get("running_var")
+    return _by_channel(call, input, given.get("weight"), variance, given.get("eps", 1e-5))
 
 
 def _by_channel(call: Call, input: Tensor, gamma: Tensor | None, variance: Tensor | None, eps: float) -> Tensor:
@@ -63,6 +62,7 @@ def layer_norm(
 
 @rule(*overloads("rms_norm"))
 def rms_norm(call: Call, input: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
+    eps = torch.finfo(input.dtype).eps if eps is None else eps
     return _standardized(call, input, lambda a: a.flatten(-len(shape)), weight, eps, centers=False)
 
 
@@ -74,32 +74,12 @@ def group_norm(
     return _standardized(call, input, lambda a: a.reshape(len(a), groups, -1), by_channel, eps)
 
 
-@rule(*overloads("instance_norm"))
-def instance_norm(
-    call: Call,
-    input: Tensor,
-    running_mean: Any = None,
-    running_var: Any = None,
-    weight: Any = None,
-    bias: Any = None,
-    use_input_stats: bool = True,
-    momentum: float = 0.1,
-    eps: float = 1e-5,
-    *args: Any,
-) -> Tensor:
-    if torch.instance_norm in spelled(call.func):  # whose order is another one
-        running_var, weight = bias, running_mean
-    if not use_input_stats:
-        return _by_channel(call, input, weight, running_var, eps)
-    return group_norm(call, input, input.shape[1], weight, None, eps)
-
-
 def _standardized(
     call: Call,
     input: Tensor,
     grouped: Callable[[Tensor], Tensor],
     weight: Tensor | None,
-    eps: float | None,
+    eps: float,
     *,
     centers: bool = True,
 ) -> Tensor:
@@ -107,10 +87,9 @@ def _standardized(
     saved = Saved(input)
 
     def slope(G: Tensor) -> Tensor:
-        a = grouped(saved.get())
-        g = grouped(G if weight is None else G * weight.detach())
+        a, g = grouped(saved.get()), grouped(G if weight is None else G * weight.detach())
         spread = a.var(-1, correction=0, keepdim=True) if centers else a.square().mean(-1, keepdim=True)
-        g = g * (spread + (torch.finfo(a.dtype).eps if eps is None else eps)).rsqrt()
+        g = g * (spread + eps).rsqrt()
         return (g - g.mean(-1, keepdim=True) if centers else g).reshape(G.shape)
 
     return rescaled(call, input, slope, gate=0)
@@ -129,59 +108,31 @@ def local_response_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) ->
 
 @rule(*overloads("normalize"))
 def normalized(call: Call, input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
-    saved = Saved(input)
-
-    def slope(G: Tensor) -> Tensor:
-        return G / saved.get().norm(p, dim, keepdim=True).clamp_min(eps)
-
-    return rescaled(call, input, slope, keeps_zero=True, nonnegative=is_nonnegative(input))
+    with torch.no_grad():
+        norm = input.norm(p, dim, keepdim=True).clamp_min(eps)
+    return rescaled(call, input, times(norm, divides=True), keeps_zero=True, nonnegative=is_nonnegative(input))
 
 
 # The operators behind them in decomposed programs, which also return the statistics
-
-
-@rule(*overloads("native_layer_norm"))
-def native_layer_norm(call: Call, input: Tensor, shape: Any, weight: Any, bias: Any, eps: float) -> Any:
-    first, *statistics = _computed(call)
-    return layer_norm(first, input, shape, weight, bias, eps), *statistics
-
-
-@rule(*overloads("_fused_rms_norm"))
-def fused_rms_norm(call: Call, input: Tensor, shape: Any, weight: Any, eps: float | None) -> Any:
-    first, *statistics = _computed(call)
-    return rms_norm(first, input, shape, weight, eps), *statistics
-
-
-@rule(*overloads("native_group_norm"))
-def native_group_norm(
-    call: Call, input: Tensor, weight: Any, bias: Any, n: int, c: int, area: int, groups: int, eps: float
-) -> Any:
-    first, *statistics = _computed(call)
-    return group_norm(first, input, groups, weight, bias, eps), *statistics
-
-
-@rule(*overloads("native_batch_norm", "_native_batch_norm_legit"))
-def native_batch_norm(call: Call, input: Tensor, weight: Any, *rest: Any) -> Any:
-    *statistics, training, _, eps = rest  # bias, and the running mean and variance unless they are those of the batch
-    if training:
-        return NotImplemented  # what instance norm is decomposed into
-    first, *others = _computed(call)
-    return _by_channel(first, input, weight, statistics[2], eps), *others
-
-
-@rule(*overloads("_native_batch_norm_legit_no_training"))
-def native_batch_norm_without_training(
-    call: Call, input: Tensor, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float
-) -> Any:
-    first, *others = _computed(call)
-    return _by_channel(first, input, weight, variance, eps), *others
-
-
-def _computed(call: Call) -> tuple[Any, ...]:
-    """A call with the first of its values, which is computed already, and the other values."""
+@rule(
+    *overloads("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
+    *overloads("_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+)
+def native_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    name = name_of(call.func)
+    if name in ("native_batch_norm", "_native_batch_norm_legit") and any(arg is True for arg in args):
+        return NotImplemented  # the input's own statistics, as what instance norm is decomposed into
     with torch.no_grad():
-        value, *others = call.compute()
-    return replace(call, func=lambda *_, **__: value, args=(), kwargs={}), *others
+        value, *statistics = call.compute()
+    computed = replace(call, func=lambda: value, args=(), kwargs={})
+    if name == "native_layer_norm":
+        return layer_norm(computed, input, *args, **kwargs), *statistics
+    if name == "_fused_rms_norm":
+        return rms_norm(computed, input, *args, **kwargs), *statistics
+    if name == "native_group_norm":
+        weight, bias, _, _, _, groups, eps = args
+        return group_norm(computed, input, groups, weight, bias, eps), *statistics
+    return _by_channel(computed, input, args[0], args[3], args[-1]), *statistics
 
 
 @rule(torch.norm, Tensor.norm, makes_gates=True)
