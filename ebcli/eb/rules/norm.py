@@ -88,8 +88,8 @@ def _standardized(
 
     def slope(G: Tensor) -> Tensor:
         a, g = grouped(saved.get()), grouped(G if weight is None else G * weight.detach())
-        spread = a.var(-1, correction=0, keepdim=True) if centers else a.square().mean(-1, keepdim=True)
-        g = g * (spread + eps).rsqrt()
+        a = a - a.mean(-1, keepdim=True) if centers else a
+        g = g * (a.square().mean(-1, keepdim=True) + eps).rsqrt()
         return (g - g.mean(-1, keepdim=True) if centers else g).reshape(G.shape)
 
     return rescaled(call, input, slope, gate=0)
