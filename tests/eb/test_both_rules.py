@@ -197,3 +197,44 @@ def test_key_and_value_that_are_parameters(joint):
     found = ebcli.excitation_backprop(net, images(), 1, joint=joint, track_lost_mass=True)
     assert (sum(found.lost_mass.values()) > 0.01).all()
     torch.testing.assert_close(found.mass + sum(found.lost_mass.values()), torch.ones(2).double())
+
+
+@BOTH
+@pytest.mark.parametrize("assigned", [True, False])
+def test_what_bypasses_the_layer_through_a_constant(joint, assigned):
+    """The input, written into parts of a constant, takes its share of a sum above the layer."""
+
+    def between(copied):
+        def both(net, y):
+            bypass = torch.zeros_like(y) if copied else y * 1.0
+            if copied and assigned:
+                bypass[:, :2], bypass[:, 2:] = y[:, :2], y[:, 2:]
+            elif copied:
+                bypass[:, :2].add_(y[:, :2])
+                bypass[:, 2:].add_(y[:, 2:])
+            return F.gelu(net.layer(y) + bypass)
+
+        return both
+
+    found, expected = (
+        ebcli.excitation_backprop(
+            seeded(lambda copied=copied: Block(between(copied), layer=nn.Conv2d(4, 4, 1))),
+            images(),
+            1,
+            "layer",
+            joint=joint,
+        )
+        for copied in (True, False)
+    )
+    torch.testing.assert_close(found.relevance, expected.relevance)
+    assert joint or (found.mass < 0.9).all()
+
+
+@BOTH
+def test_contrast_with_several_classes_is_the_mean_of_the_contrasts_with_each(joint):
+    net, x = seeded(lambda: Prefixed("batch first", F.gelu)), images((2, 3, 6, 6))
+    found, *each = (
+        ebcli.excitation_backprop(net, x, 0, "joined", against=against, joint=joint).relevance
+        for against in ([2, 3], 2, 3)
+    )
+    torch.testing.assert_close(found, sum(each) / 2)

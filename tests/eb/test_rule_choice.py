@@ -100,6 +100,10 @@ def layer_norm_by_hand(y):
     return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
 
 
+def attended(y):
+    return F.scaled_dot_product_attention(y, y, y)
+
+
 BEFORE_HEAD = {
     "nothing": (lambda y: y, True),
     "layer_norm": (layer_norm_by_hand, True),
@@ -111,7 +115,7 @@ BEFORE_HEAD = {
     "einsum_with_a_sum": (lambda y: torch.einsum("btc->bc", y)[:, None] / 5, False),
     "pooling": (lambda y: F.adaptive_avg_pool1d(y.mT, 1).mT, False),
     "mean_and_norm": (lambda y: F.layer_norm(y.mean(1, keepdim=True), (4,)), False),
-    "more_attention": (lambda y: F.scaled_dot_product_attention(y.mean(1, keepdim=True), y, y), True),
+    "pooling_and_more_attention": (lambda y: attended(F.avg_pool1d(y.mT, 2).mT), True),
 }
 
 

@@ -162,6 +162,23 @@ def test_a_constant_that_the_signal_overwrites(between, sign):
     assert_same_maps(block(between), block(lambda _, y: sign * F.gelu(y)))
 
 
+def test_attention_image_by_image():
+    def between(batched):
+        def attended(net, y):
+            tokens = y.flatten(2).mT
+            if batched:
+                return net.heads(tokens, tokens, tokens)[0]
+            return torch.stack([net.heads(t, t, t)[0] for t in tokens])
+
+        return attended
+
+    one, other = (
+        block(between(batched), heads=lambda: nn.MultiheadAttention(4, 2, batch_first=True))
+        for batched in (False, True)
+    )
+    assert_same_maps(one, other)
+
+
 def normed(norm):
     return lambda: block(lambda net, y: F.gelu(net.norm(y)), norm=norm)
 
