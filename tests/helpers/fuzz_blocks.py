@@ -192,6 +192,8 @@ class Blocks:
             norms.append(partial(F.softmax, dim=-1))
         norm = self.pick(*norms)
         by_hand = {F.layer_norm: layer_norm, F.rms_norm: rms_norm}.get(norm.func, norm)
+        if self.values[x].min() >= 0:  # what may itself be a gate, in the product by hand
+            by_hand = norm
         return self.through(x, self.pick(norm, by_hand), norm)
 
     def scaled(self, x):
