@@ -36,6 +36,10 @@ def over_channels(function):
     return lambda y: function(y.movedim(1, -1)).movedim(-1, 1)
 
 
+def over_tokens(function):
+    return lambda y: function(y.flatten(2).mT).mT.reshape(y.shape)
+
+
 def halves(y):
     first, second = y.chunk(2, 1)
     return first * second.sigmoid()
@@ -112,6 +116,10 @@ SPELLINGS = {
         lambda y: y.square().sum(-1).sqrt()[..., None].expand_as(y),
     ),
     "normalize": (lambda y: F.normalize(y, dim=1), lambda y: y / y.norm(dim=1, keepdim=True)),
+    "attention_of_one_tensor": (
+        over_tokens(lambda t: F.scaled_dot_product_attention(t, t, t)),
+        over_tokens(lambda t: (t @ t.mT / 2).softmax(-1) @ t),
+    ),
     "einsum_permutes": (lambda y: torch.einsum("bchw->bhwc", y), lambda y: y.permute(0, 2, 3, 1)),
     "instance_norm": (
         lambda y: F.instance_norm(y, weight=GAMMA, bias=BETA),
