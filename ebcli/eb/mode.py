@@ -177,6 +177,8 @@ class ExcitationMode(TorchFunctionMode):
             value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is NotImplemented:
             value = routed(call) if any(map(gate_of, tensors)) and is_routing(func) else func(*args, **kwargs)
+        if call.is_in_place:  # which may have been through a view
+            mark_bypass([tensors[0], tensors[0]._base])
         return mark_bypass(value)
 
     def _without_rule(self, call: Call, tensors: list[Tensor]) -> Any:

@@ -122,6 +122,12 @@ def _one_input(call: Call, signal: Tensor, step: OneInput, *, nonnegative: bool,
     return value
 
 
+def mixed(value: Tensor) -> Tensor:
+    """Note that each element of a value depends on many of the signal's, as in a norm. Returns it."""
+    note(value, replace(facts_of(value), source=None))
+    return value
+
+
 def unchanged(call: Call, signal: Tensor, slope: Slope = 1.0) -> Tensor:
     """The signal itself, its values in other memory, or a positive multiple: what follows can still be folded."""
     facts = facts_of(signal)

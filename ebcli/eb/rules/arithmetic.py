@@ -10,7 +10,7 @@ from torch import Tensor
 from ebcli.eb.facts import common_source, facts_of, feeds_only, has_share, is_nonnegative
 from ebcli.eb.folding import folded
 from ebcli.eb.gates import gate_of, signal_of, signed_gate_of
-from ebcli.eb.primitives import activated, by_parts, rescaled, residual_sum, unchanged
+from ebcli.eb.primitives import activated, by_parts, mixed, rescaled, residual_sum, unchanged
 from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.steps import times
 
@@ -51,7 +51,7 @@ def _centered(call: Call, operands: tuple[Tensor, Tensor]) -> Tensor:
     if mean_of is None or mean_of[0] is not signal or mean_of[1] != signal._version:
         return residual_sum(call, operands, (1, -1))
     axes = mean_of[2]
-    return rescaled(call, signal, lambda G: G - G.mean(axes, keepdim=True), gate=0)
+    return mixed(rescaled(call, signal, lambda G: G - G.mean(axes, keepdim=True), gate=0))
 
 
 @rule(*overloads("mul", "multiply"))

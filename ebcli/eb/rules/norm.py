@@ -18,7 +18,7 @@ from torch import Tensor
 from ebcli.eb.facts import ValueFacts, amend, is_nonnegative, note
 from ebcli.eb.folding import folded
 from ebcli.eb.gates import SWITCH
-from ebcli.eb.primitives import by_rule, rescaled, with_value
+from ebcli.eb.primitives import by_rule, mixed, rescaled, with_value
 from ebcli.eb.registry import Call, name_of, overloads, rule, spelled
 from ebcli.eb.saved_values import Saved
 from ebcli.eb.steps import times
@@ -98,7 +98,7 @@ def _standardized(
         g = grouped(G if weight is None else G * weight.detach()) * factor()
         return (g.sub_(g.mean(-1, keepdim=True)) if centers else g).reshape(G.shape)
 
-    return rescaled(call, input, slope, gate=0)
+    return mixed(rescaled(call, input, slope, gate=0))
 
 
 @rule(*overloads("local_response_norm"))
@@ -109,14 +109,15 @@ def local_response_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) ->
         a = saved.get()
         return G * (call.func(a, *args, **kwargs) / a).nan_to_num_(0.0, 0.0, 0.0)
 
-    return rescaled(call, input, slope, gate=0)
+    return mixed(rescaled(call, input, slope, gate=0))
 
 
 @rule(*overloads("normalize"))
 def normalized(call: Call, input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
     with torch.no_grad():
         norm = input.norm(p, dim, keepdim=True).clamp_min(eps)
-    return rescaled(call, input, times(norm, divides=True), keeps_zero=True, nonnegative=is_nonnegative(input))
+    slope = times(norm, divides=True)
+    return mixed(rescaled(call, input, slope, keeps_zero=True, nonnegative=is_nonnegative(input)))
 
 
 # The operators behind them in decomposed programs, which also return the statistics
