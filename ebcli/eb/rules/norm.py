@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import ValueFacts, amend, is_nonnegative, note
+from ebcli.eb.facts import ValueFacts, is_nonnegative, note
 from ebcli.eb.folding import folded
 from ebcli.eb.gates import SWITCH
-from ebcli.eb.primitives import by_rule, mixed, rescaled, with_value
+from ebcli.eb.primitives import by_parts, mixed, rescaled
 from ebcli.eb.registry import Call, name_of, overloads, rule, spelled
 from ebcli.eb.saved_values import Saved
 from ebcli.eb.steps import times
@@ -150,16 +150,14 @@ def p_norm(
     order = 2 if p in ("fro", None) else p
     if not isinstance(order, (int, float)) or not 0 < order < math.inf:
         return NotImplemented
-    with torch.no_grad():
-        result = call.compute()
-    powers = by_rule(call, torch.square, input) if order == 2 else by_rule(call, torch.abs, input)
-    if order not in (1, 2):
-        powers = by_rule(call, torch.pow, powers, order)
-        amend(powers, nonnegative=True)
-    total = by_rule(call, torch.sum, powers, tuple(range(input.ndim)) if dim is None else dim, keepdim)
-    if order != 1:
-        total = by_rule(call, torch.sqrt, total) if order == 2 else by_rule(call, torch.pow, total, 1 / order)
-    value = with_value(call, result, total)
+    axes = tuple(range(input.ndim)) if dim is None else dim
+
+    def spelled_out() -> Tensor:
+        powers = input.square() if order == 2 else input.abs() if order == 1 else input.abs() ** order
+        total = powers.sum(axes, keepdim)
+        return total.sqrt() if order == 2 else total if order == 1 else total ** (1 / order)
+
+    value = by_parts(call, spelled_out)
     note(value, ValueFacts(nonnegative=True, gate=SWITCH))
     return value
 
