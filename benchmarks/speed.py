@@ -6,7 +6,8 @@
     python benchmarks/speed.py --check          # two small rows; fails if a ratio is grossly too high
 
 The unit is one plain forward pass: ``torch.inference_mode``, the default memory format. Everything runs in one process
-and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios.
+and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios,
+and their bound: the multiplications of the map over those of a forward pass, counted with unfused attention.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 
 import ebcli
 
@@ -60,6 +63,10 @@ ROWS = (
     Row("resnet50", "layer3", contrastive=True, batch=1, goal=1.6),
     Row("efficientnet_lite0", "features.11", contrastive=True, goal=1.9),
     Row("efficientnet_lite0", "features.11", contrastive=True, batch=1, goal=2.4),
+    Row("vgg16", None, contrastive=True, batch=4, goal=2.8),
+    Row("swin_t", "features.0", contrastive=True, batch=4, goal=4.8),
+    Row("vit_b_16", "encoder.dropout", contrastive=True, batch=4, goal=3.6),
+    Row("convnext_tiny", "features.0", contrastive=True, batch=4, goal=3.3),
     Row("efficientnet_b0", "features.5", contrastive=True, goal=2.2),
     Row("mobilenet_v3_large", "features.12", contrastive=True, goal=2.2),
     Row("convnext_tiny", "features.5", contrastive=True, batch=4, goal=1.8),
@@ -74,13 +81,14 @@ CHECKED = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Ratios to the forward pass (median and quartiles), and the forward pass in seconds."""
+    """Ratios to the forward pass (median and quartiles), their bound, and the forward pass in seconds."""
 
     name: str
     by: str
     median: float
     low: float
     high: float
+    bound: float | None
     forward: float
 
 
@@ -98,7 +106,7 @@ def main() -> None:
     failed = []
     if not options.json:
         print(f"torch {torch.__version__}, {options.threads} threads, {platform.machine()}\n")
-        print("| work | by | forward passes | quartiles | goal | forward pass |\n|---|---|---|---|---|---|")
+        print("| work | by | forward passes | quartiles | bound | goal | forward pass |\n|---|---|---|---|---|---|---|")
     for row in rows:
         for found in measure(row, options.rounds, options.peers):
             if options.json:
@@ -106,7 +114,8 @@ def main() -> None:
             else:
                 spread = f"{found.low:.2f} to {found.high:.2f}"
                 goal = "" if row.goal is None or found.by != "ebcli" else f"{row.goal:.2f}"
-                cells = [found.name, found.by, f"{found.median:.2f}", spread, goal, f"{found.forward:.3f} s"]
+                bound = "" if found.bound is None else f"{found.bound:.2f}"
+                cells = [found.name, found.by, f"{found.median:.2f}", spread, bound, goal, f"{found.forward:.3f} s"]
                 print(f"| {' | '.join(cells)} |", flush=True)
             if row.most is not None and found.median > row.most:
                 failed.append(f"{found.name} takes {found.median:.2f} forward passes, more than {row.most}")
@@ -144,7 +153,17 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
     for by in works:
         ratios = sorted(t / f for t, f in zip(times[by], baseline, strict=True))
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
-        yield Measured(row.name, by, statistics.median(ratios), low, high, statistics.median(baseline))
+        bound = multiplications(ours) / multiplications(forward) if by == "ebcli" else None
+        yield Measured(row.name, by, statistics.median(ratios), low, high, bound, statistics.median(baseline))
+
+
+def multiplications(work: Work) -> int:
+    """Those of matrix products and convolutions, twice."""
+    torch.backends.mha.set_fastpath_enabled(False)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        work()
+    torch.backends.mha.set_fastpath_enabled(True)
+    return counter.get_total_flops()
 
 
 def torch_net(model: str) -> torch.nn.Module:

@@ -216,8 +216,9 @@ class WeightedSum(Step):
     def _through_relu(self, G: Tensor) -> Tensor:
         assert self._response is not None
         h = self._response.get()
-        slope: Any = h > 0
+        active: Any = h > 0
+        if self.is_classifier:  # the dual of a class is a unit of the classifier, not of the ReLU behind it
+            return G * active
         if self._bounded is not None:  # P / u where u was cut off
-            slope = (h / self._bounded.get()).where(slope, 0)
-        # the dual of a class is a unit of the classifier, not of the ReLU behind it
-        return (G if self.is_classifier else G.clamp(min=0)) * slope
+            active = (h / self._bounded.get()).where(active, 0)
+        return G.clamp(min=0) * active
