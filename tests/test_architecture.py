@@ -28,7 +28,7 @@ ROOMS = {
     "gallery": {"drawing", "files", "errors"},
     "cli": {"gallery", "run", "evaluate", "drawing", "models", "eb", "files", "imports", "errors"},
 }
-EXCEPTIONS = {("gallery", "ebcli.run.workers"), ("models", "ebcli.files.images")}
+EXCEPTIONS = {("gallery", "ebcli.run.workers"), ("models", "ebcli.files.images"), ("models", "ebcli.files.input_spec")}
 TORCH_FREE = [
     name
     for name in FILES

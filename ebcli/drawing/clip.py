@@ -16,7 +16,7 @@ from ebcli.drawing.overlay import is_blank_on, picture
 from ebcli.drawing.panel import Tile, arranged, on_white, peak_note
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.clips import Clips
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 MOST_SHOWN = 12  # frames of a contact sheet
 _COLUMNS = 4

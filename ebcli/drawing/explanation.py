@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 
 def rectangle(box: Sequence[float]) -> NDArray[np.float64]:

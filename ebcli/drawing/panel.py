@@ -16,7 +16,7 @@ from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.overlay import is_blank_on, outlined, picture
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 _TILE = 300  # pixels, the longer side of each tile's picture
 _NARROWEST = 200  # room for the notes below a picture

@@ -17,7 +17,7 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.storage import Stamp
 

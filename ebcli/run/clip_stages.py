@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import IO, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,19 +18,22 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.overlay import peaks_at_border, shrunk
 from ebcli.drawing.thumbnails import ThumbnailNames, map_thumbnails
 from ebcli.errors import ImageError
-from ebcli.files.clips import Clips
+from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement, limit_pixels
+from ebcli.files.input_spec import InputSpec
 from ebcli.files.naming import numbered, output_relpath
 from ebcli.files.sources import Source
 from ebcli.files.storage import url_of
-from ebcli.files.video import ClipGeometry, clip_placement, has_video_suffix, is_video, network_clips, sampled
+from ebcli.files.video import Frame, has_video_suffix, is_video, network_clips, sampled
 from ebcli.files.video_writing import video_writer
 from ebcli.run.rendering import Laps, RenderedFiles, RenderOptions, about_pictures, arrays_of, file_name
 from ebcli.run.stages import Call, ImageStages, NetworkInput
 
 
-def load_clips(source: Source, geometry: ClipGeometry, max_pixels: int | None = None) -> NetworkInput | None:
+def load_clips(
+    source: Source, spec: InputSpec, part: ClipOptions, max_pixels: int | None = None
+) -> NetworkInput | None:
     """Decode a video and crop what the network sees; None for a file in a directory that is not a video.
 
     Raises:
@@ -41,7 +44,7 @@ def load_clips(source: Source, geometry: ClipGeometry, max_pixels: int | None = 
     if not is_clip(source):
         return None
     stamp, file = source.opened()
-    pixels, clips, size = network_clips(file, geometry)
+    pixels, clips, size = network_clips(file, spec, part)
     return NetworkInput(pixels, stamp, perf_counter() - start, size, clips=clips)
 
 
@@ -56,7 +59,8 @@ def is_clip(source: Source) -> bool:
 def render_clips(
     source: Source,
     loaded: NetworkInput,
-    geometry: ClipGeometry,
+    spec: InputSpec,
+    part: ClipOptions,
     options: RenderOptions,
     explanation: Explanation,
     names: ThumbnailNames | None,
@@ -75,13 +79,13 @@ def render_clips(
     if now != loaded.stamp or loaded.clips is None:
         raise ImageError("the file changed during the run")
     clips, size, panel = loaded.clips, loaded.size, options.names.panel
-    region, each = clip_placement(size, geometry), [*explanation.each_map()]
+    region, each = spec.place(size), [*explanation.each_map()]
     maps = [ClipMap.of(at.maps[k], clips, size, region, options.style) for k, at in each]
     common = {**options.provenance, "input": file_name(source)}
     facts = [common | of_map for of_map in about_pictures(explanation, False)]
     writers = [] if panel else [video_writer(options.names.video, clips.frame_rate, of_map) for of_map in facts]
     chosen, shown, small = sheet_frames(clips), list[Shown](), dict[Path, bytes]()
-    for image, number, clip, place in _explained(file, clips, geometry, size):
+    for image, number, clip, place in _explained(sampled(file, spec.rate, part), clips, size):
         laps.end("decode")
         photo = image if options.max_side is None else shrunk(image, options.max_side)
         for map_, writer in zip(maps, writers, strict=not panel):
@@ -117,11 +121,11 @@ def render_clips(
     return RenderedFiles(files, blank, small, [None] * len(maps), size, at_border, laps.spent)
 
 
-def _explained(file: Path | IO[bytes], clips: Clips, geometry: ClipGeometry, size: tuple[int, int]) -> Iterator[Shown]:
+def _explained(sampled: Generator[Frame], clips: Clips, size: tuple[int, int]) -> Iterator[Shown]:
     """The frames that have maps, each with its number, its clip, and its place there."""
     rest = clips.explained()
     wanted = next(rest, None)
-    with closing(sampled(file, geometry)) as frames:
+    with closing(sampled) as frames:
         for number, frame in enumerate(frames):
             if wanted is None:
                 return
@@ -164,22 +168,22 @@ class ClipStages(ImageStages):
     """What all videos of a run share. Can be sent to other processes.
 
     Attributes:
-        clips: what the network sees of a video.
+        part: which part of each video is explained.
     """
 
-    clips: ClipGeometry | None = None
+    part: ClipOptions = field(default_factory=ClipOptions)
     unit: ClassVar[str] = "video"
 
     @classmethod
-    def like(cls, stages: ImageStages, clips: ClipGeometry) -> ClipStages:
+    def like(cls, stages: ImageStages, part: ClipOptions) -> ClipStages:
         """The same stages for videos."""
-        return cls(**vars(stages), clips=clips)
+        return cls(**vars(stages), part=part)
 
     def accepts(self, source: Source) -> bool:
         return is_clip(source)
 
     def _loaded(self, source: Source, call: Call) -> NetworkInput | None:
-        found: NetworkInput | None = call(load_clips, source, self.clips, self.max_pixels)
+        found: NetworkInput | None = call(load_clips, source, self.spec, self.part, self.max_pixels)
         return found
 
     def _rendered(
@@ -194,7 +198,8 @@ class ClipStages(ImageStages):
             render_clips,
             source,
             replace(loaded, pixels=np.empty(0, np.uint8)),  # rendering needs none
-            self.clips,
+            self.spec,
+            self.part,
             self.options,
             explanation,
             names,

@@ -16,18 +16,16 @@ from torch import Tensor
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
-from ebcli.files.images import Geometry, placement
 from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import DETECTION, INPUT, VIDEO
-from ebcli.models.preset import input_size
 from ebcli.models.probe import probe
 from ebcli.run.choice import Choice
 from ebcli.run.clips import average_scores, explain_clips
 from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import by_image, joined, maps_beside, network_inputs
+from ebcli.run.layer_maps import by_image, joined, maps_beside
 from ebcli.run.plan import RunPlan
 from ebcli.run.subjects import SCENES, Size, View, check_options
 
@@ -253,7 +251,7 @@ class Explainer:
         """The maps of one image by a network that predicts many things."""
         start = time.perf_counter()
         inputs = self._inputs(image[None])
-        view = View(size, placement(size, Geometry.of(self.loaded.transforms)))
+        view = View(size, self.loaded.transforms.place(size))
         scene = SCENES[self.loaded.task](self.loaded, inputs, self._maps, self.classes, view)
         at_a_time = _SUBJECTS if self.against is None else 1  # classes to contrast with share the subject's place
         turns = [self._maps_of(inputs, priors) for priors in scene.priors(at_a_time)]
@@ -282,7 +280,7 @@ class Explainer:
         return maps_beside(self.loaded.net, self._maps.beside, inputs, targets, where)
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
-        return network_inputs(pixels, self.loaded).to(self.device, self._dtype)
+        return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
     def _backprop(self, inputs: Tensor, targets: Targets, contrastive: bool) -> tuple[ExcitationResult, ...]:
         return excitation_backprop(
@@ -308,7 +306,7 @@ class Explainer:
         """
         if self.loaded.task == DETECTION:  # a blank image has no detections
             return method_in_words(self._maps, class_labels(self.loaded.categories, self.against), joint=True)
-        size = input_size(self.loaded.transforms)
+        size = self.loaded.transforms.shape
         results = probe(
             self.loaded.name,
             self.loaded.net,

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import InputSpec
 from ebcli.models.classes import resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DEFAULT, SOFTMAX, UNTRAINED
 from ebcli.run.plan import MapOptions, RunPlan
-
-if TYPE_CHECKING:
-    from torchvision.transforms._presets import ImageClassification
-
-    from ebcli.models.preset import Preset
 
 
 @dataclass(frozen=True)
@@ -27,7 +22,7 @@ class NetworkFacts:
     name: str
     weights: str
     files: tuple[Path, ...]
-    transforms: ImageClassification | Preset
+    transforms: InputSpec
     categories: tuple[str, ...] | None
     scores: str
     num_classes: int

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from ebcli.drawing.explanation import LayerMaps
 from ebcli.eb import ExcitationResult
-from ebcli.models import LoadedModel
-from ebcli.models.keywords import DETECTION
 from ebcli.models.methods import IMPLEMENTED
 
 
@@ -42,19 +40,6 @@ def by_image(
         )
         for i in range(len(maps))
     ]
-
-
-def network_inputs(pixels: NDArray[np.uint8], loaded: LoadedModel) -> Tensor:
-    """Pixels (B, ..., H, W, 3) as the network's input (B, 3, ..., H, W), normalized; by a detector itself."""
-    if not pixels.flags.writeable:
-        pixels = pixels.copy()  # torch warns of arrays that it may not write to
-    images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
-    if loaded.task == DETECTION:
-        return images
-    preset = loaded.transforms
-    shape = (-1, *(1 for _ in images.shape[2:]))
-    mean, std = (torch.tensor(values).reshape(shape) for values in (preset.mean, preset.std))
-    return images.sub_(mean).div_(std)
 
 
 def maps_beside(

@@ -23,12 +23,12 @@ from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.history import History
-from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
+from ebcli.files.images import has_image_suffix, limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
-from ebcli.files.video import ClipGeometry, has_video_suffix
+from ebcli.files.video import has_video_suffix
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
@@ -95,15 +95,16 @@ def prepare(plan: RunPlan) -> Prepared:
         explainer = _loaded(plan, len(sources))
         facts = explainer.facts
     facts = facts or NetworkFacts.of_plan(plan)
-    clips = _clip_geometry(plan, facts)
-    if clips is not None:
+    is_video = facts.task == VIDEO
+    if not is_video and inputs.clips != ClipOptions():
+        raise ConfigurationError(f"--every, --start and --duration are for videos, but {facts.name} explains images")
+    if is_video:
         listing = partial(listing, with_frames=True)
         sources = listing(shard=inputs.shard)
     sources = _labeled(sources, inputs, facts)
-    geometry = Geometry.of(facts.transforms)
     if output.scale == "run" and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
-        style = replace(style, vmax=run_vmax(explainer, everything, _loader(geometry, clips), style))
+        style = replace(style, vmax=run_vmax(explainer, everything, _loader(plan, facts), style))
     if not facts.trained:
         warnings.warn(f"{facts.name} is untrained: its maps are meaningless", stacklevel=2)
     elif doubts := caveat(facts.name):
@@ -123,30 +124,20 @@ def prepare(plan: RunPlan) -> Prepared:
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
-    if clips is not None:
+    stages = ImageStages(facts.transforms, options, output.directory, common, output.report, inputs.max_pixels)
+    if is_video:
         from ebcli.run.clip_stages import ClipStages
 
-        stages = ClipStages.like(stages, clips)
+        stages = ClipStages.like(stages, inputs.clips)
     return Prepared(explainer, history, stages, skipped, sources)
 
 
-def _clip_geometry(plan: RunPlan, facts: NetworkFacts) -> ClipGeometry | None:
-    """How videos are cut into clips; None for images."""
-    options = plan.inputs.clips
-    if facts.task == VIDEO:
-        return ClipGeometry.of(facts.transforms, options)
-    if options != ClipOptions():
-        raise ConfigurationError(f"--every, --start and --duration are for videos, but {facts.name} explains images")
-    return None
-
-
-def _loader(geometry: Geometry, clips: ClipGeometry | None) -> Load:
-    if clips is None:
-        return partial(load_image, geometry=geometry)
+def _loader(plan: RunPlan, facts: NetworkFacts) -> Load:
+    if facts.task != VIDEO:
+        return partial(load_image, spec=facts.transforms)
     from ebcli.run.clip_stages import load_clips
 
-    return partial(load_clips, geometry=clips)
+    return partial(load_clips, spec=facts.transforms, part=plan.inputs.clips)
 
 
 def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:

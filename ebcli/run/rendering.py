@@ -19,7 +19,8 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.images import Geometry, decode, limit_pixels, placement
+from ebcli.files.images import decode, limit_pixels
+from ebcli.files.input_spec import InputSpec
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
@@ -75,7 +76,7 @@ class RenderedFiles:
 def render(
     source: Source,
     stamp: Stamp,
-    geometry: Geometry,
+    spec: InputSpec,
     options: RenderOptions,
     explanation: Explanation,
     names: ThumbnailNames | None,
@@ -96,7 +97,7 @@ def render(
     laps.end("decode")
     if now != stamp:
         raise ImageError("the file changed during the run")
-    region, style = explanation.placement or placement(image.size, geometry), options.style
+    region, style = explanation.placement or spec.place(image.size), options.style
     maps = [at.maps[k] for k, at in explanation.each_map()]
     if options.names.panel:
         pictures = iter([panel(image, region, explanation, style, source.name, options.about)])

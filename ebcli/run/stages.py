@@ -17,7 +17,8 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.clips import Clips
-from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, limit_pixels, network_view
+from ebcli.files.images import decode, has_image_suffix, is_recognized, limit_pixels
+from ebcli.files.input_spec import InputSpec
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
@@ -50,7 +51,7 @@ class NetworkInput:
     clips: Clips | None = None
 
 
-def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None) -> NetworkInput | None:
+def load_image(source: Source, spec: InputSpec, max_pixels: int | None = None) -> NetworkInput | None:
     """Decode an image and crop what the network sees; None for a file in a directory that is not an image.
 
     Raises:
@@ -64,8 +65,7 @@ def load_image(source: Source, geometry: Geometry, max_pixels: int | None = None
     if has_video_suffix(source.path):
         raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
     image = decode(file)
-    pixels = np.asarray(network_view(image, geometry))
-    return NetworkInput(pixels, stamp, perf_counter() - start, image.size)
+    return NetworkInput(spec.read(image), stamp, perf_counter() - start, image.size)
 
 
 def is_image(source: Source) -> bool:
@@ -81,7 +81,7 @@ class ImageStages:
     """What all images of a run share. Can be sent to other processes.
 
     Attributes:
-        geometry: what the network sees of an image.
+        spec: what the network sees of an image.
         options: how results are rendered.
         output: the output directory as the records name it.
         common: a record with the fields that all images share.
@@ -89,7 +89,7 @@ class ImageStages:
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
     """
 
-    geometry: Geometry
+    spec: InputSpec
     options: RenderOptions
     output: Path
     common: Record
@@ -198,13 +198,13 @@ class ImageStages:
         )
 
     def _loaded(self, source: Source, call: Call) -> NetworkInput | None:
-        found: NetworkInput | None = call(load_image, source, self.geometry, self.max_pixels)
+        found: NetworkInput | None = call(load_image, source, self.spec, self.max_pixels)
         return found
 
     def _rendered(
         self, source: Source, loaded: NetworkInput, explanation: Explanation, names: ThumbnailNames | None, call: Call
     ) -> RenderedFiles:
-        arguments = source, loaded.stamp, self.geometry, self.options, explanation, names, self.max_pixels
+        arguments = source, loaded.stamp, self.spec, self.options, explanation, names, self.max_pixels
         rendered: RenderedFiles = call(render, *arguments)
         return rendered
 

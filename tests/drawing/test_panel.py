@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.panel import _fitted, _font, _printable, panel
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 GREEN = (0, 255, 0)
 

@@ -16,7 +16,7 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import is_own
-from ebcli.files.images import Geometry, Placement, placement
+from ebcli.files.input_spec import InputSpec, Placement
 from ebcli.files.naming import parse_result_name
 from ebcli.files.storage import Stamp
 
@@ -60,7 +60,7 @@ def test_the_hottest_pixel_is_where_the_network_saw_it(size: tuple[int, int], cr
 
         saliency = np.full((cells, cells), -1.0)
         saliency[row, column] = 2.5
-        files = made(photo, saliency, placement(size, Geometry.of(preset)))
+        files = made(photo, saliency, InputSpec.of(preset).place(size))
 
         bright, heat = opened(files, NAMES.photo)[..., 0], opened(files, NAMES.map("features.23", 7))
         assert bright.shape == heat.shape[:2]
@@ -121,7 +121,7 @@ def test_a_blank_map_has_no_picture(saliency: np.ndarray) -> None:
 
 @pytest.mark.parametrize("size", [(5000, 2), (1, 4000), (1, 1), (3, 700)])
 def test_odd_sizes(size: tuple[int, int]) -> None:
-    files = made(Image.new("RGB", size), np.eye(3), placement(size, Geometry(256, 224, 2)))
+    files = made(Image.new("RGB", size), np.eye(3), InputSpec((224, 224)).place(size))
     assert opened(files, NAMES.photo).shape == opened(files, NAMES.map("features.23", 7)).shape
     assert max(opened(files, NAMES.photo).shape[:2]) == min(512, max(size))
 

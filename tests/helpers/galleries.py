@@ -14,7 +14,7 @@ from ebcli.drawing.explanation import Explanation, LayerMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 from ebcli.files.naming import output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, RecordFile
 from ebcli.files.storage import Stamp

@@ -27,8 +27,8 @@ def tiny_model(*_: object, **__: object) -> Any:
     """A stand-in for ``load_model``."""
     import torch
     from torch import nn
-    from torchvision.transforms._presets import ImageClassification
 
+    from ebcli.files.input_spec import InputSpec
     from ebcli.models import LoadedModel
 
     torch.set_num_threads(1)
@@ -37,7 +37,7 @@ def tiny_model(*_: object, **__: object) -> Any:
     head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
     net = nn.Sequential(first, nn.ReLU(), second, head)  # "2" is its default layer
     names = tuple(f"class {letter}" for letter in "abcdefg")
-    return LoadedModel("tiny", net.eval(), ImageClassification(crop_size=24, resize_size=28), names, "seeded", 7)
+    return LoadedModel("tiny", net.eval(), InputSpec((24, 24), (28,)), names, "seeded", 7)
 
 
 def invoke(*arguments: str) -> Result:

@@ -138,7 +138,7 @@ def noise(height: int, width: int) -> Image.Image:
 
 def test_without_an_image_processor_the_size_is_the_configurations(folder: Path) -> None:
     preset = load_model("hf/vit", "none").transforms
-    assert (preset.resize_size, preset.crop_size, preset.mean) == ([64], [64], [0.5] * 3)
+    assert (preset.resize, preset.size, preset.mean) == ((64,), (64, 64), (0.5,) * 3)
 
 
 def test_channels_in_another_order_are_refused(folder: Path) -> None:

@@ -19,7 +19,7 @@ from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
-from ebcli.files.images import Geometry, decode, placement
+from ebcli.files.images import decode
 from ebcli.models import load_model
 
 pytestmark = pytest.mark.usefixtures("working_directory")
@@ -105,7 +105,7 @@ def test_the_raw_file_holds_what_the_python_interface_gives() -> None:
         "contrastive EB",
     ]
     assert f"torch {version('torch')}" in raw["versions"].tolist()
-    place = placement(decode(Path("a.jpg")).size, Geometry.of(loaded.transforms))
+    place = loaded.transforms.place(decode(Path("a.jpg")).size)
     assert raw["crop"].tolist() == [place.left, place.top, place.right, place.bottom]
     assert raw["image_size"].tolist() == [600, 400]
 

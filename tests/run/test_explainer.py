@@ -87,7 +87,7 @@ class Overflow(nn.Module):
 
 def test_an_image_whose_logits_are_not_finite_fails_alone(loaded: Any) -> None:
     loaded.net.insert(0, Overflow())
-    side = loaded.transforms.crop_size[0]
+    side = loaded.transforms.shape[0]
     images = [np.zeros((side, side, 3), np.uint8) for _ in range(3)]
     images[1][0, 0] = 255
     first, second, third = Explainer(plan(layers=("3",))).explain(images)

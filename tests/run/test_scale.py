@@ -64,9 +64,9 @@ def test_a_sample_is_spread_over_all_files_and_bad_ones_do_not_count(monkeypatch
     looked: list[str] = []
     from ebcli.run.stages import load_image
 
-    def counted(source: Any, geometry: Any) -> Any:
+    def counted(source: Any, spec: Any) -> Any:
         looked.append(source.path.name)
-        return load_image(source, geometry)
+        return load_image(source, spec)
 
     monkeypatch.setattr("ebcli.run.prepare.load_image", counted)
     assert invoke(*OPTIONS, "--dry-run", "photos").exit_code == 0
