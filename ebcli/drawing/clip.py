@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.color_scale import limits, visible
-from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.overlay import is_blank_on, picture
 from ebcli.drawing.panel import Tile, arranged, on_white, peak_note
 from ebcli.drawing.style import DrawingStyle
@@ -93,24 +91,13 @@ def small_frame(image: Image.Image) -> Image.Image:
     return image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
-class SheetRow(NamedTuple):
-    """One map of a contact sheet: class `k` of an explanation at a layer."""
-
-    explanation: Explanation
-    k: int
-    layer: str
-    map: ClipMap
-
-    @property
-    def heading(self) -> str:
-        """The class and its score, and the layer if there are several."""
-        explanation, k = self.explanation, self.k
-        title = f"{explanation.names[k] or f'class {explanation.classes[k]}'}, score {explanation.scores[k]:.3f}"
-        return f"{title}, {self.layer}" if len(explanation.layers) > 1 else title
-
-
 def contact_sheet(
-    shown: Sequence[Shown], size: tuple[int, int], region: Placement, rows: Sequence[SheetRow], name: str, about: str
+    shown: Sequence[Shown],
+    size: tuple[int, int],
+    region: Placement,
+    rows: Sequence[tuple[str, ClipMap]],
+    name: str,
+    about: str,
 ) -> Image.Image:
     """Draw some frames of a video with their maps in one RGB figure, with their times.
 
@@ -118,23 +105,23 @@ def contact_sheet(
         shown: the frames, reduced by ``small_frame``.
         size: the width and height of frames in the video.
         region: the rectangle of frames that the maps cover.
-        rows: the maps.
+        rows: the headings and maps.
         name: the video's name, the title of the figure.
         about: the subtitle: model, layer and method.
     """
     lines: list[tuple[str, list[Tile]]] = []
-    for row in rows:
-        style = row.map.style
+    for heading, row in rows:
+        style = row.style
         if style.name == "side-by-side":  # would be too wide
             style = replace(style, name="overlay")
-        map_, tiles = replace(row.map, style=style), []
+        map_, tiles = replace(row, style=style), []
         for small, number, *at in shown:
             inside = region.scaled(size, small.size)
             note = peak_note(map_.frame(*at), inside, small.size, style)
             drawn = on_white(map_.drawn(small, inside, *at))
             tiles.append(Tile(drawn, f"{map_.clips.time(number):.2f} s", (note,)))
         for start in range(0, len(tiles), _COLUMNS):
-            lines.append(("" if start else row.heading, tiles[start : start + _COLUMNS]))
-    if len({row.map.style.vmax for row in rows}) > 1:
+            lines.append(("" if start else heading, tiles[start : start + _COLUMNS]))
+    if len({row.style.vmax for _, row in rows}) > 1:
         style = replace(style, vmax=None)  # each row has its own scale
     return arranged(name, about, lines, style)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palette, visible
-from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.explanation import Map
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
@@ -54,6 +54,13 @@ class ThumbnailNames:
         """The map of a class at a layer, transparent where it is 0; with several, that of its ``number``-th object."""
         return self._path(self._computed(layer, number), index, "map", "png")
 
+    def maps(self, maps: Sequence[Map]) -> list[Path]:
+        """The paths of an image's maps."""
+        return [
+            self.map(layer, index, number)
+            for (layer, index), number in numbered((map_.layer, map_.subject.index) for map_ in maps)
+        ]
+
     def overlay(self, layer: str, index: int, number: int = 1) -> Path:
         """A reduced copy of the result, for when the map on its own cannot be made."""
         return self._path(self._computed(layer, number), index, "overlay", "jpg")
@@ -69,7 +76,7 @@ class ThumbnailNames:
 
 
 def thumbnails(
-    names: ThumbnailNames, image: Image.Image, region: Placement, explanation: Explanation, style: DrawingStyle
+    names: ThumbnailNames, image: Image.Image, maps: Sequence[Map], style: DrawingStyle
 ) -> dict[Path, bytes]:
     """Make one image's thumbnails: contents by path relative to the output directory.
 
@@ -78,19 +85,17 @@ def thumbnails(
     Args:
         names: their paths.
         image: RGB.
-        region: the rectangle of the image that the maps cover.
-        explanation: the maps.
+        maps: the maps.
         style: the colors and the color scale.
 
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    each = [(k, at.layer, explanation.classes[k], at.maps[k]) for k, at in explanation.each_map()]
-    paths = [names.map(*one, number) for one, number in numbered((layer, index) for _, layer, index, _ in each)]
-    maps = {path: map_ for path, (*_, map_) in zip(paths, each, strict=True)}
-    outlines = {path: explanation.outline(k) for path, (k, *_) in zip(paths, each, strict=True)}
-    photo = encode_picture(shrunk(image), "jpg")
-    return {names.photo: photo} | map_thumbnails(maps, image.size, region, style, outlines)
+    files = {names.photo: encode_picture(shrunk(image), "jpg")}
+    for path, map_ in zip(names.maps(maps), maps, strict=True):
+        outlines = {path: map_.subject.outlines}
+        files |= map_thumbnails({path: map_.values}, image.size, map_.placement, style, outlines)
+    return files
 
 
 def map_thumbnails(

@@ -53,11 +53,6 @@ class InputSpec:
         resample: Pillow's filter.
         frames: frames per clip; None for images.
         rate: frames per second.
-
-    Examples:
-        >>> import ebcli
-        >>> ebcli.load_model().transforms.place((640, 480))
-        Placement(left=110.0, top=30.0, right=530.0, bottom=450.0)
     """
 
     size: tuple[int, int] | None

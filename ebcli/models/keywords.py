@@ -11,3 +11,4 @@ BESIDE = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # methods tha
 FITS = CROP, SQUASH, PAD = "crop", "squash", "pad"  # how images are fitted into the network's square input
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
 TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = "classification", "detection", "segmentation", "video"
+OWN_TASKS: set[str] = set()  # registered beside these, see ebcli/run/tasks/task.py

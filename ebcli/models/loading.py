@@ -28,6 +28,7 @@ from ebcli.models.keywords import (
     SIGMOID,
     SOFTMAX,
     UNTRAINED,
+    VIDEO,
 )
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import output_shape
@@ -181,7 +182,7 @@ def load_model(
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:
-        shape = output_shape(name, net, spec.shape, is_dense=task in (None, SEGMENTATION))
+        shape = output_shape(name, net, spec.shape, is_dense=task not in (CLASSIFICATION, VIDEO))
         count, found = shape[1], task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 from PIL import Image
 
-from ebcli.drawing.clip import ClipMap, SheetRow, Shown, contact_sheet, sheet_frames, small_frame
-from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.clip import ClipMap, Shown, contact_sheet, sheet_frames, small_frame
+from ebcli.drawing.explanation import Explanation, Map
 from ebcli.drawing.overlay import peaks_at_border, shrunk
 from ebcli.drawing.thumbnails import ThumbnailNames, map_thumbnails
 from ebcli.errors import ImageError
@@ -22,12 +22,12 @@ from ebcli.files.clips import ClipOptions, Clips
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement, limit_pixels
 from ebcli.files.input_spec import InputSpec
-from ebcli.files.naming import numbered, output_relpath
+from ebcli.files.naming import output_relpath
 from ebcli.files.sources import Source
 from ebcli.files.storage import url_of
 from ebcli.files.video import Frame, has_video_suffix, is_video, network_clips, sampled
 from ebcli.files.video_writing import video_writer
-from ebcli.run.rendering import Laps, RenderedFiles, RenderOptions, about_pictures, arrays_of, file_name
+from ebcli.run.rendering import DrawnMap, Laps, RenderedFiles, RenderOptions, about_pictures, arrays_of, file_name
 from ebcli.run.stages import Call, ImageStages, NetworkInput
 
 
@@ -59,7 +59,7 @@ def is_clip(source: Source) -> bool:
 def render_clips(
     source: Source,
     loaded: NetworkInput,
-    spec: InputSpec,
+    rate: float,
     part: ClipOptions,
     options: RenderOptions,
     explanation: Explanation,
@@ -79,13 +79,13 @@ def render_clips(
     if now != loaded.stamp or loaded.clips is None:
         raise ImageError("the file changed during the run")
     clips, size, panel = loaded.clips, loaded.size, options.names.panel
-    region, each = spec.place(size), [*explanation.each_map()]
-    maps = [ClipMap.of(at.maps[k], clips, size, region, options.style) for k, at in each]
+    region = explanation.maps[0].placement
+    maps = [ClipMap.of(map_.values, clips, size, region, options.style) for map_ in explanation.maps]
     common = {**options.provenance, "input": file_name(source)}
     facts = [common | of_map for of_map in about_pictures(explanation, False)]
     writers = [] if panel else [video_writer(options.names.video, clips.frame_rate, of_map) for of_map in facts]
     chosen, shown, small = sheet_frames(clips), list[Shown](), dict[Path, bytes]()
-    for image, number, clip, place in _explained(sampled(file, spec.rate, part), clips, size):
+    for image, number, clip, place in _explained(sampled(file, rate, part), clips, size):
         laps.end("decode")
         photo = image if options.max_side is None else shrunk(image, options.max_side)
         for map_, writer in zip(maps, writers, strict=not panel):
@@ -96,14 +96,16 @@ def render_clips(
         if number in chosen:
             shown.append((small_frame(image), number, clip, place))
         if names is not None and number == chosen[len(chosen) // 2]:
-            small = _thumbnails(names, image, region, explanation, maps, (clip, place))
+            small = _thumbnails(names, image, region, explanation.maps, maps, (clip, place))
         laps.end("draw")
     if len(shown) < len(chosen):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     laps.end("encode")
     suffix = options.names.suffix(output_relpath(source.path))
-    rows = [SheetRow(explanation, k, at.layer, map_) for (k, at), map_ in zip(each, maps, strict=True)]
+    several = len(explanation.by_layer) > 1
+    headings = [f"{one.subject.title}, {one.layer}" if several else one.subject.title for one in explanation.maps]
+    rows = [*zip(headings, maps, strict=True)]
     if panel:
         facts = [common | of_all for of_all in about_pictures(explanation, True)]
     for of_sheet, about in zip([rows] if panel else [[row] for row in rows], facts, strict=True):
@@ -112,13 +114,11 @@ def render_clips(
         files.append(encode_picture(sheet, suffix, about))
         laps.end("encode")
     if options.facts is not None:
-        crop = np.array([region.left, region.top, region.right, region.bottom])
-        arrays = {**options.facts, "crop": crop, "image_size": np.array(size), **_times(explanation, clips)}
+        arrays = {**options.facts, "image_size": np.array(size), **_times(explanation, clips)}
         files.append(encode_arrays(arrays | arrays_of(explanation)))
         laps.end("encode")
-    at_border = [peaks_at_border(size, at.maps[k].max(0), region) for k, at in each]
-    blank = [map_.is_blank for map_ in maps]
-    return RenderedFiles(files, blank, small, [None] * len(maps), size, at_border, laps.spent)
+    seen = [DrawnMap(map_.is_blank, peaks_at_border(size, map_.cells.max(0), region)) for map_ in maps]
+    return RenderedFiles(files, seen, small, size, laps.spent)
 
 
 def _explained(sampled: Generator[Frame], clips: Clips, size: tuple[int, int]) -> Iterator[Shown]:
@@ -138,9 +138,10 @@ def _explained(sampled: Generator[Frame], clips: Clips, size: tuple[int, int]) -
 def _times(explanation: Explanation, clips: Clips) -> dict[str, ArrayLike]:
     """The time of each map of a raw file, in seconds; with several layers, as other arrays."""
     arrays: dict[str, ArrayLike] = {}
-    for at in explanation.layers:
-        where = f"@{at.layer}" if len(explanation.layers) > 1 else ""
-        depth = at.maps.shape[1] // len(clips.starts)
+    by_layer = explanation.by_layer
+    for layer, maps in by_layer.items():
+        where = f"@{layer}" if len(by_layer) > 1 else ""
+        depth = len(maps[0].values) // len(clips.starts)
         centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
         arrays[f"times{where}"] = np.array([clips.time(start + center) for start in clips.starts for center in centers])
     return arrays
@@ -150,15 +151,13 @@ def _thumbnails(
     names: ThumbnailNames,
     image: Image.Image,
     region: Placement,
-    explanation: Explanation,
+    explained: Sequence[Map],
     maps: Sequence[ClipMap],
     at: Sequence[int],
 ) -> dict[Path, bytes]:
     """The thumbnails of one frame, and of its maps."""
     files = {names.photo: encode_picture(shrunk(image), "jpg")}
-    each = [(one.layer, explanation.classes[k]) for k, one in explanation.each_map()]
-    for ((layer, index), number), map_ in zip(numbered(each), maps, strict=True):
-        path = names.map(layer, index, number)
+    for path, map_ in zip(names.maps(explained), maps, strict=True):
         files |= map_thumbnails({path: map_.frame(*at)}, image.size, region, map_.style, {path: []})
     return files
 
@@ -198,7 +197,7 @@ class ClipStages(ImageStages):
             render_clips,
             source,
             replace(loaded, pixels=np.empty(0, np.uint8)),  # rendering needs none
-            self.spec,
+            self.spec.rate,
             self.part,
             self.options,
             explanation,

@@ -196,15 +196,14 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
                     labels.append(images[i].label)
                     sizes.append(loaded.size)
         for explanation in explainer.explain(pixels, labels, sizes) if pixels else ():
-            for at in explanation.layers if isinstance(explanation, Explanation) else ():
-                largest = max(largest, *(_largest(maps, style) for maps in (at.maps, *at.beside.values())))
+            for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
+                largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
     return _rounded_up(largest) if largest else 1.0
 
 
-def _largest(maps: NDArray[np.float32], style: DrawingStyle) -> float:
-    """The largest finite value of maps (K, h, w), in units of a uniform map."""
-    values = visible(np.nan_to_num(maps, nan=0, posinf=0, neginf=0), style)
-    return float(values.max(initial=0)) * int(np.prod(maps.shape[1:]))
+def _largest(map_: NDArray[np.float32], style: DrawingStyle) -> float:
+    """The largest finite value of a map, in units of a uniform map."""
+    return float(visible(np.nan_to_num(map_, nan=0, posinf=0, neginf=0), style).max(initial=0)) * map_.size
 
 
 def _rounded_up(value: float) -> float:

@@ -10,8 +10,9 @@ from time import perf_counter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
-from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture, shrunk
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
@@ -20,7 +21,6 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import decode, limit_pixels
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
@@ -51,32 +51,42 @@ class RenderOptions:
 
 
 @dataclass(frozen=True)
+class DrawnMap:
+    """What was seen of a map when it was drawn.
+
+    Attributes:
+        blank: whether nothing of it is positive, or if drawn signed, not 0.
+        at_border: whether it peaks at an edge of the center crop.
+        region: the region that it marks, if requested.
+    """
+
+    blank: bool
+    at_border: bool
+    region: Region | None = None
+
+
+@dataclass(frozen=True)
 class RenderedFiles:
     """One image's results in memory.
 
     Attributes:
         files: the contents of the result files.
-        blank: whether each map is blank, in the order of ``Explanation.each_map``.
+        maps: what was seen of each map.
         thumbnails: their contents by path.
-        regions: the region of each map, if requested.
         size: the image's width and height.
-        at_border: whether each map peaks at an edge of the center crop.
         spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
     """
 
     files: list[bytes]
-    blank: list[bool]
+    maps: list[DrawnMap]
     thumbnails: dict[Path, bytes]
-    regions: list[Region | None]
     size: tuple[int, int]
-    at_border: list[bool]
     spent: dict[str, float]
 
 
 def render(
     source: Source,
     stamp: Stamp,
-    spec: InputSpec,
     options: RenderOptions,
     explanation: Explanation,
     names: ThumbnailNames | None,
@@ -97,17 +107,12 @@ def render(
     laps.end("decode")
     if now != stamp:
         raise ImageError("the file changed during the run")
-    region, style = explanation.placement or spec.place(image.size), options.style
-    maps = [at.maps[k] for k, at in explanation.each_map()]
+    style, size = options.style, image.size
     if options.names.panel:
-        pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
+        pictures = iter([panel(image, explanation, style, source.name, options.about)])
     else:
         photo = image if options.max_side is None else shrunk(image, options.max_side)
-        inside = region.scaled(image.size, photo.size)
-        pictures = (
-            outlined(picture(photo, at.maps[k], inside, style), explanation.outline(k), photo.width / image.width)
-            for k, at in explanation.each_map()
-        )
+        pictures = (_picture(photo, size, map_, style) for map_ in explanation.maps)
     common = {**options.provenance, "input": file_name(source)}
     about = about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
@@ -117,18 +122,25 @@ def render(
         files.append(encode_picture(drawn, suffix, common | facts))
         laps.end("encode")
     if options.facts is not None:
-        crop = np.array([region.left, region.top, region.right, region.bottom])
-        arrays = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
-        files.append(encode_arrays(arrays | arrays_of(explanation)))
+        files.append(encode_arrays({**options.facts, "image_size": np.array(size), **arrays_of(explanation)}))
         laps.end("encode")
-    small = {} if names is None else thumbnails(names, image, region, explanation, style)
-    regions: list[Region | None] = [None] * len(maps)
-    if options.regions is not None:
-        regions = [largest_region(map_, region, image.size, options.regions) for map_ in maps]
-    blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
-    at_border = [peaks_at_border(image.size, map_, region) for map_ in maps]
+    small = {} if names is None else thumbnails(names, image, explanation.maps, style)
+    maps = [
+        DrawnMap(
+            is_blank_on(size, map_.values, map_.placement, style.signed),
+            peaks_at_border(size, map_.values, map_.placement),
+            None if options.regions is None else largest_region(map_.values, map_.placement, size, options.regions),
+        )
+        for map_ in explanation.maps
+    ]
     laps.end("draw")
-    return RenderedFiles(files, blank, small, regions, image.size, at_border, laps.spent)
+    return RenderedFiles(files, maps, small, size, laps.spent)
+
+
+def _picture(photo: Image.Image, size: tuple[int, int], map_: Map, style: DrawingStyle) -> Image.Image:
+    """A map over a photo that had another size (width, height)."""
+    drawn = picture(photo, map_.values, map_.placement.scaled(size, photo.size), style)
+    return outlined(drawn, map_.subject.outlines, photo.width / size[0])
 
 
 class Laps:
@@ -152,36 +164,42 @@ def file_name(source: Source) -> str:
 
 def about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
     """The layer, class and score of each picture, or of all maps in a panel."""
-    names = zip(explanation.classes, explanation.names, strict=True)
-    classes = [f"{index} {name}" if name else str(index) for index, name in names]
-    scores = [f"{score:.4f}" for score in explanation.scores]
     if panel:
-        layers = ", ".join(at.layer for at in explanation.layers)
-        return [{"layer": layers, "class": "; ".join(classes), "score": ", ".join(scores)}]
-    return [{"layer": at.layer, "class": classes[k], "score": scores[k]} for k, at in explanation.each_map()]
+        subjects = explanation.subjects
+        return [
+            {
+                "layer": ", ".join(explanation.by_layer),
+                "class": "; ".join(map(_class, subjects)),
+                "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
+            }
+        ]
+    return [
+        {"layer": map_.layer, "class": _class(map_.subject), "score": f"{map_.subject.score:.4f}"}
+        for map_ in explanation.maps
+    ]
 
 
-def record_box(explanation: Explanation, k: int) -> tuple[float, float, float, float] | None:
-    """The left, top, width and height of a detection."""
-    if not explanation.boxes:
-        return None
-    left, top, right, bottom = explanation.boxes[k]
-    return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
+def _class(subject: Subject) -> str:
+    return f"{subject.index} {subject.name}" if subject.name else str(subject.index)
 
 
 def arrays_of(explanation: Explanation) -> dict[str, ArrayLike]:
-    """What was explanation, for a raw file; with several layers, each layer's name stands in its arrays' names."""
+    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
+    subjects, place = explanation.subjects, explanation.maps[0].placement
     arrays: dict[str, ArrayLike] = {
-        "classes": np.array(explanation.classes),
-        "names": np.array([name or "" for name in explanation.names]),
-        "scores": np.array(explanation.scores, np.float32),
+        "crop": np.array([place.left, place.top, place.right, place.bottom]),
+        "classes": np.array([subject.index for subject in subjects]),
+        "names": np.array([subject.name or "" for subject in subjects]),
+        "scores": np.array([subject.score for subject in subjects], np.float32),
     }
-    if explanation.boxes:
-        arrays["boxes"] = np.array(explanation.boxes, np.float32)
-    for at in explanation.layers:
-        where = f"@{at.layer}" if len(explanation.layers) > 1 else ""
-        arrays[f"maps{where}"] = at.maps
-        arrays[f"mass{where}"] = np.array(at.mass, np.float32)
-        if at.relevance is not None:
-            arrays[f"relevance{where}"] = at.relevance
+    if subjects[0].box is not None:
+        arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
+    by_layer = explanation.by_layer
+    for layer, maps in by_layer.items():
+        where = f"@{layer}" if len(by_layer) > 1 else ""
+        arrays[f"maps{where}"] = np.stack([map_.values for map_ in maps])
+        arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
+        relevance = [map_.relevance for map_ in maps if map_.relevance is not None]
+        if relevance:
+            arrays[f"relevance{where}"] = np.stack(relevance)
     return arrays

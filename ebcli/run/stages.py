@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.explanation import Explanation, Map
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.clips import Clips
@@ -24,7 +24,7 @@ from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp, url_of
 from ebcli.files.video import has_video_suffix
-from ebcli.run.rendering import RenderedFiles, RenderOptions, record_box, render
+from ebcli.run.rendering import DrawnMap, RenderedFiles, RenderOptions, render
 
 Call = Callable[..., Any]
 
@@ -137,7 +137,7 @@ class ImageStages:
         start = perf_counter()
         if isinstance(explanation, ImageError):
             return self._failed(source, explanation, loaded.seconds)
-        if not explanation.classes:  # no class scores above the threshold
+        if not explanation.maps:  # no class scores above the threshold
             return replace(
                 self._record(source),
                 status="done",
@@ -152,7 +152,7 @@ class ImageStages:
             rendered = self._rendered(source, loaded, explanation, names, call)
         except Exception as error:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
-        maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]
+        maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
         results = self.options.names.of(relpath, maps)
         writing = perf_counter()
         write(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails)
@@ -169,24 +169,7 @@ class ImageStages:
             output=tuple(str(self.output / result) for result in results),
             output_bytes=tuple(map(len, rendered.files)),
             output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
-            classes=tuple(
-                ClassRecord(
-                    explanation.classes[k],
-                    explanation.names[k],
-                    explanation.scores[k],
-                    at.mass[k],
-                    blank,
-                    None if at.lost_mass is None else {site: lost[k] for site, lost in at.lost_mass.items()},
-                    at.layer,
-                    float(at.maps[k].max()) * at.maps[k].size,
-                    None if found is None else asdict(found),
-                    at_border,
-                    record_box(explanation, k),
-                )
-                for (k, at), blank, found, at_border in zip(
-                    explanation.each_map(), rendered.blank, rendered.regions, rendered.at_border, strict=True
-                )
-            ),
+            classes=tuple(map(_map_record, explanation.maps, rendered.maps)),
             seconds=round(loaded.seconds + explanation.seconds + perf_counter() - start, 4),
             input_bytes=loaded.stamp.bytes,
             input_mtime_ns=loaded.stamp.mtime_ns,
@@ -204,7 +187,7 @@ class ImageStages:
     def _rendered(
         self, source: Source, loaded: NetworkInput, explanation: Explanation, names: ThumbnailNames | None, call: Call
     ) -> RenderedFiles:
-        arguments = source, loaded.stamp, self.spec, self.options, explanation, names, self.max_pixels
+        arguments = source, loaded.stamp, self.options, explanation, names, self.max_pixels
         rendered: RenderedFiles = call(render, *arguments)
         return rendered
 
@@ -218,3 +201,25 @@ class ImageStages:
         if isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
         return replace(self._record(source), status="failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
+
+
+def _map_record(map_: Map, drawn: DrawnMap) -> ClassRecord:
+    subject = map_.subject
+    box = None
+    if subject.box is not None:
+        left, top, right, bottom = subject.box
+        box = round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
+    region = None if drawn.region is None else asdict(drawn.region)
+    return ClassRecord(
+        subject.index,
+        subject.name,
+        subject.score,
+        map_.mass,
+        drawn.blank,
+        map_.lost_mass,
+        map_.layer,
+        map_.peak,
+        region,
+        drawn.at_border,
+        box,
+    )

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from galleries import explanation
+from galleries import mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
@@ -35,7 +35,7 @@ def made(
     look: DrawingStyle = DrawingStyle(),  # noqa: B008
 ) -> dict[Path, bytes]:
     """The thumbnails of one map, of class 7 at features.23."""
-    return thumbnails(NAMES, photo, place, explanation({"features.23": saliency[None]}, [7]), look)
+    return thumbnails(NAMES, photo, mapped({"features.23": saliency[None]}, [7], place), look)
 
 
 def whole(size: tuple[int, int]) -> Placement:
@@ -105,8 +105,8 @@ def test_each_class_at_each_layer_has_its_own() -> None:
     hot = [np.zeros((2, 1, 4)), np.zeros((2, 1, 2))]
     for k, at, column in ((0, 0, 0), (1, 0, 3), (0, 1, 1), (1, 1, 0)):
         hot[at][k, 0, column] = 1
-    explained = explanation({"one": hot[0], "other": hot[1]}, [7, 9])
-    files = thumbnails(NAMES, Image.new("RGB", (80, 20)), whole((80, 20)), explained, DrawingStyle())
+    explained = mapped({"one": hot[0], "other": hot[1]}, [7, 9], whole((80, 20)))
+    files = thumbnails(NAMES, Image.new("RGB", (80, 20)), explained, DrawingStyle())
     paths = [NAMES.map(layer, index) for layer in ("one", "other") for index in (7, 9)]
     found = [opened(files, path)[10, :, 3].argmax() for path in paths]
     assert len(files) == 5

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
@@ -78,8 +78,8 @@ def add(
         input_mtime_ns=stamp.mtime_ns,
     )
     if "thumbnails" in keep:
-        explained = explanation({common.layer: maps}, [one.index for one in classes])
-        files |= thumbnails(names_of(record), image, whole, explained, DrawingStyle())
+        explained = mapped({common.layer: maps}, [one.index for one in classes], whole)
+        files |= thumbnails(names_of(record), image, explained, DrawingStyle())
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
@@ -94,10 +94,10 @@ def names_of(record: Record) -> ThumbnailNames:
     return ThumbnailNames(record.place, stamp, record.configuration, record.method)
 
 
-def explanation(maps: dict[str, np.ndarray], classes: Sequence[int]) -> Explanation:
+def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Placement) -> list[Map]:
     """By layers, maps (K, h, w) of K classes."""
-    layers = [LayerMaps(layer, [0.5] * len(classes), of_layer) for layer, of_layer in maps.items()]
-    return Explanation(list(classes), [0.5] * len(classes), [None] * len(classes), tuple(layers), 0.1)
+    subjects = [Subject(index, None, 0.5) for index in classes]
+    return [Map(one, layer, maps[layer][k], 0.5, place) for k, one in enumerate(subjects) for layer in maps]
 
 
 def crowd(directory: Path, count: int) -> None:

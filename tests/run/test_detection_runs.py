@@ -111,7 +111,7 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
     ("arguments", "message"),
     [
         (["--where", "3,4"], "--where works only with segmentation networks, but .* is for detection: drop it"),
-        (["--above", "0.5"], "--above works only with classes, .*: use --score, or drop it"),
+        (["--above", "0.5"], "--above works only with classifiers, .*: use --score, or drop it"),
         (["--beside", "grad-cam", "--panel"], "--beside works only with classifiers"),
         (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),

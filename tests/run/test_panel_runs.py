@@ -118,9 +118,10 @@ def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain(pixels)
     (one,) = Explainer(make_plan(**plan)).explain(pixels)
     (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain(pixels)
-    for at, contrastive, other in zip(both.layers, one.layers, marginal.layers, strict=True):
-        np.testing.assert_allclose(at.maps, contrastive.maps, rtol=1e-5, atol=1e-8)
-        np.testing.assert_allclose(at.beside["marginal"], other.maps, rtol=1e-5, atol=1e-8)
+    assert len(both.maps) == 4
+    for at, contrastive, other in zip(both.maps, one.maps, marginal.maps, strict=True):
+        np.testing.assert_allclose(at.values, contrastive.values, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(at.beside["marginal"], other.values, rtol=1e-5, atol=1e-8)
         assert other.beside == {}
 
 
@@ -162,10 +163,10 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
     for image, explanation in zip(pixels, found, strict=True):
         preset = loaded.transforms
         inputs = functional.normalize(functional.to_tensor(image), preset.mean, preset.std)[None]
-        (at,) = explanation.layers
-        for method, maps in at.beside.items():
+        assert [set(map_.beside) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
+        for method in ("grad-cam", "gradient"):
             expected = IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
-            drawn = np.maximum(maps, 0)
+            drawn = [np.maximum(map_.beside[method], 0) for map_ in explanation.maps]
             for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
                 assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)

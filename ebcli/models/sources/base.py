@@ -14,7 +14,7 @@ from torch import nn
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
-from ebcli.models.keywords import DEFAULT, SCORES, TASKS, VIDEO
+from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
 from ebcli.models.preprocessing import Preprocessing
 
 
@@ -119,7 +119,7 @@ class ModelSource(ABC):
     def task(self, net: nn.Module) -> str | None:
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
         own = getattr(net, "task", None)
-        return own if isinstance(own, str) and own in TASKS else None
+        return own if isinstance(own, str) and own in {*TASKS, *OWN_TASKS} else None
 
     def takes_texts(self) -> bool:
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""
