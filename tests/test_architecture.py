@@ -32,7 +32,7 @@ EXCEPTIONS = {("gallery", "ebcli.run.workers"), ("models", "ebcli.files.images")
 TORCH_FREE = [
     name
     for name in FILES
-    if re.match(r"ebcli\.(files|drawing|gallery|run\.(plan|stages|rendering|clip_stages|workers)$)", name)
+    if re.match(r"ebcli\.(files|drawing|gallery|run\.(plan|stages|reading|rendering|workers)$)", name)
     and name != "ebcli.drawing.api"
 ]
 

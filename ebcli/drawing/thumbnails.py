@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,12 @@ from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, sm
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.storage import Stamp
+
+if TYPE_CHECKING:
+    from ebcli.drawing.frames import FrameMaps
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
@@ -75,26 +80,23 @@ class ThumbnailNames:
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
 
-def thumbnails(
-    names: ThumbnailNames, image: Image.Image, maps: Sequence[Map], style: DrawingStyle
-) -> dict[Path, bytes]:
+def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
     """Make one image's thumbnails: contents by path relative to the output directory.
 
     All have the same size, at most 512 pixels a side, so they align when stacked. Blank maps get none.
 
     Args:
         names: their paths.
-        image: RGB.
+        shown: the image, or a frame.
         maps: the maps.
-        style: the colors and the color scale.
 
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    files = {names.photo: encode_picture(shrunk(image), "jpg")}
-    for path, map_ in zip(names.maps(maps), maps, strict=True):
-        outlines = {path: map_.subject.outlines}
-        files |= map_thumbnails({path: map_.values}, image.size, map_.placement, style, outlines)
+    files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
+    for path, one in zip(names.maps([one.map for one in maps]), maps, strict=True):
+        outlines = {path: one.map.subject.outlines}
+        files |= map_thumbnails({path: one.at(shown)}, shown.image.size, one.map.placement, one.style, outlines)
     return files
 
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ebcli.errors import ImageError
 from ebcli.files.encoding import is_own
+from ebcli.files.media.frames import frame_files
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, parse_result_name
 from ebcli.files.remote import DEFAULT, RemoteOptions
 from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
-from ebcli.files.video import frame_files
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
@@ -104,7 +104,7 @@ def find(
         remote: limits for remote files and for files in tar files.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
         stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
-        with_frames: whether a local directory of numbered frames is one video; see ``ebcli.files.video.frame_files``.
+        with_frames: whether a local directory of numbered frames is one video; see ``frame_files``.
     """
     folders = _Walk(without, exclude, shard, with_frames)
     found: dict[str, Source] = {}

@@ -77,13 +77,13 @@ def run(plan: RunPlan) -> Run:
         results = _planned(prepared.sources, stages) if is_dry else _results(plan, prepared, stopping, recorded)
     common, vmax = stages.common, stages.options.style.vmax
     shown = common.model, common.weights, common.layer, device
-    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration, stages.unit)
+    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration, stages.reader.unit)
 
 
 def _planned(sources: Sequence[Source], stages: ImageStages) -> Generator[Record]:
     for source in sources:
         record = replace(stages.common, input=source.name, place=str(output_relpath(source.path)))
-        yield record if stages.accepts(source) else replace(record, status="not an image")
+        yield record if stages.reader.accepts(source) else replace(record, status="not an image")
 
 
 def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:

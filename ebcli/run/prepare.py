@@ -23,12 +23,11 @@ from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.directory import check_writable, refuse_foreign_files
 from ebcli.files.history import History
-from ebcli.files.images import has_image_suffix, limit_pixels
+from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
-from ebcli.files.video import has_video_suffix
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
@@ -37,8 +36,9 @@ from ebcli.models.measured import caveat
 from ebcli.run.facts import NetworkFacts, class_labels
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
+from ebcli.run.reading import Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions
-from ebcli.run.stages import ImageStages, NetworkInput, is_image, load_image
+from ebcli.run.stages import ImageStages, NetworkInput
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
@@ -101,10 +101,11 @@ def prepare(plan: RunPlan) -> Prepared:
     if is_video:
         listing = partial(listing, with_frames=True)
         sources = listing(shard=inputs.shard)
-    sources = _labeled(sources, inputs, facts)
+    reader = Reader(facts.transforms, inputs.clips, inputs.max_pixels)
+    sources = _labeled(sources, inputs, facts, reader)
     if output.scale == "run" and explainer is not None:
-        everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
-        style = replace(style, vmax=run_vmax(explainer, everything, _loader(plan, facts), style))
+        everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts, reader)
+        style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
     if not facts.trained:
         warnings.warn(f"{facts.name} is untrained: its maps are meaningless", stacklevel=2)
     elif doubts := caveat(facts.name):
@@ -124,30 +125,15 @@ def prepare(plan: RunPlan) -> Prepared:
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(facts.transforms, options, output.directory, common, output.report, inputs.max_pixels)
-    if is_video:
-        from ebcli.run.clip_stages import ClipStages
-
-        stages = ClipStages.like(stages, inputs.clips)
+    stages = ImageStages(reader, options, output.directory, common, output.report)
     return Prepared(explainer, history, stages, skipped, sources)
 
 
-def _loader(plan: RunPlan, facts: NetworkFacts) -> Load:
-    if facts.task != VIDEO:
-        return partial(load_image, spec=facts.transforms)
-    from ebcli.run.clip_stages import load_clips
-
-    return partial(load_clips, spec=facts.transforms, part=plan.inputs.clips)
-
-
-def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
+def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts, reader: Reader) -> list[Source]:
     if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
         return sources
     is_all = inputs.shard is None
-    accepts = is_image
-    if facts.task == VIDEO:
-        from ebcli.run.clip_stages import is_clip as accepts
-    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, accepts, is_all)
+    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, reader.accepts, is_all)
 
 
 def _may_be_work(source: Source) -> bool:
@@ -155,7 +141,7 @@ def _may_be_work(source: Source) -> bool:
     if source.problem is not None:
         return False
     remote = source.span is not None or url_of(source.path) is not None
-    return (remote or os.path.lexists(source.path)) and (is_image(source) or has_video_suffix(source.path))
+    return (remote or os.path.lexists(source.path)) and medium_of(source) is not None
 
 
 def _loaded(plan: RunPlan, total: int) -> Explainer:
@@ -180,11 +166,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [
-        source
-        for source in sources
-        if source.named or has_image_suffix(source.path) or has_video_suffix(source.path) or source.path.is_dir()
-    ]
+    images = [source for source in sources if source.named or has_known_suffix(source.path) or source.path.is_dir()]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):

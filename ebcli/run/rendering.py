@@ -1,9 +1,9 @@
-"""Rendering: an image's maps as pictures, panels and arrays, in any process. Imports no torch."""
+"""Rendering: the maps of a photo or a video as pictures, figures and arrays, in any process. Imports no torch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,18 +13,22 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ebcli.drawing.explanation import Explanation, Map, Subject
-from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture, shrunk
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
+from ebcli.files.clips import Clips
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.images import decode, limit_pixels
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, url_of
+from ebcli.files.storage import url_of
+from ebcli.files.video_writing import VideoWriter, video_writer
 from ebcli.models.classes import printable
+from ebcli.run.reading import NetworkInput, Reader
 
 
 @dataclass(frozen=True)
@@ -73,74 +77,97 @@ class RenderedFiles:
         files: the contents of the result files.
         maps: what was seen of each map.
         thumbnails: their contents by path.
-        size: the image's width and height.
         spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
     """
 
     files: list[bytes]
     maps: list[DrawnMap]
     thumbnails: dict[Path, bytes]
-    size: tuple[int, int]
     spent: dict[str, float]
 
 
 def render(
     source: Source,
-    stamp: Stamp,
+    loaded: NetworkInput,
+    reader: Reader,
     options: RenderOptions,
     explanation: Explanation,
     names: ThumbnailNames | None,
-    max_pixels: int | None = None,
 ) -> RenderedFiles:
-    """Render one image's results: a picture per map or one panel, then the arrays; with ``names``, thumbnails too.
+    """Render one file's results: a picture or video per map, the figures, then the arrays; with ``names``, thumbnails.
 
-    The image is decoded a second time: keeping thousands of photos until the network is done with them would take
-    far more memory than decoding takes time.
+    Figures are a panel of a photo, and contact sheets of a video. One frame at a time is in memory.
 
     Raises:
-        ImageError: the file changed since the network saw it, or the format cannot hold the picture.
+        ImageError: the file changed since the network saw it, or the format cannot hold the frames.
     """
+    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames, small_frame
+
     laps = Laps()
-    limit_pixels(max_pixels)
-    now, file = source.opened()
-    image = decode(file)
-    laps.end("decode")
-    if now != stamp:
-        raise ImageError("the file changed during the run")
-    style, size = options.style, image.size
-    if options.names.panel:
-        pictures = iter([panel(image, explanation, style, source.name, options.about)])
-    else:
-        photo = image if options.max_side is None else shrunk(image, options.max_side)
-        pictures = (_picture(photo, size, map_, style) for map_ in explanation.maps)
+    size, clips = loaded.size, loaded.clips
+    maps = [FrameMaps.of(map_, size, clips, options.style) for map_ in explanation.maps]
     common = {**options.provenance, "input": file_name(source)}
-    about = about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
-    files = []
-    for drawn, facts in zip(pictures, about, strict=True):
+    writers, figures = list[VideoWriter](), [[one] for one in maps]
+    if options.names.panel:
+        figures = [maps]
+    else:
+        writers = [_writer(options, suffix, clips, common | about([map_])) for map_ in explanation.maps]
+        figures = [] if clips is None else figures
+    numbers = [0] if clips is None else sheet_frames(clips)
+    kept, small = list[Shown](), dict[Path, bytes]()
+    for shown in reader.frames(source, loaded):
+        laps.end("decode")
+        photo = shown if options.max_side is None else shown._replace(image=shrunk(shown.image, options.max_side))
+        for map_, writer in zip(maps, writers, strict=False):  # there may be no writers
+            drawn = map_.drawn(photo)
+            laps.end("draw")
+            writer.add(drawn)
+            laps.end("encode")
+        if figures and shown.number in numbers:
+            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image)))
+        if names is not None and shown.number == numbers[len(numbers) // 2]:
+            small = thumbnails(names, shown, maps)
         laps.end("draw")
-        files.append(encode_picture(drawn, suffix, common | facts))
+    if figures and len(kept) < len(numbers):
+        raise ImageError("the file changed during the run")
+    files = [writer.finish() for writer in writers]
+    for rows in figures:
+        if clips is None:
+            figure = panel(kept[0].image, explanation, options.style, source.name, options.about)
+        else:
+            figure = contact_sheet(kept, rows, source.name, options.about)
+        laps.end("draw")
+        files.append(encode_picture(figure, suffix, common | about([row.map for row in rows])))
         laps.end("encode")
     if options.facts is not None:
-        files.append(encode_arrays({**options.facts, "image_size": np.array(size), **arrays_of(explanation)}))
-        laps.end("encode")
-    small = {} if names is None else thumbnails(names, image, explanation.maps, style)
-    maps = [
-        DrawnMap(
-            is_blank_on(size, map_.values, map_.placement, style.signed),
-            peaks_at_border(size, map_.values, map_.placement),
-            None if options.regions is None else largest_region(map_.values, map_.placement, size, options.regions),
-        )
-        for map_ in explanation.maps
-    ]
+        times = {} if clips is None else _times(explanation, clips)
+        files.append(encode_arrays({**options.facts, "image_size": np.array(size), **times, **arrays_of(explanation)}))
+    laps.end("encode")
+    seen = [DrawnMap(one.is_blank, one.at_border, _region(one, options.regions)) for one in maps]
     laps.end("draw")
-    return RenderedFiles(files, maps, small, size, laps.spent)
+    return RenderedFiles(files, seen, small, laps.spent)
 
 
-def _picture(photo: Image.Image, size: tuple[int, int], map_: Map, style: DrawingStyle) -> Image.Image:
-    """A map over a photo that had another size (width, height)."""
-    drawn = picture(photo, map_.values, map_.placement.scaled(size, photo.size), style)
-    return outlined(drawn, map_.subject.outlines, photo.width / size[0])
+def _region(maps: FrameMaps, options: RegionOptions | None) -> Region | None:
+    return None if options is None else largest_region(maps.map.values, maps.map.placement, maps.size, options)
+
+
+class _Picture:
+    """Encodes the only frame of a photo."""
+
+    def __init__(self, suffix: str, facts: Mapping[str, str]) -> None:
+        self._suffix, self._facts, self._content = suffix, facts, b""
+
+    def add(self, frame: Image.Image) -> None:
+        self._content = encode_picture(frame, self._suffix, self._facts)
+
+    def finish(self) -> bytes:
+        return self._content
+
+
+def _writer(options: RenderOptions, suffix: str, clips: Clips | None, facts: Mapping[str, str]) -> VideoWriter:
+    return _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
 
 
 class Laps:
@@ -162,21 +189,14 @@ def file_name(source: Source) -> str:
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
-def about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
-    """The layer, class and score of each picture, or of all maps in a panel."""
-    if panel:
-        subjects = explanation.subjects
-        return [
-            {
-                "layer": ", ".join(explanation.by_layer),
-                "class": "; ".join(map(_class, subjects)),
-                "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
-            }
-        ]
-    return [
-        {"layer": map_.layer, "class": _class(map_.subject), "score": f"{map_.subject.score:.4f}"}
-        for map_ in explanation.maps
-    ]
+def about(maps: Sequence[Map]) -> dict[str, str]:
+    """The layer, class and score of the maps in a picture or figure."""
+    subjects = list(dict.fromkeys(map_.subject for map_ in maps))
+    return {
+        "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
+        "class": "; ".join(map(_class, subjects)),
+        "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
+    }
 
 
 def _class(subject: Subject) -> str:
@@ -202,4 +222,16 @@ def arrays_of(explanation: Explanation) -> dict[str, ArrayLike]:
         relevance = [map_.relevance for map_ in maps if map_.relevance is not None]
         if relevance:
             arrays[f"relevance{where}"] = np.stack(relevance)
+    return arrays
+
+
+def _times(explanation: Explanation, clips: Clips) -> dict[str, ArrayLike]:
+    """The time of each map of a raw file, in seconds; with several layers, as other arrays."""
+    arrays: dict[str, ArrayLike] = {}
+    by_layer = explanation.by_layer
+    for layer, maps in by_layer.items():
+        where = f"@{layer}" if len(by_layer) > 1 else ""
+        depth = len(maps[0].values) // len(clips.starts)
+        centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
+        arrays[f"times{where}"] = np.array([clips.time(start + center) for start in clips.starts for center in centers])
     return arrays

@@ -1,4 +1,4 @@
-"""One image's stages before and after the network, in any process and on any machine. Imports no torch."""
+"""One file's stages before and after the network, in any process and on any machine. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,72 +8,21 @@ from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ebcli.drawing.explanation import Explanation, Map
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
-from ebcli.files.clips import Clips
-from ebcli.files.images import decode, has_image_suffix, is_recognized, limit_pixels
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, url_of
-from ebcli.files.video import has_video_suffix
+from ebcli.run.reading import NetworkInput as NetworkInput  # noqa: PLC0414 - a name of this module too
+from ebcli.run.reading import Reader
 from ebcli.run.rendering import DrawnMap, RenderedFiles, RenderOptions, render
 
 Call = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class NetworkInput:
-    """An image or a video as the network gets it.
-
-    Attributes:
-        pixels: (crop, crop, 3), or (height, width, 3) for networks that see whole images; 8 bits. Of a video,
-            (clips, frames, crop, crop, 3).
-        stamp: the state of the file that was read.
-        seconds: the time that loading took.
-        size: the image's width and height.
-        waited: the time that the network was idle before it had this image.
-        clips: which clips of a video these are.
-    """
-
-    pixels: NDArray[np.uint8]
-    stamp: Stamp
-    seconds: float
-    size: tuple[int, int]
-    waited: float = 0.0
-    clips: Clips | None = None
-
-
-def load_image(source: Source, spec: InputSpec, max_pixels: int | None = None) -> NetworkInput | None:
-    """Decode an image and crop what the network sees; None for a file in a directory that is not an image.
-
-    Raises:
-        ImageError: the file does not exist or cannot be decoded.
-    """
-    start = perf_counter()
-    limit_pixels(max_pixels)
-    if not is_image(source):
-        return None
-    stamp, file = source.opened()
-    if has_video_suffix(source.path):
-        raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
-    image = decode(file)
-    return NetworkInput(spec.read(image), stamp, perf_counter() - start, image.size)
-
-
-def is_image(source: Source) -> bool:
-    """Whether to work on a file: the user named it, or it looks like an image."""
-    if source.named or has_image_suffix(source.path):
-        return True
-    # remote files are recognized by extension only: opening every one would be slow
-    return source.span is None and url_of(source.path) is None and is_recognized(source.path)
 
 
 @dataclass(frozen=True)
@@ -81,26 +30,18 @@ class ImageStages:
     """What all images of a run share. Can be sent to other processes.
 
     Attributes:
-        spec: what the network sees of an image.
+        reader: how files are read.
         options: how results are rendered.
         output: the output directory as the records name it.
         common: a record with the fields that all images share.
         thumbnails: also make thumbnails for the gallery page.
-        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
     """
 
-    spec: InputSpec
+    reader: Reader
     options: RenderOptions
     output: Path
     common: Record
     thumbnails: bool
-    max_pixels: int | None = None
-
-    unit: ClassVar[str] = "image"
-
-    def accepts(self, source: Source) -> bool:
-        """Whether to work on a file."""
-        return is_image(source)
 
     def load(self, source: Source, call: Call) -> NetworkInput | Record:
         """What the network gets of an image; or the record of a file that failed or is not an image.
@@ -111,7 +52,7 @@ class ImageStages:
         """
         start = perf_counter()
         try:
-            loaded = self._loaded(source, call)
+            loaded: NetworkInput | None = call(self.reader.load, source)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
         return replace(self._record(source), status="not an image") if loaded is None else loaded
@@ -149,7 +90,8 @@ class ImageStages:
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
-            rendered = self._rendered(source, loaded, explanation, names, call)
+            seen = replace(loaded, pixels=np.empty(0, np.uint8))  # rendering needs none
+            rendered: RenderedFiles = call(render, source, seen, self.reader, self.options, explanation, names)
         except Exception as error:
             return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
@@ -173,23 +115,12 @@ class ImageStages:
             seconds=round(loaded.seconds + explanation.seconds + perf_counter() - start, 4),
             input_bytes=loaded.stamp.bytes,
             input_mtime_ns=loaded.stamp.mtime_ns,
-            image_size=None if self.options.regions is None else rendered.size,
+            image_size=None if self.options.regions is None else loaded.size,
             label=explanation.label,
             predicted=explanation.predicted,
             clips=None if loaded.clips is None else asdict(loaded.clips),
             spent=spent,
         )
-
-    def _loaded(self, source: Source, call: Call) -> NetworkInput | None:
-        found: NetworkInput | None = call(load_image, source, self.spec, self.max_pixels)
-        return found
-
-    def _rendered(
-        self, source: Source, loaded: NetworkInput, explanation: Explanation, names: ThumbnailNames | None, call: Call
-    ) -> RenderedFiles:
-        arguments = source, loaded.stamp, self.options, explanation, names, self.max_pixels
-        rendered: RenderedFiles = call(render, *arguments)
-        return rendered
 
     def _record(self, source: Source) -> Record:
         return replace(self.common, input=source.name, place=str(output_relpath(source.path)))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from galleries import mapped
+from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
@@ -17,6 +17,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import is_own
 from ebcli.files.input_spec import InputSpec, Placement
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
 from ebcli.files.storage import Stamp
 
@@ -35,7 +36,9 @@ def made(
     look: DrawingStyle = DrawingStyle(),  # noqa: B008
 ) -> dict[Path, bytes]:
     """The thumbnails of one map, of class 7 at features.23."""
-    return thumbnails(NAMES, photo, mapped({"features.23": saliency[None]}, [7], place), look)
+    return thumbnails(
+        NAMES, Shown(photo), framed(mapped({"features.23": saliency[None]}, [7], place), photo.size, look)
+    )
 
 
 def whole(size: tuple[int, int]) -> Placement:
@@ -106,7 +109,7 @@ def test_each_class_at_each_layer_has_its_own() -> None:
     for k, at, column in ((0, 0, 0), (1, 0, 3), (0, 1, 1), (1, 1, 0)):
         hot[at][k, 0, column] = 1
     explained = mapped({"one": hot[0], "other": hot[1]}, [7, 9], whole((80, 20)))
-    files = thumbnails(NAMES, Image.new("RGB", (80, 20)), explained, DrawingStyle())
+    files = thumbnails(NAMES, Shown(Image.new("RGB", (80, 20))), framed(explained, (80, 20)))
     paths = [NAMES.map(layer, index) for layer in ("one", "other") for index in (7, 9)]
     found = [opened(files, path)[10, :, 3].argmax() for path in paths]
     assert len(files) == 5

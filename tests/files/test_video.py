@@ -20,14 +20,14 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.clips import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.input_spec import InputSpec
-from ebcli.files.sources import Source, find
-from ebcli.files.video import (
+from ebcli.files.media.frames import (
+    Frames,
     frame_files,
     frames,
     is_video,
-    network_clips,
     sampled,
 )
+from ebcli.files.sources import Source, find
 
 SAME = InputSpec((SIDE, SIDE), (SIDE,), frames=8, rate=10.0)
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
@@ -128,7 +128,7 @@ def test_the_placement_is_the_cropped_part() -> None:
 
 def test_the_last_frame_of_a_short_video_is_repeated(tmp_path: Path) -> None:
     write_frames(tmp_path / "clip", moving_square(3))
-    pixels, clips, size = network_clips(tmp_path / "clip", SAME, ClipOptions())
+    pixels, size, clips = Frames().read(tmp_path / "clip", SAME, ClipOptions())
     assert (pixels.shape, clips.starts, clips.total, size) == ((1, 8, SIDE, SIDE, 3), (0,), 3, (SIDE, SIDE))
     images = [np.asarray(image) for image in moving_square(3)]
     assert np.array_equal(pixels[0], [*images, *[images[-1]] * 5])
@@ -153,9 +153,9 @@ def test_a_truncated_video_is_no_shorter_video(suffix: str, codec: str, share: f
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(ImageError, match="truncated") as caught:
-        network_clips(path, SAME, ClipOptions())
+        Frames().read(path, SAME, ClipOptions())
     assert "--duration" in str(caught.value)
-    assert network_clips(path, SAME, ClipOptions(duration=0.8))[1].total == 8
+    assert Frames().read(path, SAME, ClipOptions(duration=0.8))[2].total == 8
 
 
 def test_a_video_without_its_end_is_not_read_at_all(tmp_path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_video_without_its_end_is_not_read_at_all(tmp_path: Path) -> None:
     write_video(path, moving_square(20))
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ImageError, match="not a video that FFmpeg can read, or is truncated"):
-        network_clips(path, SAME, ClipOptions())
+        Frames().read(path, SAME, ClipOptions())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_other_content_is_refused_and_playlists_are_not_followed(content: bytes,
     path = tmp_path / "a.mp4"
     path.write_bytes(content)
     with pytest.raises(ImageError, match="not a video that FFmpeg can read"):
-        network_clips(path, SAME, ClipOptions())
+        Frames().read(path, SAME, ClipOptions())
 
 
 def test_sound_alone_is_no_video(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_sound_alone_is_no_video(tmp_path: Path) -> None:
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
     with pytest.raises(ImageError, match="no video stream"):
-        network_clips(path, SAME, ClipOptions())
+        Frames().read(path, SAME, ClipOptions())
 
 
 def test_still_images_are_no_videos(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_still_images_are_no_videos(tmp_path: Path) -> None:
     moving_square(1)[0].save(path)
     assert not is_video(path)
     with pytest.raises(ImageError, match="it is a still image: give a video"):
-        network_clips(path, SAME, ClipOptions())
+        Frames().read(path, SAME, ClipOptions())
 
 
 def test_huge_frames_are_refused(tmp_path: Path) -> None:
@@ -204,17 +204,17 @@ def test_huge_frames_are_refused(tmp_path: Path) -> None:
     try:
         limit_pixels(1000)
         with pytest.raises(ImageError, match="too many pixels: raise --max-pixels"):
-            network_clips(path, SAME, ClipOptions())
+            Frames().read(path, SAME, ClipOptions())
     finally:
         Image.MAX_IMAGE_PIXELS = before
 
 
 def test_clips_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_frames(tmp_path / "clip", moving_square(24))
-    monkeypatch.setattr("ebcli.files.video._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
+    monkeypatch.setattr("ebcli.files.media.frames._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
     with pytest.raises(ImageError, match="explain a part with --duration"):
-        network_clips(tmp_path / "clip", SAME, ClipOptions())
-    assert network_clips(tmp_path / "clip", SAME, ClipOptions(every=3))[1].starts == (0,)
+        Frames().read(tmp_path / "clip", SAME, ClipOptions())
+    assert Frames().read(tmp_path / "clip", SAME, ClipOptions(every=3))[2].starts == (0,)
 
 
 def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:
@@ -233,8 +233,8 @@ def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:
 def test_a_video_in_a_tar_file_or_behind_a_url_is_read_from_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, moving_square(10))
-    _, clips, _ = network_clips(io.BytesIO(path.read_bytes()), SAME, ClipOptions())
-    assert clips == network_clips(path, SAME, ClipOptions())[1]
+    _, _, clips = Frames().read(io.BytesIO(path.read_bytes()), SAME, ClipOptions())
+    assert clips == Frames().read(path, SAME, ClipOptions())[2]
 
 
 def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,4 +242,4 @@ def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkey
     write_video(path, moving_square(3))
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(ConfigurationError, match="this needs the package av: pip install av"):
-        network_clips(path, SAME, ClipOptions())
+        Frames().read(path, SAME, ClipOptions())

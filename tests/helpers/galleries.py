@@ -11,10 +11,12 @@ import numpy as np
 from PIL import Image
 
 from ebcli.drawing.explanation import Map, Subject
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, RecordFile
 from ebcli.files.storage import Stamp
@@ -79,7 +81,7 @@ def add(
     )
     if "thumbnails" in keep:
         explained = mapped({common.layer: maps}, [one.index for one in classes], whole)
-        files |= thumbnails(names_of(record), image, explained, DrawingStyle())
+        files |= thumbnails(names_of(record), Shown(image), framed(explained, image.size))
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
@@ -92,6 +94,10 @@ def names_of(record: Record) -> ThumbnailNames:
     assert record.input_mtime_ns is not None
     stamp = Stamp(record.input_bytes, record.input_mtime_ns)
     return ThumbnailNames(record.place, stamp, record.configuration, record.method)
+
+
+def framed(maps: Sequence[Map], size: tuple[int, int], style: DrawingStyle | None = None) -> list[FrameMaps]:
+    return [FrameMaps.of(map_, size, None, style or DrawingStyle()) for map_ in maps]
 
 
 def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Placement) -> list[Map]:

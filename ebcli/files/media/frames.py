@@ -20,6 +20,7 @@ from ebcli.errors import ImageError
 from ebcli.files.clips import ClipOptions, Clips, clip_starts
 from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
 from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.medium import Medium, Shown, register
 from ebcli.files.regular import open_regular
 from ebcli.imports import import_optional
 
@@ -146,31 +147,59 @@ def _with_ends(frames: Iterator[Frame]) -> Iterator[tuple[Frame, float]]:
         yield last, last.end
 
 
-def network_clips(
-    file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-) -> tuple[NDArray[np.uint8], Clips, tuple[int, int]]:
-    """What the network gets of a video, (clips, frames, crop, crop, 3), which clips that is, and (width, height).
+class Frames(Medium):
+    """A video, cut into clips for the network."""
 
-    Raises:
-        ImageError: see ``sampled``; or the clips do not fit into memory.
-    """
-    assert spec.frames is not None
-    length, every = spec.frames, part.every
-    seen: dict[int, NDArray[np.uint8]] = {}
-    total, size = 0, (0, 0)
-    limit = _LARGEST_CLIPS // (3 * prod(spec.shape[1:]))
-    for total, frame in enumerate(sampled(file, spec.rate, part), 1):
-        if (total - 1) // length % every:
-            continue
-        image = frame.load()
-        size = size if seen else image.size
-        seen[total - 1] = spec.read(image)
-        if len(seen) > limit:
-            raise ImageError("its clips do not fit into memory: explain a part with --duration, or less with --every")
-    starts = clip_starts(total, length, every)
-    chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
-    pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
-    return pixels, Clips(starts, length, spec.rate, total, part.start), size
+    unit = "video"
+
+    def takes(self, spec: InputSpec) -> bool:
+        return spec.frames is not None
+
+    def has_suffix(self, path: Path) -> bool:
+        return has_video_suffix(path)
+
+    def recognizes(self, path: Path) -> bool:
+        return is_video(path)
+
+    def read(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
+    ) -> tuple[NDArray[np.uint8], tuple[int, int], Clips]:
+        """The clips, (clips, frames, crop, crop, 3), the frames' width and height, and which clips these are.
+
+        Raises:
+            ImageError: see ``sampled``; or the clips do not fit into memory.
+        """
+        assert spec.frames is not None
+        length, every = spec.frames, part.every
+        seen: dict[int, NDArray[np.uint8]] = {}
+        total, size = 0, (0, 0)
+        limit = _LARGEST_CLIPS // (3 * prod(spec.shape[1:]))
+        for total, frame in enumerate(sampled(file, spec.rate, part), 1):
+            if (total - 1) // length % every:
+                continue
+            image = frame.load()
+            size = size if seen else image.size
+            seen[total - 1] = spec.read(image)
+            if len(seen) > limit:
+                raise ImageError(
+                    "its clips do not fit into memory: explain a part with --duration, or less with --every"
+                )
+        starts = clip_starts(total, length, every)
+        chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
+        pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
+        return pixels, size, Clips(starts, length, spec.rate, total, part.start)
+
+    def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+        assert clips is not None
+        rest = clips.explained()
+        wanted = next(rest, None)
+        with contextlib.closing(sampled(file, rate, part)) as found:
+            for number, frame in enumerate(found):
+                if wanted is None:
+                    return
+                if number == wanted[0]:
+                    yield Shown(frame.load(), *wanted)
+                    wanted = next(rest, None)
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -261,3 +290,6 @@ def _cut_short(end: float, of: str = "") -> str:
 def _upright(frame: Any) -> Image.Image:
     image: Image.Image = frame.to_image()
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image
+
+
+register(Frames())
