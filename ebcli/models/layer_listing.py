@@ -18,7 +18,7 @@ from ebcli.errors import LayerError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import SEGMENTATION
-from ebcli.models.loading import LoadedModel
+from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import probe
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have

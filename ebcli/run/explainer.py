@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from math import inf
 from typing import Any
 
 import numpy as np
@@ -26,9 +25,15 @@ from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.probe import probe
-from ebcli.run.facts import NetworkFacts, chosen_classes, class_labels, contrasting_classes, method_in_words
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import in_sequence, maps_beside, maps_of, priors
+from ebcli.run.network_description import (
+    NetworkDescription,
+    chosen_classes,
+    class_labels,
+    contrasting_classes,
+    method_in_words,
+)
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 
@@ -52,13 +57,8 @@ class Explainer:
 
     Attributes:
         loaded: the network.
-        layers: the names of the layers.
-        default_layer: the layer that is used if none is asked for; None if the network has none, or several are used.
+        network: its description.
         device: the name of the device.
-        num_classes: the number of classes.
-        classes: the classes to explain in every image; None for each image's most likely ones.
-        against: the classes to contrast with; None for the target's dual.
-        method: how the maps are computed, in words.
         batch_size: images per batch; halved when memory runs out.
     """
 
@@ -86,53 +86,29 @@ class Explainer:
         self._clips = execution.batch_size or max(1, usual // _FRAMES)  # at a time
         if self._is_video:
             self.batch_size = 1
-        self.num_classes = self.loaded.num_classes
         self._joint = self._task.joint
         check_options(plan, self.loaded)
-        known = NetworkFacts.of_bundled(plan)
-        if known is not None:  # the first picture need not wait for what is known
-            self.layers, self.default_layer, self.method = known.layers, known.default_layer, known.method
-            self.classes, self.against = known.classes, known.against
-        else:
-            self._resolve(plan)
+        known = NetworkDescription.of_bundled(plan)
+        # the first picture need not wait for what is known
+        self.network = self._described(plan) if known is None else replace(known, loaded=self.loaded)
         labeled = plan.inputs.labels is not None
-        self._asked = Asked(self.loaded, maps, self.classes, self.against or (), labeled)
+        self._asked = Asked(self.loaded, maps, self.network.classes, self.network.against or (), labeled)
         self._width = self._task.width(self._asked)
 
-    def _resolve(self, plan: RunPlan) -> None:
-        """Find the layers, the classes and the method."""
-        maps = plan.maps
-        self.layers = chosen_layers(maps.layers, self.loaded)
-        self.default_layer = None if maps.layers else self.layers[0]
-        if len(self.layers) == 1 and maps.layers:
+    def _described(self, plan: RunPlan) -> NetworkDescription:
+        """The layers, the classes and the method."""
+        maps, loaded = plan.maps, self.loaded
+        layers = chosen_layers(maps.layers, loaded)
+        usual = None if maps.layers else layers[0]
+        if len(layers) == 1 and maps.layers:
             with suppress(LayerError):  # this layer may do nevertheless
-                self.default_layer = default_layer(self.loaded)
+                usual = default_layer(loaded)
         if not plan.output.panel:
-            check_distinct(self.layers)
-        categories = self.loaded.categories
-        self.against = contrasting_classes(maps, categories, self.num_classes)
-        self.method = self._check_layers(maps)
-        self.classes = chosen_classes(maps, self.loaded.name, categories, self.num_classes)
-
-    @property
-    def facts(self) -> NetworkFacts:
-        """What records, names and checks need to know."""
-        loaded = self.loaded
-        return NetworkFacts(
-            loaded.name,
-            loaded.weights,
-            loaded.files,
-            loaded.transforms,
-            loaded.categories,
-            loaded.scores,
-            self.num_classes,
-            self.layers,
-            self.default_layer,
-            self.classes,
-            self.against,
-            self.method,
-            loaded.task,
-        )
+            check_distinct(layers)
+        against = contrasting_classes(maps, loaded)
+        self.network = NetworkDescription(loaded, layers, usual, None, against, "")
+        method = self._check_layers(maps)
+        return replace(self.network, classes=chosen_classes(maps, loaded), method=method)
 
     def explain(
         self,
@@ -284,9 +260,9 @@ class Explainer:
             known = [[subject.index for subject in row] for row in rows]
             width = max(map(len, known))
             targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
-            beside = {layer: self._beside(inputs[: len(rows)], targets, layer, maps) for layer in self.layers}
+            beside = {layer: self._beside(inputs[: len(rows)], targets, layer, maps) for layer in self.network.layers}
         return maps_of(
-            dict(zip(self.layers, results, strict=True)),
+            dict(zip(self.network.layers, results, strict=True)),
             rows,
             [about.place for about in asked],
             "contrastive" if maps.contrastive else "marginal",
@@ -308,39 +284,36 @@ class Explainer:
             self.loaded.net,
             inputs,
             targets,
-            layer=[None if layer == INPUT else layer for layer in self.layers],
+            layer=[None if layer == INPUT else layer for layer in self.network.layers],
             contrastive=maps.contrastive,
-            against=self.against,
+            against=self.network.against,
             joint=self._joint,
             unsupported="gradient" if maps.allow_unsupported else "error",
             track_lost_mass=maps.track_lost_mass,
         )
-
-    def _without_others(self, logits: Tensor) -> Tensor:
-        """Logits that rank the classes to contrast with last."""
-        return logits if self.against is None else logits.index_fill(1, logits.new_tensor(self.against).long(), -inf)
 
     def _check_layers(self, maps: MapOptions) -> str:
         """Explain a blank image, to report layers without a map and operations without a rule before any work.
 
         Returns the method, in words.
         """
-        labels = class_labels(self.loaded.categories, self.against)
+        labels = class_labels(self.loaded, self.network.against)
         if self._task.run is not None:  # a blank image has no detections
             return method_in_words(maps, labels, joint=bool(self._joint))
-        size = self.loaded.transforms.shape
+        size, others = self.loaded.transforms.shape, self.network.against or ()
+        free = next((index for index in range(self.loaded.num_classes) if index not in others), 0)
+        target = torch.tensor([[free]], device=self.device)
         results = probe(
             self.loaded.name,
             self.loaded.net,
             size,
-            lambda blank: self._backprop(blank, lambda logits: _best(self._without_others(logits)), maps),
+            lambda blank: self._backprop(blank, target, maps),
         )
         try:
             for result in results:
                 len(result.maps)
             blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
-            target = torch.zeros(1, 1, dtype=torch.long, device=self.device)
-            for layer in self.layers:
+            for layer in self.network.layers:
                 self._beside(blank, target, layer, maps)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
@@ -351,8 +324,3 @@ class Explainer:
             for result in results
         ]
         return "; ".join(dict.fromkeys(found))
-
-
-def _best(logits: Tensor) -> Tensor:
-    """The most likely class of each image, (B, 1), on average over all places."""
-    return logits.flatten(2).mean(2).topk(1).indices if logits.ndim > 2 else logits.topk(1).indices

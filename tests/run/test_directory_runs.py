@@ -285,7 +285,7 @@ def test_every_setting_that_changes_results_makes_another_configuration(tmp_path
 
     def configuration(**settings: Any) -> str:
         plan = make_plan("a.jpg", **{"model": "tiny", "layers": ("2",), **settings})
-        return _common(plan, Explainer(plan).facts, plan.style).configuration
+        return _common(plan, Explainer(plan).network, plan.style).configuration
 
     same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
     same += [{"skip_existing": True}, {"overwrite": True}, {"fail_fast": True}, {"include": ("*",)}]

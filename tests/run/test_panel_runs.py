@@ -144,7 +144,7 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
     # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
-    assert Explainer(make_plan("a.jpg", layers=("all",))).layers == ("2", "input")
+    assert Explainer(make_plan("a.jpg", layers=("all",))).network.layers == ("2", "input")
 
 
 def test_records_of_panels_name_all_their_maps() -> None:

@@ -42,7 +42,7 @@ class Asked:
 
     def subject(self, index: int, score: float, **known: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
-        return Subject(index, self.loaded.categories[index] if self.loaded.categories else None, score, **known)
+        return Subject(index, self.loaded.category(index), score, **known)
 
 
 @dataclass(frozen=True)
