@@ -17,7 +17,7 @@ from ebcli.cli.parameters import (
 )
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, OutputOptions
 

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import click
 
+from ebcli.cli.commands import instead_of_a_run, part
 from ebcli.cli.console import (
     Printing,
     plain_errors,
@@ -21,13 +22,12 @@ from ebcli.cli.console import (
     shown,
     sign_of_life,
 )
-from ebcli.cli.instead import instead_of_a_run, part
 from ebcli.cli.options import saliency_options
 from ebcli.cli.parameters import SectionedCommand
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
-from ebcli.cli.single import OnePicture, one_picture, spooled_stdin, temporary_output
+from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin, temporary_output
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION

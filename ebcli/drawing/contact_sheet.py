@@ -10,7 +10,7 @@ from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import Tile, arranged, on_white, peak_note
-from ebcli.files.clips import Clips
+from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 
 MOST_SHOWN = 12  # frames of a contact sheet

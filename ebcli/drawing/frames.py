@@ -12,7 +12,7 @@ from ebcli.drawing.color_scale import limits, visible
 from ebcli.drawing.explanation import Map
 from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import Clips
+from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import BESIDE

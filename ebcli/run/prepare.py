@@ -20,8 +20,8 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.clips import ClipOptions
 from ebcli.files.directory import check_writable, refuse_foreign_files
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.history import History
 from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
@@ -30,9 +30,9 @@ from ebcli.files.sources import Source, find
 from ebcli.files.storage import url_of
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.models.caveats import caveat
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.models.keywords import CLASSIFICATION, VIDEO
-from ebcli.models.measured import caveat
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels
 from ebcli.run.plan import InputOptions, RunPlan

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 import ebcli.files.media  # noqa: F401 - registers the kinds of data
 from ebcli.errors import ImageError
-from ebcli.files.clips import ClipOptions, Clips
+from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.frames import has_video_suffix

@@ -20,8 +20,8 @@ from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
-from ebcli.files.clips import Clips
 from ebcli.files.encoding import encode_arrays, encode_picture
+from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.sources import Source

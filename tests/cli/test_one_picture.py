@@ -122,7 +122,7 @@ def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: 
 def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
         stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
-        from ebcli.cli.single import OnePicture, spooled_stdin
+        from ebcli.cli.single_output import OnePicture, spooled_stdin
         from ebcli.errors import ConfigurationError
 
         with pytest.raises(ConfigurationError, match="stdout is a terminal"):

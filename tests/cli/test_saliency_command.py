@@ -17,7 +17,7 @@ from stub_run import DONE, PICTURE, finished, invoke
 
 from ebcli.cli.saliency import main
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.records import Record
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ebcli.cli.saliency import main
 from ebcli.errors import ImageError
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import MEDIA, Medium, Shown, register
 

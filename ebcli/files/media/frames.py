@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from ebcli.errors import ImageError
-from ebcli.files.clips import ClipOptions, Clips, clip_starts
+from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.files.clips import ClipOptions, Clips
+from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.input_spec import InputSpec
 
 

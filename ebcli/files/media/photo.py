@@ -9,7 +9,7 @@ from typing import IO
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.files.clips import ClipOptions, Clips
+from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import decode, has_image_suffix, is_recognized
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register

@@ -17,7 +17,7 @@ from torchvision.transforms._presets import VideoClassification
 from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.frames import (
