@@ -15,7 +15,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
 from ebcli.files.history import ParsedRecord, read_records
-from ebcli.files.input_spec import Placement
+from ebcli.files.images import Placement
 from ebcli.files.naming import RECORDS
 
 
