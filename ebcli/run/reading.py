@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,20 +52,22 @@ class Reader:
         spec: what the network gets.
         part: which part of each video is explained.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
+        media: the kinds of data, so that other processes know those that were registered here.
     """
 
     spec: InputSpec
     part: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
+    media: Sequence[Medium] = field(default_factory=lambda: [*MEDIA])
 
     @property
     def unit(self) -> str:
         """What a file is called, such as ``"image"``."""
-        return next(medium.unit for medium in MEDIA if medium.takes(self.spec))
+        return next(medium.unit for medium in self.media if medium.takes(self.spec))
 
     def accepts(self, source: Source) -> bool:
         """Whether to work on a file."""
-        return medium_of(source, self.spec) is not None
+        return medium_of(source, self.spec, self.media) is not None
 
     def load(self, source: Source) -> NetworkInput | None:
         """Decode a file and crop what the network sees; None for a file in a directory that is not data.
@@ -75,7 +77,7 @@ class Reader:
         """
         start = perf_counter()
         limit_pixels(self.max_pixels)
-        medium = medium_of(source, self.spec)
+        medium = medium_of(source, self.spec, self.media)
         if medium is None:
             return None
         stamp, file = source.opened()
@@ -92,7 +94,7 @@ class Reader:
             ImageError: the file changed since the network saw it.
         """
         limit_pixels(self.max_pixels)
-        medium = medium_of(source, self.spec)
+        medium = medium_of(source, self.spec, self.media)
         now, file = source.opened()
         if now != loaded.stamp or medium is None:
             raise ImageError("the file changed during the run")
@@ -107,13 +109,13 @@ def has_known_suffix(path: Path) -> bool:
     return any(medium.has_suffix(path) for medium in MEDIA)
 
 
-def medium_of(source: Source, spec: InputSpec | None = None) -> Medium | None:
+def medium_of(source: Source, spec: InputSpec | None = None, media: Sequence[Medium] = MEDIA) -> Medium | None:
     """The kind of data of a file, among those that a network gets; None for a file that is not to be worked on.
 
     A file is worked on if the user named it or if it looks like data: local ones by their content as well, remote ones
     by their suffixes only, as opening every one would be slow.
     """
-    fitting = [medium for medium in MEDIA if spec is None or medium.takes(spec)]
+    fitting = [medium for medium in media if spec is None or medium.takes(spec)]
     for medium in fitting:
         if medium.has_suffix(source.path):
             return medium

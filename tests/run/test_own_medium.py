@@ -62,19 +62,20 @@ def _registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def run(*arguments: str, status: int = 0) -> list[dict[str, Any]]:
-    options = "--model", "colors", "--layer", "0", "--workers", "0", "--json", "--raw", "--marginal", "--target", "red"
+    options = "--model", "colors", "--layer", "0", "--json", "--raw", "--marginal", "--target", "red"
     result = CliRunner().invoke(main, [*options, *arguments])
     assert result.exit_code == status, result.stderr
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_its_files_are_found_read_explained_and_drawn() -> None:
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_its_files_are_found_read_explained_and_drawn(workers: str) -> None:
     Path("data").mkdir()
     Path("data/a.letters").write_text(DRAWN)
     Path("data/unnamed").write_text(DRAWN)
     Path("data/other.txt").write_text("text")
     Path("data/photo.png").write_bytes(b"")
-    one, broken, other = run("data", status=1)
+    one, broken, other = run("data", "--workers", workers, status=1)
     assert (broken["input"], broken["status"]) == ("data/photo.png", "failed")
     assert (one["input"], other["input"]) == ("data/a.letters", "data/unnamed")
     for record in (one, other):
