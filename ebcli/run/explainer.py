@@ -91,8 +91,7 @@ class Explainer:
         known = NetworkDescription.of_bundled(plan)
         # the first picture need not wait for what is known
         self.network = self._described(plan) if known is None else replace(known, loaded=self.loaded)
-        labeled = plan.inputs.labels is not None
-        self._asked = Asked(self.loaded, maps, self.network.classes, self.network.against or (), labeled)
+        self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None)
         self._width = self._task.width(self._asked)
 
     def _described(self, plan: RunPlan) -> NetworkDescription:

@@ -212,7 +212,8 @@ def _common(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> 
 
 def _region_options(plan: RunPlan) -> RegionOptions | None:
     output = plan.output
-    return RegionOptions(*output.threshold, output.masks) if output.boxes or output.masks else None
+    kind, share = output.threshold
+    return RegionOptions(kind, share, output.masks) if output.boxes or output.masks else None
 
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
@@ -251,8 +252,8 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
     needs_transparency = plan.style.name == "mask" and not output.panel
     format_ = "png" if output.format == AUTO and needs_transparency else output.format
     video = video_format(output.format) if network.loaded.task == VIDEO else ""
-    marked = tuple(network.layers), network.default_layer, method, described, video
-    names = ResultNames(format_, output.panel, output.raw, *marked)
+    layers, default = network.layers, network.default_layer
+    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video)
     provenance = {
         "model": common.model,
         "weights": weights,

@@ -117,7 +117,7 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (["--box", "1,2,0,4"], "--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
         (["--box", "1,2,3"], "'1,2,3' is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80"),
-        (["--score", "1.5"], "1.5 is not in the range 0<=x<=1"),
+        (["--score", "1.5"], "--score is 1.5, but it must be from 0 to 1"),
     ],
 )
 def test_options_that_do_not_fit(arguments: list[str], message: str) -> None:

@@ -21,12 +21,13 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
     """
     scores = scores.cpu()
     ranks = scores.clone()
-    ranks[list(asked.against)] = -math.inf
+    against = asked.network.against or []
+    ranks[against] = -math.inf
     if asked.labeled:
         pair = asked.label, int(ranks.argmax())
-        chosen = list(dict.fromkeys(index for index in pair if index is not None and index not in asked.against))
-    elif asked.classes is not None:
-        chosen = list(asked.classes)
+        chosen = list(dict.fromkeys(index for index in pair if index is not None and index not in against))
+    elif asked.network.classes is not None:
+        chosen = asked.network.classes
     elif asked.maps.above is not None:
         chosen = ranks.argsort(descending=True)[: int((ranks > asked.maps.above).sum())].tolist()
     else:
@@ -38,9 +39,9 @@ def width(asked: Asked) -> int:
     """The number of classes at a time, the same for every image of a run, so that maps do not depend on others."""
     if asked.labeled:
         return 2
-    if asked.classes is not None:
-        return len(asked.classes)
-    return asked.maps.most if asked.maps.above is None else min(_WIDTH_ABOVE, asked.loaded.num_classes)
+    if asked.network.classes is not None:
+        return len(asked.network.classes)
+    return asked.maps.most if asked.maps.above is None else min(_WIDTH_ABOVE, asked.network.loaded.num_classes)
 
 
 _IMAGES = Task(subjects, "classifiers", frozenset({"above", "labels", "beside"}), width=width, in_batches=True)

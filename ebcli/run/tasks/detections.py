@@ -22,8 +22,8 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
         ImageError: the box that is asked for is outside the image.
     """
     box, (width, height) = asked.maps.box, asked.size
-    if asked.classes is not None:
-        found = [one for one in found if one.label in asked.classes]
+    if (classes := asked.network.classes) is not None:
+        found = [one for one in found if one.label in classes]
     if box is not None:
         left, top, across, down = box
         if left >= width or top >= height or left + across <= 0 or top + down <= 0:
@@ -37,13 +37,13 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
 
 
 def _run(inputs: Tensor, asked: Asked) -> list[list[Detection]]:
-    net: Any = asked.loaded.net
+    net: Any = asked.network.loaded.net
     return detections(net, inputs, asked.maps.score if asked.maps.box is None else 0)
 
 
 def _place(asked: Asked) -> Placement:
     """The image and its padding."""
-    net: Any = asked.loaded.net
+    net: Any = asked.network.loaded.net
     width, height = asked.size
     below, beyond = net.extent(height, width)
     return Placement(0, 0, beyond, below)

@@ -30,7 +30,7 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
         ImageError: the pixel is outside the image, or what the network sees of it; or the mask cannot be read.
     """
     values = scores.float().cpu().numpy()
-    predicted, classes, maps = values.argmax(-1), asked.classes, asked.maps
+    predicted, classes, maps = values.argmax(-1), asked.network.classes, asked.maps
     if maps.where is not None:
         mask = _mask(maps.where, predicted.shape, asked)
         chosen = classes or [int(np.bincount(predicted[mask]).argmax())]
@@ -38,7 +38,7 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
         return [asked.subject(c, float(means[c]), where=mask, outlines=_polygons(mask, asked.place)) for c in chosen]
     shares = np.bincount(predicted.ravel(), minlength=values.shape[-1]) / predicted.size
     least = maps.above if maps.above is not None else 0.0 if classes else _LEAST_SHARE
-    is_background = [name in _BACKGROUND for name in asked.loaded.categories or ()] or [False] * len(shares)
+    is_background = [name in _BACKGROUND for name in asked.network.loaded.categories or ()] or [False] * len(shares)
     chosen = [c for c in np.argsort(-shares, kind="stable").tolist() if shares[c] > least]
     chosen = [c for c in chosen if (c in classes if classes else not is_background[c])]
     return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -15,26 +15,25 @@ from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, TASKS
 from ebcli.run.plan import MapOptions, RunPlan
 
+if TYPE_CHECKING:
+    from ebcli.run.network_description import NetworkDescription
+
 
 @dataclass(frozen=True)
 class Asked:
     """What is asked of an image.
 
     Attributes:
-        loaded: the network.
+        network: the network, with the classes to explain in every image and those to contrast with.
         maps: the options.
-        classes: the classes to explain in every image; None if the task chooses them.
-        against: the classes to contrast with.
         labeled: whether images are explained for their true class, and for the most likely one.
         label: the true class, if it is known.
         size: the image's width and height.
         place: the rectangle of the image that the network sees.
     """
 
-    loaded: LoadedModel
+    network: NetworkDescription
     maps: MapOptions
-    classes: Sequence[int] | None = None
-    against: Sequence[int] = ()
     labeled: bool = False
     label: int | None = None
     size: tuple[int, int] = (0, 0)
@@ -42,7 +41,7 @@ class Asked:
 
     def subject(self, index: int, score: float, **known: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
-        return Subject(index, self.loaded.category(index), score, **known)
+        return Subject(index, self.network.loaded.category(index), score, **known)
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Task:
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Asked], Sequence[Any]] | None = None
     place: Callable[[Asked], Placement] | None = None
-    width: Callable[[Asked], int] = lambda asked: 1 if asked.against else _WIDTH
+    width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
 
