@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.keywords import CROP, FITS
+
+if TYPE_CHECKING:
+    from ebcli.files.input_spec import InputSpec
 
 Channels = float | Sequence[float]
 
