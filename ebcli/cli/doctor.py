@@ -150,7 +150,7 @@ def _small_run(device: str) -> str:
             raise EbcliError(f"a generated image failed: {record.error}")
         for path in record.output:
             Image.open(path).load()
-    head, pixels = (one.mass for one in record.classes)
+    head, pixels = (one.mass or 0.0 for one in record.classes)
     # the classifier and the pooling lose nothing; further down to the pixels, biases do
     if not (isclose(head, 1, abs_tol=TOLERANCE) and 0 < pixels < 1 + TOLERANCE):
         raise EbcliError(

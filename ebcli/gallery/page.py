@@ -115,30 +115,31 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def map_data(one: MapEntry, outcome: Outcome) -> dict[str, Any]:
-        names = outcome.names
+    def map_data(entry: MapEntry, outcome: Outcome) -> dict[str, Any]:
+        one, names = entry.recorded, outcome.names
         return {
             "class": number("classes", (one.index, one.name)),
             "score": one.score,
             "mass": one.mass,
             "blank": one.blank,
             "atBorder": one.at_border,
-            "map": names and _url(names.map(outcome.layer, one.index, one.number), there),
-            "overlay": names and _url(names.overlay(outcome.layer, one.index, one.number), there),
-            "result": one.result and _url(one.result),
+            "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),
+            "overlay": names and _url(names.overlay(outcome.layer, one.index, entry.number), there),
+            "result": entry.result and _url(entry.result),
         }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
+        record = outcome.record
         return {
-            "model": number("models", (outcome.model, "untrained" if outcome.weights == "none" else outcome.weights)),
+            "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
             "layer": number("layers", outcome.layer),
-            "method": number("methods", outcome.method),
+            "method": number("methods", record.method),
             "seconds": outcome.seconds,
-            "error": outcome.error,
-            "label": outcome.label,
-            "predicted": outcome.predicted,
+            "error": record.error,
+            "label": record.label,
+            "predicted": record.predicted,
             "photo": outcome.names and _url(outcome.names.photo, there),
-            "maps": [map_data(one, outcome) for one in outcome.classes],
+            "maps": [map_data(entry, outcome) for entry in outcome.maps],
         }
 
     images = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -72,7 +73,8 @@ def add(
         place=str(relpath),
         output=tuple(str(directory / path) for path in files),
         output_bytes=tuple(map(len, files.values())),
-        classes=tuple(classes),
+        output_sha256=tuple(sha256(content).hexdigest() for content in files.values()),
+        classes=tuple(replace(one, layer=one.layer or common.layer) for one in classes),
         seconds=0.5,
         input_bytes=stamp.bytes,
         input_mtime_ns=stamp.mtime_ns,
@@ -85,6 +87,11 @@ def add(
         (directory / path).write_bytes(content)
     append(directory, record)
     return record
+
+
+def wrote(record: Record, *output: str) -> Record:
+    """The record with other results, of four bytes each."""
+    return replace(record, output=output, output_bytes=(4,) * len(output), output_sha256=("",) * len(output))
 
 
 def names_of(record: Record) -> ThumbnailNames:
@@ -110,7 +117,7 @@ def crowd(directory: Path, count: int) -> None:
         index = number % 10
         one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False)
         name = f"photos/{number:05}.jpg"
-        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",), output_bytes=(1,))
+        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",))
         record = replace(record, classes=(one,), seconds=number / 1000)
         own = names_of(record)
         maps = own.map(COMMON.layer, index), names.map(COMMON.layer, 282)
