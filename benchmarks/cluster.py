@@ -76,7 +76,8 @@ def cost(count: int) -> None:
         computed = time.process_time()
         for source, one, explanation in zip(sources, loaded, explanations, strict=True):
             assert isinstance(one, NetworkInput)
-            prepared.stages.render(source, one, explanation, call, folder.write)
+            record, files = prepared.stages.render(source, one, explanation, call)
+            folder.write(files, record)
         end = time.process_time()
         folder.close()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)

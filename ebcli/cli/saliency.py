@@ -146,9 +146,9 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
     output = plan.output
     has_page = output.report and not plan.execution.dry_run
     if has_page:
-        from ebcli.gallery.page import check_gallery, write_gallery
+        from ebcli.gallery.page import check_page, write_gallery
 
-        check_gallery(output.directory, output.overwrite)
+        check_page(output.directory, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", printing.quiet):
         from ebcli.run.engine import run
 

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ebcli.files.naming import COCO_MARK
 from ebcli.files.records import Record, read_records
 
 
@@ -24,7 +23,7 @@ def coco_file(directory: Path, configuration: str) -> bytes:
     for record in read_records(directory):
         if record.configuration == configuration and record.status == "done":
             latest[record.place] = record
-    return COCO_MARK + json.dumps(_content(latest[place] for place in sorted(latest))).encode().removeprefix(b"{")
+    return json.dumps(_content(latest[place] for place in sorted(latest))).encode()
 
 
 def _content(records: Iterable[Record]) -> dict[str, Any]:
@@ -55,4 +54,5 @@ def _content(records: Iterable[Record]) -> dict[str, Any]:
                 }
             )
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
-    return {"images": images, "categories": categories, "annotations": annotations}
+    info = {"description": "eb-saliency"}
+    return {"info": info, "images": images, "categories": categories, "annotations": annotations}

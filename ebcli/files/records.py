@@ -8,7 +8,6 @@ import json
 import math
 import os
 import stat
-import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -237,48 +236,32 @@ def read_records(directory: Path) -> Iterator[Record]:
                 yield record
 
 
-class RecordFile:
-    """``records.jsonl``; any number of threads, processes and machines may append to it.
+def append_lines(path: Path, *lines: str) -> None:
+    """Append lines to a file, all or none of them; any number of threads, processes and machines may do so.
 
     Raises:
-        OSError: it cannot be written, or is not a regular file.
+        OSError: they do not fit, or it is not a regular file.
     """
-
-    def __init__(self, directory: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        number = os.open(path, flags, 0o666)
+    except OSError as error:
+        reason = f"{path.name} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, reason) from error
+    with os.fdopen(number, "rb", buffering=0), _locked(number):
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+        content, end = "".join(f"{line}\n" for line in lines).encode(), os.fstat(number).st_size
+        # a killed run may have left half a line
+        if content and end and os.pread(number, 1, end - 1) != b"\n":
+            content = b"\n" + content
         try:
-            self._file = os.open(directory / RECORDS, flags, 0o666)
-        except OSError as error:
-            reason = f"{RECORDS} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-            raise OSError(error.errno, reason) from error
-        if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            os.close(self._file)
-            raise OSError(errno.EINVAL, f"{RECORDS} is not a regular file")
-        self._lock = threading.Lock()
-
-    def append(self, record: Record) -> None:
-        """Append a line, whole or not at all.
-
-        Raises:
-            OSError: it does not fit.
-        """
-        line = record.line().encode() + b"\n"
-        with self._lock, _locked(self._file):
-            end = os.fstat(self._file).st_size
-            # a killed run may have left half a line
-            if end and os.pread(self._file, 1, end - 1) != b"\n":
-                line = b"\n" + line
-            try:
-                written = os.write(self._file, line)
-                if written < len(line):  # the file system is full: the rest would say why
-                    os.write(self._file, line[written:])
-            except OSError:
-                os.ftruncate(self._file, end)
-                raise
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+            written = os.write(number, content)
+            if written < len(content):  # the file system is full: the rest would say why
+                os.write(number, content[written:])
+        except OSError:
+            os.ftruncate(number, end)
+            raise
 
 
 @contextlib.contextmanager

@@ -12,8 +12,8 @@ from io import BytesIO
 from pathlib import Path
 
 from ebcli.errors import ImageError
-from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, parse_result_name
+from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
+from ebcli.files.ownership import OwnResults
 from ebcli.files.remote import DEFAULT, RemoteOptions
 from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
 from ebcli.files.video import frame_files
@@ -87,8 +87,8 @@ def find(
 
     Of local directories, no more than the files of the shard and the entries of one directory are held in memory.
 
-    URLs can be files or directories, too, and tar files are directories. Pictures that this program wrote are
-    skipped; if the user named them, there is a warning.
+    URLs can be files or directories, too, and tar files are directories. Results that are recorded in a directory
+    above them are skipped; if the user named them, there is a warning.
 
     Links to directories are followed after everything else. Each directory is read once, under its own name rather
     than a link's if both are found, so cycles end. Special files and directories that cannot be listed are returned,
@@ -108,7 +108,7 @@ def find(
     """
     folders = _Walk(without, exclude, shard, with_frames)
     found: dict[str, Source] = {}
-    own = []
+    skipped, own = [], OwnResults()
     for path in map(without_file_scheme, paths):
         files = [(Source(path), path)]
         if stdin is not None and path == STDIN:
@@ -122,13 +122,13 @@ def find(
                 continue
             if not _is_in(shard, source.path):
                 continue
-            if source.span is None and parse_result_name(source.path) and is_own(source.path):
-                own += [source.name] if source.named else []
+            if source.span is None and url_of(source.path) is None and source.path in own:
+                skipped += [source.name] if source.named else []
                 continue
             found.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
-    if own:
-        count = "1 file" if len(own) == 1 else f"{len(own)} files"
-        warnings.warn(f"skipped {count} that this program wrote, such as '{own[0]}'", stacklevel=2)
+    if skipped:
+        count = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
+        warnings.warn(f"skipped {count} that this program wrote, such as '{skipped[0]}'", stacklevel=2)
     return list(found.values())
 
 

@@ -17,12 +17,10 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import PAGE, RECORDS
-from ebcli.files.regular import open_regular
+from ebcli.files.ownership import OwnFiles
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
-_MARK = b'<meta name="generator" content="eb-saliency">'
-_MARK_WITHIN = 1024  # bytes
 _STYLE = DrawingStyle()
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
@@ -59,7 +57,7 @@ def write_gallery(
         raise ConfigurationError(
             f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
         ) from error
-    check_gallery(directory, overwrite)
+    check_page(directory, overwrite)
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
@@ -67,24 +65,17 @@ def write_gallery(
     return directory / PAGE
 
 
-def check_gallery(directory: Path, overwrite: bool) -> None:
-    """Check that writing the gallery page would replace no page but this program's own.
+def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
+    """Check that writing a page would replace no page but this program's own.
 
     Raises:
         ConfigurationError: it would, and ``overwrite`` is False.
     """
-    page = directory / PAGE
-    if overwrite or not os.path.lexists(page):
-        return
-    try:
-        with open_regular(page, follow=False) as file:
-            if _MARK in file.read(_MARK_WITHIN):
-                return
-    except OSError:  # a link or a directory, which is no page of ours
-        pass
-    raise ConfigurationError(
-        f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
-    )
+    page = directory / relpath
+    if not overwrite and os.path.lexists(page) and page not in OwnFiles(directory):
+        raise ConfigurationError(
+            f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
+        )
 
 
 def _html(data: dict[str, Any]) -> str:

@@ -21,7 +21,7 @@ from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.clips import ClipOptions
-from ebcli.files.directory import check_writable, refuse_foreign_files
+from ebcli.files.directory import check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.history import History
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
@@ -54,14 +54,12 @@ class Prepared:
 
     Attributes:
         explainer: the network; None if nothing is to be done with it.
-        history: what earlier runs left in the output directory.
         stages: what is done for each image.
         skipped: the inputs whose results are up to date.
         sources: the files to work on.
     """
 
     explainer: Explainer | None
-    history: History
     stages: ImageStages
     skipped: list[Path]
     sources: list[Source]
@@ -79,14 +77,15 @@ def prepare(plan: RunPlan) -> Prepared:
     style, output, inputs = plan.style, plan.output, plan.inputs
     limit_pixels(inputs.max_pixels)
     facts, explainer = NetworkFacts.of_bundled(plan), None
+    if not plan.execution.dry_run:
+        check_writable(output.directory)
+        finish_killed_runs(output.directory)
     history = History.read(output.directory)
     listing = partial(
         find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
-    if not plan.execution.dry_run:
-        check_writable(output.directory)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
     if is_work:
@@ -128,7 +127,7 @@ def prepare(plan: RunPlan) -> Prepared:
         from ebcli.run.clip_stages import ClipStages
 
         stages = ClipStages.like(stages, clips)
-    return Prepared(explainer, history, stages, skipped, sources)
+    return Prepared(explainer, stages, skipped, sources)
 
 
 def _clip_geometry(plan: RunPlan, facts: NetworkFacts) -> ClipGeometry | None:

@@ -126,7 +126,7 @@ class Cluster:
         """
         output, error = self._plan.output, None
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
-            folder.write_settings(output.settings)
+            folder.start(output.settings)
             _check_machines(self._cwd, folder.files)
             context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
             parts = _get(self._coordinator.deal.remote(folder.files, self._part))
@@ -138,7 +138,6 @@ class Cluster:
                     stopping.set()
                 else:
                     if record.status != "not an image":
-                        folder.record(record)
                         recorded[record.status] += 1
                     if self._plan.execution.fail_fast and record.status == "failed":
                         stopping.set()

@@ -150,15 +150,19 @@ def render_row(context: TaskContext, row: Row) -> Row:
     """The record of a file, or the error that ends the run."""
     loaded, explanation = row["loaded"], row["explanation"]
     if isinstance(loaded, Record):
+        if loaded.status != "not an image":
+            context.files.record(loaded)
         return {"record": loaded}
     if isinstance(explanation, EbcliError) and not isinstance(explanation, ImageError):
         return {"record": explanation}
     _enter(context.cwd)
     try:
-        write, call = context.files.write, _process(context.image_timeout).call
-        return {"record": context.stages.render(row["source"], loaded, explanation, call, write)}
+        call = _process(context.image_timeout).call
+        record, files = context.stages.render(row["source"], loaded, explanation, call)
+        context.files.write(files, record)
     except OutputError as error:
         return {"record": error}
+    return {"record": record}
 
 
 @lru_cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -122,48 +122,41 @@ class ImageStages:
         loaded: NetworkInput,
         explanation: Explanation | ImageError,
         call: Call,
-        write: Callable[[Mapping[Path, bytes]], None],
-    ) -> Record:
-        """Render one image's results, write them and return its record.
+    ) -> tuple[Record, dict[Path, bytes]]:
+        """Render one image's results; returns its record, and the contents of its files by path below the directory.
 
         Args:
             source, loaded, explanation: the image and its maps, or why it has none.
             call: as for ``load``.
-            write: writes files, given their contents by path below the output directory.
-
-        Raises:
-            OutputError: they cannot be written.
         """
         start = perf_counter()
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, loaded.seconds)
+            return self._failed(source, explanation, loaded.seconds), {}
         if not explanation.classes:  # no class scores above the threshold
-            return replace(
+            empty = replace(
                 self._record(source),
                 status="done",
                 seconds=round(loaded.seconds + explanation.seconds, 4),
                 input_bytes=loaded.stamp.bytes,
                 input_mtime_ns=loaded.stamp.mtime_ns,
             )
+            return empty, {}
         relpath, names = output_relpath(source.path), None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
             rendered = self._rendered(source, loaded, explanation, names, call)
         except Exception as error:
-            return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
+            return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start), {}
         maps = [(explanation.classes[k], explanation.names[k], at.layer) for k, at in explanation.each_map()]
         results = self.options.names.of(relpath, maps)
-        writing = perf_counter()
-        write(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails)
         spent = {
             **rendered.spent,
             "decode": loaded.seconds + rendered.spent["decode"],
             "network": explanation.seconds,
             "waiting": loaded.waited,
-            "write": perf_counter() - writing,
         }
-        return replace(
+        record = replace(
             self._record(source),
             status="done",
             output=tuple(str(self.output / result) for result in results),
@@ -196,6 +189,7 @@ class ImageStages:
             clips=None if loaded.clips is None else asdict(loaded.clips),
             spent=spent,
         )
+        return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails
 
     def _loaded(self, source: Source, call: Call) -> NetworkInput | None:
         found: NetworkInput | None = call(load_image, source, self.geometry, self.max_pixels)

@@ -16,7 +16,7 @@ import pytest
 from ebcli.errors import OutputError
 from ebcli.files.history import History
 from ebcli.files.naming import RECORDS
-from ebcli.files.records import ClassRecord, Record, RecordFile, Result
+from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash
@@ -57,10 +57,7 @@ OUT = Path("out")
 
 
 def append(*records: Record) -> None:
-    file = RecordFile(OUT)
-    for record in records:
-        file.append(record)
-    file.close()
+    append_lines(OUT / RECORDS, *(record.line() for record in records))
 
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
@@ -275,10 +272,9 @@ def test_reading_records_takes_little_more_than_decoding_them() -> None:
 
 
 def write_many(output: Path, number: int) -> None:
-    file = RecordFile(output)
     for i in range(200):
-        file.append(Record(f"{number}/{i}", "failed", error="x" * (i * 97 % 9000)))
-    file.close()
+        record = Record(f"{number}/{i}", "failed", error="x" * (i * 97 % 9000))
+        append_lines(output / RECORDS, record.line())
 
 
 def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
@@ -298,17 +294,15 @@ def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
 def test_a_line_that_does_not_fit_is_not_begun() -> None:
     append(Record("a.jpg", "failed"))
     before = (OUT / RECORDS).read_bytes()
-    file = RecordFile(OUT)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            file.append(Record("b.jpg", "failed"))
+            append(Record("b.jpg", "failed"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (OUT / RECORDS).read_bytes() == before
-    file.append(Record("c.jpg", "failed"))
-    file.close()
+    append(Record("c.jpg", "failed"))
     assert [json.loads(line)["input"] for line in (OUT / RECORDS).read_bytes().splitlines()] == ["a.jpg", "c.jpg"]
 
 

@@ -16,8 +16,8 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement
-from ebcli.files.naming import output_relpath, picture_relpath, raw_relpath
-from ebcli.files.records import ClassRecord, Record, RecordFile
+from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
+from ebcli.files.records import ClassRecord, Record, append_lines
 from ebcli.files.storage import Stamp
 
 CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
@@ -32,10 +32,7 @@ def photo(path: Path, size: tuple[int, int] = (96, 64), color: str = "steelblue"
 
 def append(directory: Path, *records: Record) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    file = RecordFile(directory)
-    for record in records:
-        file.append(record)
-    file.close()
+    append_lines(directory / RECORDS, *(record.line() for record in records))
 
 
 def add(
@@ -89,9 +86,10 @@ def add(
     return record
 
 
-def wrote(record: Record, *output: str) -> Record:
-    """The record with other results, of four bytes each."""
-    return replace(record, output=output, output_bytes=(4,) * len(output), output_sha256=("",) * len(output))
+def wrote(record: Record, *output: str, content: bytes = b"1234") -> Record:
+    """The record with other results, which all have this content."""
+    count, digest = len(output), sha256(content).hexdigest()
+    return replace(record, output=output, output_bytes=(len(content),) * count, output_sha256=(digest,) * count)
 
 
 def names_of(record: Record) -> ThumbnailNames:
@@ -112,10 +110,10 @@ def crowd(directory: Path, count: int) -> None:
     source = photo(directory.with_name("one.png"))
     first = add(directory, source, CATS[:1])
     names = names_of(first)
-    file = RecordFile(directory)
+    records = []
     for number in range(1, count):
         index = number % 10
-        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False)
+        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False, layer=COMMON.layer)
         name = f"photos/{number:05}.jpg"
         record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",))
         record = replace(record, classes=(one,), seconds=number / 1000)
@@ -124,5 +122,5 @@ def crowd(directory: Path, count: int) -> None:
         for new, old in ((own.photo, names.photo), maps):
             (directory / new).parent.mkdir(exist_ok=True)
             os.link(directory / old, directory / new)
-        file.append(record)
-    file.close()
+        records.append(record)
+    append(directory, *records)

@@ -9,6 +9,7 @@ import numpy as np
 from plans import make_plan
 
 from ebcli.files.directory import ResultFiles
+from ebcli.files.ownership import OwnFiles
 from ebcli.files.sources import Source
 from ebcli.files.storage import Stamp
 from ebcli.run.prepare import prepare
@@ -20,7 +21,9 @@ PAUSE = 0.05  # seconds
 
 def test_a_network_s_images_say_how_long_it_waited_for_their_batch(tmp_path: Path) -> None:
     plan = make_plan("missing.jpg", output=tmp_path)
-    context = TaskContext(tmp_path, prepare(plan).stages, ResultFiles(tmp_path, tmp_path, overwrite=True), None)
+    context = TaskContext(
+        tmp_path, prepare(plan).stages, ResultFiles(tmp_path, tmp_path, overwrite=True, own=OwnFiles(tmp_path)), None
+    )
     actor, source = ExplainerActor(plan, context), Source(Path("a.jpg"), named=True)
 
     def waited(images: int) -> float:
