@@ -50,7 +50,8 @@ several targets. The command line takes precedence over the environment, which t
 Each image's record is also appended to records.jsonl in the output directory, one JSON object per line. The settings of
 the run are written to settings.toml there; --config with that file repeats it.
 
-Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 130 if interrupted (143 by SIGTERM).
+Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost, 130 if
+interrupted (143 by SIGTERM).
 """
 
 

@@ -19,7 +19,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import Placement
 from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 

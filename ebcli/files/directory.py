@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -106,12 +107,14 @@ class ResultFiles:
         private: the run's own directory in it.
         overwrite: also replace files that this program did not write.
         own: the files that it wrote.
+        recording: append to the records; False if the driver of a cluster does it.
     """
 
     directory: Path
     private: Path
     overwrite: bool
     own: OwnFiles
+    recording: bool = True
 
     def write(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
         """Write files, and the record of the image whose results they are.
@@ -143,11 +146,13 @@ class ResultFiles:
                 stored[temporary] = path
                 temporary.write_bytes(content)
             path = self.directory / MARKER
-            recorded = {Path(result.path) for result in record.results} if record else set()
+            recorded = {Path(result.path) for result in record.results} if record and self.recording else set()
             others = {relative: content for relative, content in files.items() if relative not in recorded}
             if others:
-                append_lines(path, *(f"{hashlib.sha256(data).hexdigest()}  {at}" for at, data in others.items()))
-            if record:
+                append_lines(
+                    path, *(json.dumps([hashlib.sha256(data).hexdigest(), str(at)]) for at, data in others.items())
+                )
+            if record and self.recording:
                 self.record(record)
             for temporary, path in stored.items():
                 temporary.replace(path)

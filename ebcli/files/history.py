@@ -13,7 +13,7 @@ from ebcli.errors import OutputError
 from ebcli.files.naming import RECORDS, output_relpath
 from ebcli.files.records import Record, Result, read_records
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 
 
 @dataclass(frozen=True)

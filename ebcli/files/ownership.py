@@ -12,7 +12,7 @@ from pathlib import Path
 from ebcli.files.naming import MARKER, RECORDS, parse_result_name
 from ebcli.files.regular import open_regular
 
-_DIGEST = re.compile(rb"\b[0-9a-f]{64}\b")
+_DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer
 
 

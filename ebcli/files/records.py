@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from ebcli.files.naming import RECORDS
 from ebcli.files.regular import open_regular
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 
 try:
     import fcntl

@@ -15,7 +15,8 @@ from ebcli.errors import ImageError
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.remote import DEFAULT, RemoteOptions
-from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
+from ebcli.files.stamp import Stamp
+from ebcli.files.storage import Span, members, read, stamp_of, url_of, walk, without_file_scheme
 from ebcli.files.video import frame_files
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
@@ -50,9 +51,9 @@ class Source:
     def stamp(self) -> Stamp:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
         if self.span is None and url_of(self.path) is None and (files := frame_files(self.path)):
-            states = [Stamp.of(file) for file in files]
+            states = [stamp_of(file) for file in files]
             return Stamp(sum(one.bytes for one in states), max(one.mtime_ns for one in states))
-        return Stamp.of(self.path if self.span is None else self.span.tar, self.remote)
+        return stamp_of(self.path if self.span is None else self.span.tar, self.remote)
 
     def opened(self) -> tuple[Stamp, Path | BytesIO]:
         """Its present state, and its path if it is a local file, else its bytes.

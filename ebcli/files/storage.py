@@ -22,6 +22,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.files import web
 from ebcli.files.regular import open_regular
 from ebcli.files.remote import DEFAULT, RemoteOptions, too_large
+from ebcli.files.stamp import Stamp
 
 PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
 
@@ -34,28 +35,20 @@ _METADATA = (
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
-
-    bytes: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
-        """The present state of a local or remote file. Raises OSError if it does not exist."""
-        url = url_of(path)
-        if url is None:
-            status = path.stat()
-            return cls(status.st_size, status.st_mtime_ns)
-        if url.startswith(_WEB):
-            return cls(*web.head(url, options))
-        with _remote(url, options) as (system, name):
-            try:
-                changed = int(system.modified(name).timestamp() * 1e9)
-            except NotImplementedError:
-                changed = 0
-            return cls(int(system.info(name)["size"] or 0), changed)
+def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
+    """The present state of a local or remote file. Raises OSError if it does not exist."""
+    url = url_of(path)
+    if url is None:
+        status = path.stat()
+        return Stamp(status.st_size, status.st_mtime_ns)
+    if url.startswith(_WEB):
+        return Stamp(*web.head(url, options))
+    with _remote(url, options) as (system, name):
+        try:
+            changed = int(system.modified(name).timestamp() * 1e9)
+        except NotImplementedError:
+            changed = 0
+        return Stamp(int(system.info(name)["size"] or 0), changed)
 
 
 @dataclass(frozen=True)
@@ -108,7 +101,7 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
     if url.startswith(_WEB):
         headers, content = web.fetch(url, options)
         return Stamp(*web.state(headers)), content
-    stamp = Stamp.of(path, options)
+    stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
     with _remote(url, options) as (system, name):

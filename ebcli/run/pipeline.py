@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ImageError
-from ebcli.files.directory import OutputFolder
+from ebcli.files.directory import ResultFiles
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.stages import ImageStages, NetworkInput
@@ -34,7 +34,7 @@ class Pipeline:
 
     Attributes:
         explainer: the network.
-        folder: the output directory.
+        files: writes results and records.
         workers: the processes that load and render images.
         stages: how they do it.
         fail_fast: stop at the first failure.
@@ -43,7 +43,7 @@ class Pipeline:
     """
 
     explainer: Explainer
-    folder: OutputFolder
+    files: ResultFiles
     workers: Workers
     stages: ImageStages
     fail_fast: bool
@@ -131,7 +131,7 @@ class Pipeline:
         return replace(record, spent={**record.spent, "write": perf_counter() - start})
 
     def _record(self, record: Record, files: Mapping[Path, bytes] = _NO_FILES) -> None:
-        self.folder.write(files, record)
+        self.files.write(files, record)
         self.recorded[record.status] += 1
 
 

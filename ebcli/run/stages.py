@@ -21,7 +21,8 @@ from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, url_of
+from ebcli.files.stamp import Stamp
+from ebcli.files.storage import url_of
 from ebcli.files.video import has_video_suffix
 from ebcli.run.rendering import RenderedFiles, RenderOptions, record_box, render
 

@@ -17,7 +17,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.images import Geometry, Placement, placement
 from ebcli.files.naming import parse_result_name
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
 

@@ -18,7 +18,7 @@ from ebcli.files.history import History
 from ebcli.files.naming import RECORDS
 from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash
 
 
@@ -31,7 +31,7 @@ def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str
     result = output / f"{name}.{suffix}"
     result.parent.mkdir(parents=True, exist_ok=True)
     result.write_bytes(b"x" * size)
-    stamp = Stamp.of(source)
+    stamp = Source(source).stamp()
     return Record(
         name,
         "done",

@@ -18,7 +18,8 @@ from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, append_lines
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
+from ebcli.files.storage import stamp_of
 
 CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")
@@ -51,7 +52,7 @@ def add(
     """
     with Image.open(source) as opened:
         image = opened.convert("RGB")
-    stamp, relpath = Stamp.of(source), output_relpath(source)
+    stamp, relpath = stamp_of(source), output_relpath(source)
     whole = Placement(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
