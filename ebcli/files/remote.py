@@ -14,7 +14,7 @@ class RemoteOptions:
 
     Attributes:
         timeout: seconds to wait for a server to answer or to send more.
-        retries: how often a failed request is repeated, after 0.5, 1, 2, ... seconds.
+        retries: how often a failed request is repeated: at once, then after 1, 2, ... seconds, or as the server asks.
         max_bytes: the size of the largest file that is read.
 
     Raises:
