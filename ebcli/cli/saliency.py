@@ -176,6 +176,7 @@ def _write_annotations(directory: Path, configuration: str, quiet: bool) -> None
     from ebcli.files.directory import OutputFolder
 
     with closing(OutputFolder(directory, overwrite=True)) as folder:
+        folder.record()  # there may be no records yet
         folder.write({COCO: coco_file(directory, configuration)})
     if not quiet:
         say(f"Annotations: {shown(directory / COCO)}")

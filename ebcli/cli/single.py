@@ -17,7 +17,7 @@ import click
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO, PRIVATE, STDIN
-from ebcli.files.storage import url_of
+from ebcli.files.remote import url_of
 from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.names import torchvision_names

@@ -14,9 +14,9 @@ from pathlib import Path
 from ebcli.errors import ImageError
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
 from ebcli.files.ownership import OwnResults
-from ebcli.files.remote import DEFAULT, RemoteOptions
+from ebcli.files.remote import DEFAULT, RemoteOptions, url_of
 from ebcli.files.stamp import Stamp
-from ebcli.files.storage import Span, members, read, stamp_of, url_of, walk, without_file_scheme
+from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
 from ebcli.files.video import frame_files
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")

@@ -10,7 +10,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,12 +20,11 @@ from urllib.request import url2pathname
 from ebcli.errors import ConfigurationError
 from ebcli.files import web
 from ebcli.files.regular import open_regular
-from ebcli.files.remote import DEFAULT, RemoteOptions, too_large
+from ebcli.files.remote import DEFAULT, RemoteOptions, too_large, url_of
 from ebcli.files.stamp import Stamp
 
 PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
 _WEB = ("http://", "https://")
 _METADATA = (
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -81,12 +79,6 @@ class Span:
         if len(content) < self.size:
             raise OSError(errno.EIO, "it is truncated")
         return content
-
-
-def url_of(path: Path) -> str | None:
-    """The URL that a path stands for; None for a local path."""
-    scheme, *rest = path.parts or ("",)
-    return f"{scheme}//{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else None
 
 
 def without_file_scheme(path: Path) -> Path:

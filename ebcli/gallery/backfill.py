@@ -19,8 +19,8 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture, read_arrays
 from ebcli.files.images import Placement, decode
 from ebcli.files.naming import canonical, numbered
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.storage import url_of
 from ebcli.gallery.entries import Entry, Outcome
 from ebcli.run.workers import Workers
 

@@ -22,8 +22,8 @@ from ebcli.files.clips import Clips
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Placement, limit_pixels
 from ebcli.files.naming import numbered, output_relpath
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.storage import url_of
 from ebcli.files.video import ClipGeometry, clip_placement, has_video_suffix, is_video, network_clips, sampled
 from ebcli.files.video_writing import video_writer
 from ebcli.run.rendering import Laps, RenderedFiles, RenderOptions, about_pictures, arrays_of, file_name

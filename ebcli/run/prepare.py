@@ -26,8 +26,8 @@ from ebcli.files.history import History
 from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import Record
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source, find
-from ebcli.files.storage import url_of
 from ebcli.files.video import ClipGeometry, has_video_suffix
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version

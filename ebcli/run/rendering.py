@@ -21,9 +21,9 @@ from ebcli.errors import ImageError
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.images import Geometry, decode, limit_pixels, placement
 from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
-from ebcli.files.storage import url_of
 from ebcli.models.classes import printable
 
 

@@ -20,9 +20,9 @@ from ebcli.files.clips import Clips
 from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, limit_pixels, network_view
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import ClassRecord, Record
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
-from ebcli.files.storage import url_of
 from ebcli.files.video import has_video_suffix
 from ebcli.run.rendering import RenderedFiles, RenderOptions, record_box, render
 
