@@ -21,7 +21,7 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 
 if TYPE_CHECKING:
     from ebcli.drawing.frames import FrameMaps

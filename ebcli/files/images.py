@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.input_spec import Placement as Placement  # noqa: PLC0414 - a name of this module too
+from ebcli.files.input_spec import Placement
 from ebcli.files.regular import open_regular
 from ebcli.imports import import_optional
 

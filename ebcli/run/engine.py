@@ -87,8 +87,8 @@ def _planned(sources: Sequence[Source], stages: ImageStages) -> Generator[Record
 
 
 def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
-    sources, history = prepared.sources, prepared.history
-    if not sources and not history.written:  # otherwise a killed run may have left files to clean up
+    sources = prepared.sources
+    if not sources:
         return
     count = plan.execution.workers
     if count is None:
@@ -99,12 +99,12 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
         count = 0
     folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
-        folder.write_settings(output.settings)
+        folder.start(output.settings)
         if prepared.explainer is None:
             yield from _unreadable(prepared, folder, recorded)
             return
         pipeline = Pipeline(
-            prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
+            prepared.explainer, folder.files, workers, prepared.stages, execution.fail_fast, stopping, recorded
         )
         yield from pipeline.run(sources)
 

@@ -20,14 +20,14 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.directory import check_writable, refuse_foreign_files
+from ebcli.files.directory import check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.history import History
 from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import Record
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source, find
-from ebcli.files.storage import url_of
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
@@ -36,9 +36,9 @@ from ebcli.models.keywords import CLASSIFICATION, VIDEO
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels
 from ebcli.run.plan import InputOptions, RunPlan
-from ebcli.run.reading import Reader, has_known_suffix, medium_of
+from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions
-from ebcli.run.stages import ImageStages, NetworkInput
+from ebcli.run.stages import ImageStages
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
@@ -57,14 +57,12 @@ class Prepared:
 
     Attributes:
         explainer: the network; None if nothing is to be done with it.
-        history: what earlier runs left in the output directory.
         stages: what is done for each image.
         skipped: the inputs whose results are up to date.
         sources: the files to work on.
     """
 
     explainer: Explainer | None
-    history: History
     stages: ImageStages
     skipped: list[Path]
     sources: list[Source]
@@ -82,14 +80,15 @@ def prepare(plan: RunPlan) -> Prepared:
     style, output, inputs = plan.style, plan.output, plan.inputs
     limit_pixels(inputs.max_pixels)
     network, explainer = NetworkDescription.of_bundled(plan), None
+    if not plan.execution.dry_run:
+        check_writable(output.directory)
+        finish_killed_runs(output.directory)
     history = History.read(output.directory)
     listing = partial(
         find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
-    if not plan.execution.dry_run:
-        check_writable(output.directory)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
     if is_work:
@@ -129,7 +128,7 @@ def prepare(plan: RunPlan) -> Prepared:
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
     stages = ImageStages(reader, options, output.directory, common, output.report)
-    return Prepared(explainer, history, stages, skipped, sources)
+    return Prepared(explainer, stages, skipped, sources)
 
 
 def _labeled(sources: list[Source], inputs: InputOptions, network: NetworkDescription, reader: Reader) -> list[Source]:

@@ -18,8 +18,9 @@ from ebcli.files.images import limit_pixels
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.frames import has_video_suffix
 from ebcli.files.media.medium import MEDIA, Medium, Shown
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, url_of
+from ebcli.files.stamp import Stamp
 
 
 @dataclass(frozen=True)

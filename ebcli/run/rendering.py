@@ -24,8 +24,8 @@ from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.storage import url_of
 from ebcli.files.video_writing import VideoWriter, video_writer
 from ebcli.models.classes import printable
 from ebcli.run.reading import NetworkInput, Reader

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
@@ -18,8 +18,7 @@ from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import ClassRecord, Record
 from ebcli.files.sources import Source
-from ebcli.run.reading import NetworkInput as NetworkInput  # noqa: PLC0414 - a name of this module too
-from ebcli.run.reading import Reader
+from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import DrawnMap, RenderedFiles, RenderOptions, render
 
 Call = Callable[..., Any]
@@ -63,29 +62,25 @@ class ImageStages:
         loaded: NetworkInput,
         explanation: Explanation | ImageError,
         call: Call,
-        write: Callable[[Mapping[Path, bytes]], None],
-    ) -> Record:
-        """Render one image's results, write them and return its record.
+    ) -> tuple[Record, dict[Path, bytes]]:
+        """Render one image's results; returns its record, and the contents of its files by path below the directory.
 
         Args:
             source, loaded, explanation: the image and its maps, or why it has none.
             call: as for ``load``.
-            write: writes files, given their contents by path below the output directory.
-
-        Raises:
-            OutputError: they cannot be written.
         """
         start = perf_counter()
         if isinstance(explanation, ImageError):
-            return self._failed(source, explanation, loaded.seconds)
+            return self._failed(source, explanation, loaded.seconds), {}
         if not explanation.maps:  # no class scores above the threshold
-            return replace(
+            empty = replace(
                 self._record(source),
                 status="done",
                 seconds=round(loaded.seconds + explanation.seconds, 4),
                 input_bytes=loaded.stamp.bytes,
                 input_mtime_ns=loaded.stamp.mtime_ns,
             )
+            return empty, {}
         relpath, names = output_relpath(source.path), None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
@@ -93,19 +88,16 @@ class ImageStages:
             seen = replace(loaded, pixels=np.empty(0, np.uint8))  # rendering needs none
             rendered: RenderedFiles = call(render, source, seen, self.reader, self.options, explanation, names)
         except Exception as error:
-            return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start)
+            return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start), {}
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
         results = self.options.names.of(relpath, maps)
-        writing = perf_counter()
-        write(dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails)
         spent = {
             **rendered.spent,
             "decode": loaded.seconds + rendered.spent["decode"],
             "network": explanation.seconds,
             "waiting": loaded.waited,
-            "write": perf_counter() - writing,
         }
-        return replace(
+        record = replace(
             self._record(source),
             status="done",
             output=tuple(str(self.output / result) for result in results),
@@ -121,6 +113,7 @@ class ImageStages:
             clips=None if loaded.clips is None else asdict(loaded.clips),
             spent=spent,
         )
+        return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails
 
     def _record(self, source: Source) -> Record:
         return replace(self.common, input=source.name, place=str(output_relpath(source.path)))

@@ -14,8 +14,8 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.images import Placement, decode
-from ebcli.files.input_spec import InputSpec
+from ebcli.files.images import decode
+from ebcli.files.input_spec import InputSpec, Placement
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),

@@ -15,11 +15,10 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
-from ebcli.files.encoding import is_own
 from ebcli.files.input_spec import InputSpec, Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
 
@@ -166,10 +165,8 @@ def test_names_never_meet() -> None:
     assert len(set(paths)) == len(places) * 3 * (1 + 4 * 3)
 
 
-def test_runs_know_thumbnails_as_results(tmp_path: Path) -> None:
+def test_runs_know_thumbnails_as_results() -> None:
     """So they are no inputs to a run on a directory that holds another one's output."""
     files = made(Image.new("RGB", (20, 20)), np.eye(2), whole((20, 20)))
-    for path, content in files.items():
-        (tmp_path / path.name).write_bytes(content)
-        assert is_own(tmp_path / path.name)
-        assert parse_result_name(path) is not None
+    assert files
+    assert all(parse_result_name(path) is not None for path in files)

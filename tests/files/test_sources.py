@@ -6,12 +6,14 @@ import os
 import tracemalloc
 import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from galleries import wrote
 
-from ebcli.files.encoding import encode_picture
+from ebcli.files.directory import OutputFolder
+from ebcli.files.records import Record
 from ebcli.files.sources import Source, find
 
 
@@ -111,10 +113,13 @@ def test_patterns_hold_for_named_files_too() -> None:
 
 def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> None:
     make("d/a.jpg", "d/a.jpg.6.png")
-    Path("d/a.jpg.5-cat.png").write_bytes(encode_picture(Image.new("RGB", (3, 3)), "png"))
+    with closing(OutputFolder(Path("d"), overwrite=False)) as folder:
+        record = wrote(Record("a.jpg", "done", place="a.jpg"), "a.jpg.5-cat.png")
+        folder.write({Path("a.jpg.5-cat.png"): b"1234"}, record)
+        folder.write({Path("report/thumbnails/ab.0-photo.jpg"): b"small"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert names(["d"]) == ["d/a.jpg", "d/a.jpg.6.png"]
+        assert names(["d"], include=["*.jpg", "*.png"]) == ["d/a.jpg", "d/a.jpg.6.png"]
     with pytest.warns(UserWarning, match=r"skipped 1 file that this program wrote, such as 'd/a\.jpg\.5-cat\.png'"):
         assert names(["d/a.jpg.5-cat.png", "d/a.jpg"]) == ["d/a.jpg"]
 

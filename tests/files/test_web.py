@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import threading
 import time
@@ -174,7 +175,53 @@ def test_a_redirect_to_another_protocol_is_not_followed(server: Server, tmp_path
             handler.end_headers()
 
         server.answers["/a.png"] = redirect
-        assert "302" in reason(f"{server.url}/a.png")
+        assert re.search("No host specified|Not supported URL scheme ftp", reason(f"{server.url}/a.png"))
+
+
+def test_redirects_without_end_are_given_up(server: Server) -> None:
+    def redirect(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", "/a.png")
+        handler.end_headers()
+
+    server.answers["/a.png"] = redirect
+    assert "too many redirects" in reason(f"{server.url}/a.png")
+    assert server.requests["GET", "/a.png"] == 11
+
+
+def test_a_server_that_asks_to_wait_is_obeyed_within_limits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", waited.append)
+
+    def busy_twice(handler: BaseHTTPRequestHandler) -> None:
+        count = server.requests["GET", "/busy.png"]
+        if count == 3:
+            return server.send(handler, photo())
+        handler.send_response(429)
+        handler.send_header("Retry-After", "7" if count == 1 else "86400")
+        handler.send_header("Content-Length", "0")
+        return handler.end_headers()
+
+    server.answers["/busy.png"] = busy_twice
+    assert Source(Path(f"{server.url}/busy.png"), remote=RemoteOptions(retries=2)).opened()
+    assert waited == [7, 30]
+
+
+def test_connections_are_reused(server: Server) -> None:
+    ports = set[int]()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.protocol_version, handler.close_connection = "HTTP/1.1", False
+        ports.add(handler.client_address[1])
+        server.send(handler, photo())
+
+    server.answers["/a.png"] = answer
+    source = Source(Path(f"{server.url}/a.png"), remote=QUICK)
+    for _ in range(3):
+        assert source.opened()
+        assert source.stamp().bytes == len(photo())
+    assert len(ports) == 1
+    assert sum(server.requests.values()) == 6
 
 
 def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import pytest
-from galleries import CATS, COMMON, add, append, names_of, photo
+from galleries import CATS, COMMON, add, append, names_of, photo, wrote
 from PIL import Image
 
 from ebcli.drawing.style import DrawingStyle
@@ -67,10 +67,8 @@ def pictures(page: Path) -> list[list[str | None]]:
 def test_text_from_outside_stays_text(maps: Path) -> None:
     done = add(maps, photo(Path("a.png")), [replace(CATS[0], name=HOSTILE)], common=replace(COMMON, layer=HOSTILE))
     plain = Page(write_gallery(maps)).tags
-    append(
-        maps,
-        replace(done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE),
-    )
+    failed = replace(done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE)
+    append(maps, wrote(failed))
     page = Page(write_gallery(maps))
     assert page.tags == plain
     assert page.data["classes"] == [[282, HOSTILE]]
@@ -152,8 +150,9 @@ def test_arrays_of_several_layers(maps: Path) -> None:
     hot = {"maps@features.9": np.array([[[1.0, 0, 0, 0]]]), "maps@features.23": np.array([[[0, 0, 0, 1.0]]])}
     arrays = {**hot, "classes": np.array([282]), "crop": np.array([0, 0, 80, 80]), "image_size": np.array([80, 80])}
     Path("maps/a.png.npz").write_bytes(raw := encode_arrays(arrays))
-    output, sizes = ("maps/a.png.x.png", "maps/a.png.y.png", "maps/a.png.npz"), (0, 0, len(raw))
-    append(maps, replace(done, layer="features.9, features.23", classes=both, output=output, output_bytes=sizes))
+    output = ("maps/a.png.x.png", "maps/a.png.y.png", "maps/a.png.npz")
+    record = wrote(replace(done, layer="features.9, features.23", classes=both), *output)
+    append(maps, replace(record, output_bytes=(0, 0, len(raw))))
     page = write_gallery(maps)
     for outcome in Page(page).data["images"][0]["outcomes"]:
         layer = Page(page).data["layers"][outcome["layer"]]

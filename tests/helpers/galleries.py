@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,10 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
-from ebcli.files.naming import output_relpath, picture_relpath, raw_relpath
-from ebcli.files.records import ClassRecord, Record, RecordFile
-from ebcli.files.storage import Stamp
+from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
+from ebcli.files.records import ClassRecord, Record, append_lines
+from ebcli.files.stamp import Stamp
+from ebcli.files.storage import stamp_of
 
 CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")
@@ -33,10 +35,7 @@ def photo(path: Path, size: tuple[int, int] = (96, 64), color: str = "steelblue"
 
 def append(directory: Path, *records: Record) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    file = RecordFile(directory)
-    for record in records:
-        file.append(record)
-    file.close()
+    append_lines(directory / RECORDS, *(record.line() for record in records))
 
 
 def add(
@@ -55,7 +54,7 @@ def add(
     """
     with Image.open(source) as opened:
         image = opened.convert("RGB")
-    stamp, relpath = Stamp.of(source), output_relpath(source)
+    stamp, relpath = stamp_of(source), output_relpath(source)
     whole = Placement(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
@@ -74,7 +73,8 @@ def add(
         place=str(relpath),
         output=tuple(str(directory / path) for path in files),
         output_bytes=tuple(map(len, files.values())),
-        classes=tuple(classes),
+        output_sha256=tuple(sha256(content).hexdigest() for content in files.values()),
+        classes=tuple(replace(one, layer=one.layer or common.layer) for one in classes),
         seconds=0.5,
         input_bytes=stamp.bytes,
         input_mtime_ns=stamp.mtime_ns,
@@ -87,6 +87,12 @@ def add(
         (directory / path).write_bytes(content)
     append(directory, record)
     return record
+
+
+def wrote(record: Record, *output: str, content: bytes = b"1234") -> Record:
+    """The record with other results, which all have this content."""
+    count, digest = len(output), sha256(content).hexdigest()
+    return replace(record, output=output, output_bytes=(len(content),) * count, output_sha256=(digest,) * count)
 
 
 def names_of(record: Record) -> ThumbnailNames:
@@ -111,17 +117,17 @@ def crowd(directory: Path, count: int) -> None:
     source = photo(directory.with_name("one.png"))
     first = add(directory, source, CATS[:1])
     names = names_of(first)
-    file = RecordFile(directory)
+    records = []
     for number in range(1, count):
         index = number % 10
-        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False)
+        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False, layer=COMMON.layer)
         name = f"photos/{number:05}.jpg"
-        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",), output_bytes=(1,))
+        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",))
         record = replace(record, classes=(one,), seconds=number / 1000)
         own = names_of(record)
         maps = own.map(COMMON.layer, index), names.map(COMMON.layer, 282)
         for new, old in ((own.photo, names.photo), maps):
             (directory / new).parent.mkdir(exist_ok=True)
             os.link(directory / old, directory / new)
-        file.append(record)
-    file.close()
+        records.append(record)
+    append(directory, *records)

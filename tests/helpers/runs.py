@@ -116,8 +116,9 @@ def photos(directory: Path, count: int) -> None:
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """All that is below a directory, but the records and the settings."""
-    paths = (path for path in directory.rglob("*") if path.name not in ("records.jsonl", "settings.toml"))
+    """All that is below a directory, but the records, the settings and the marker."""
+    others = {"records.jsonl", "settings.toml", ".eb-saliency"}
+    paths = (path for path in directory.rglob("*") if path.name not in others)
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 

@@ -174,10 +174,15 @@ def test_own_results_are_replaced_and_never_taken_for_inputs() -> None:
     first = invoke("-o", "photos", "photos")
     assert first.exit_code == 0
     before = tree(Path("photos"))
-    (Path("photos") / "records.jsonl").rename("records.jsonl")
-    second = invoke("-o", "photos", "photos")  # the files say that they are ours, if the records are gone
+    second = invoke("-o", "photos", "photos")
     assert (second.exit_code, second.stdout) == (0, first.stdout)
     assert tree(Path("photos")) == before
+    (Path("photos") / "records.jsonl").rename("records.jsonl")
+    third = invoke("-o", "photos", "photos/0", "--include", "0000.jpg")  # now nothing says whose they are
+    assert (third.exit_code, third.stdout) == (2, "")
+    assert "would be replaced, but this program did not write it" in third.stderr
+    assert tree(Path("photos")) == before
+    Path("records.jsonl").rename("photos/records.jsonl")
     assert invoke("-o", "photos", "--skip-existing", "photos").stdout == ""
 
 

@@ -75,7 +75,7 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
         for key in ("maps", "classes", "scores"):
             assert labeled[key] == pytest.approx(asked[key], abs=1e-6)
     entries = {entry.input: entry.outcomes[0] for entry in read_entries(Path("saliency"))}
-    assert {name for name, outcome in entries.items() if outcome.label != outcome.predicted} == set(wrong)
+    assert {name for name, outcome in entries.items() if outcome.record.label != outcome.record.predicted} == set(wrong)
     # other labels for the same images are other results
     assert records_of("--labels", "labels.csv", "--raw", "--report", "--skip-existing", "photos")[0] == []
     Path("labels.csv").write_text("".join(f"{path},{predicted[path]}\n" for path in predicted))

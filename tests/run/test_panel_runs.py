@@ -37,7 +37,7 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
         f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")
     ]
     assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
-    assert names("saliency") == sorted([*expected, "records.jsonl", "settings.toml"])
+    assert names("saliency") == sorted([*expected, ".eb-saliency", "records.jsonl", "settings.toml"])
     before = tree(Path("saliency"))
 
     assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos").stdout == ""

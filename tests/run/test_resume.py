@@ -104,7 +104,7 @@ def test_interrupted_in_the_middle(cwd: Path) -> None:
         assert (cwd / path).read_bytes() == expected[str(Path(path).relative_to("maps"))]
     done = len(printed)
     assert run.err.read_text() == f"Interrupted. 200 images: {done} done, {200 - done} left\n"
-    assert not list(maps.glob(".eb-*"))
+    assert not list(maps.glob(".eb-saliency-*"))
     finish(cwd, *PLAIN)
     assert tree(maps) == expected
     assert len(records(maps)) == 200
@@ -121,7 +121,7 @@ def test_terminated_in_the_middle(cwd: Path) -> None:
     assert run.err.read_text().startswith("Interrupted. 200 images: ")
     printed = run.out.read_text().splitlines()
     assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
-    assert not list((cwd / "maps").glob(".eb-*"))
+    assert not list((cwd / "maps").glob(".eb-saliency-*"))
 
 
 def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
@@ -139,7 +139,7 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     assert run.process.exitcode == 130
     assert "Interrupted. 200 images: " in run.err.read_text()
     assert {record["status"] for record in records(maps)} == {"done"}
-    assert not list(maps.glob(".eb-*"))
+    assert not list(maps.glob(".eb-saliency-*"))
 
 
 def test_a_worker_killed_in_the_middle(cwd: Path) -> None:

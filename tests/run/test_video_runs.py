@@ -15,7 +15,7 @@ from runs import records
 from videos import NETS, SIDE, SQUARE, left, moving_square, read_video, write_frames, write_video
 
 from ebcli.cli.saliency import main
-from ebcli.files.encoding import is_own, read_facts
+from ebcli.files.encoding import read_facts
 from ebcli.files.naming import parse_result_name
 
 
@@ -48,7 +48,7 @@ def test_a_video_has_a_video_and_a_contact_sheet_for_each_class() -> None:
     names = [f"move.mp4.{name}" for name in ("0-red.mp4", "2-blue.mp4", "0-red.sheet.png", "2-blue.sheet.png")]
     assert found == [f"saliency/{name}" for name in names]
     assert [parse_result_name(Path(name)) for name in names] == [(Path("move.mp4"), k) for k in (0, 2, 0, 2)]
-    assert all(map(is_own, map(Path, found)))
+    assert all(map(read_facts, map(Path, found)))
     frames = read_video(Path(found[0]))
     assert (len(frames), frames[0].size) == (20, (SIDE, SIDE))
     facts = read_facts(Path(found[1]))
@@ -137,7 +137,7 @@ def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "av", None)
     found = outputs(run("move.gif"))
     assert found == ["saliency/move.gif.0-red.webp", "saliency/move.gif.0-red.sheet.png"]
-    assert is_own(Path(found[0]))
+    assert read_facts(Path(found[0]))
     with Image.open(found[0]) as animation:
         assert animation.n_frames == 12
         animation.seek(5)
@@ -198,7 +198,7 @@ def test_a_network_for_images_names_one_for_videos() -> None:
 )
 def test_one_result_is_that_very_file(name: str, kind: str) -> None:
     assert outputs(run("move.mp4", "-o", name)) == [name]
-    assert is_own(Path(name))
+    assert read_facts(Path(name))
     if kind == "MP4":
         assert len(read_video(Path(name))) == 20
     else:
