@@ -67,16 +67,20 @@ def test_each_detection_has_a_box_and_a_map_on_its_own_object() -> None:
     assert found == {RED_SQUARE, GREEN_SQUARE, SECOND_RED}
 
 
-def test_the_box_is_drawn_over_the_picture() -> None:
-    (record,) = run("squares.png", "--target", "green", "--score", "0.9", "--style", "mask")
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_the_box_is_drawn_over_the_picture(scale: float) -> None:
+    smaller = ("--max-side", str(round(scale * SIZE[0])))
+    (record,) = run("squares.png", "--target", "green", "--score", "0.9", "--style", "mask", *smaller)
     (path,), (one,) = record["output"], record["classes"]
-    left, top, width, height = one["box"]
+    left, top, width, height = (scale * value for value in one["box"])
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    assert pixels.shape == (scale * SIZE[1], scale * SIZE[0], 3)
     middle = round(top + height / 2)
-    edges = [round(x) for x in (left, left + width) if 3 < x < SIZE[0] - 3]
+    edges = [round(x) for x in (left, left + width) if 3 < x < pixels.shape[1] - 3]
     assert edges
     for x in edges:
         assert pixels[middle, x - 2 : x + 3].sum(1).max() > 700
+    assert pixels[middle, edges[0] + 5 : edges[0] + 9].sum(1).max() < 300  # between the edges
 
 
 def test_the_detection_nearest_to_a_box() -> None:
