@@ -91,6 +91,21 @@ def test_the_detection_nearest_to_a_box() -> None:
         assert is_inside(center(one["box"]), square)
 
 
+def test_a_box_is_left_top_width_and_height() -> None:
+    """A wide box overlaps with the green square most; of the same width and height, a high one with the second red."""
+    for box, square in (("30,5,90,50", GREEN_SQUARE), ("5,30,50,90", SECOND_RED)):
+        (record,) = run("squares.png", "--box", box)
+        (one,) = record["classes"]
+        assert is_inside(center(one["box"]), square)
+    painted(SIZE, (GREEN, (106, 20, 120, 45))).save("edge.png")
+    (record,) = run("edge.png", "--target", "green")
+    (one,) = record["classes"]
+    left, top, width, height = one["box"]
+    assert left + width == pytest.approx(SIZE[0])  # it ends at the edge of the image, so it is not square
+    assert width < 28 < height == pytest.approx(30)
+    assert top <= 20 + 12.5 <= top + height
+
+
 def test_scores_targets_and_numbers_choose_detections() -> None:
     assert [one["name"] for one in run("squares.png", "--target", "red")[0]["classes"]] == ["red", "red"]
     assert len(run("squares.png", "--top-k", "1")[0]["classes"]) == 1

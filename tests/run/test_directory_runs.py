@@ -290,11 +290,11 @@ def test_every_setting_that_changes_results_makes_another_configuration() -> Non
     same = "--batch-size 3|--workers 1|--device cpu|--shard 1/1|--skip-existing -o other|--fail-fast|--include *|-v"
     assert {configuration(*options.split()) for options in ["", *same.split("|")]} == {configuration()}
     other = (
-        "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|--top-k 3|--above 0.1|--above 0.05|"
-        "--against 3|--against 4|--against 3 --against 4|--allow-unsupported|--dtype bfloat16|--labels one.csv|"
-        "--labels two.csv|--format webp|--max-side 20|--raw|--panel|--panel --beside marginal|--panel --beside grad-cam|"
-        "--style heatmap|--cmap jet|--alpha 0.5|--signed|--vmin 0.5|--vmax 2|--percentile 99|--scale run|--boxes|"
-        "--masks|--boxes --threshold 0.3|--boxes --threshold mass:0.3"
+        "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|--top-k 3|"
+        "--above 0.1|--above 0.05|--against 3|--against 4|--against 3 --against 4|--labels one.csv|--labels two.csv|"
+        "--allow-unsupported|--dtype bfloat16|--format webp|--max-side 20|--raw|--panel|--panel --beside marginal|"
+        "--panel --beside grad-cam|--style heatmap|--cmap jet|--alpha 0.5|--signed|--vmin 0.5|--vmax 2|"
+        "--percentile 99|--scale run|--boxes|--masks|--boxes --threshold 0.3|--boxes --threshold mass:0.3"
     ).split("|")
     Path("one.csv").write_text("0000.jpg,1\n")
     Path("two.csv").write_text("0000.jpg,2\n")
