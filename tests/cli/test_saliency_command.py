@@ -49,6 +49,8 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
         ("--device cuda:1 --dtype bfloat16 a.jpg", {"device": "cuda:1", "dtype": "bfloat16"}),
         ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
         ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
+        ("--boxes --threshold 0.3 a.jpg", {"boxes": True, "threshold": ("max", 0.3)}),
+        ("--masks --threshold mass:0.3 a.jpg", {"masks": True, "threshold": ("mass", 0.3)}),
         ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
         ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
