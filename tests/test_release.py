@@ -67,17 +67,6 @@ def test_continuous_integration_runs_the_second_command_of_the_readme() -> None:
     assert command in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
 
 
-def test_the_readme_is_short() -> None:
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) < 150
-
-
-def test_git_hooks_are_parts_of_the_checks() -> None:
-    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"]
-    parts = re.findall(r"^(\w+)\(\) {$", (ROOT / ".ci/check").read_text(encoding="utf-8"), re.MULTILINE)
-    assert parts == ["style", "types", "tests"]
-    assert [hook["entry"] for hook in local["hooks"]] == [".ci/check style", ".ci/check types"]
-
-
 def test_the_checks_refuse_an_unknown_part() -> None:
     done = subprocess.run([ROOT / ".ci/check", "taste"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (2, "")

@@ -150,3 +150,5 @@ def test_a_page_of_nothing(arguments: tuple[str, ...], message: str) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+    assert not Path("nowhere").exists()
+    assert not [*Path("empty").iterdir()]

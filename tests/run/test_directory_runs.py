@@ -225,17 +225,6 @@ def test_fail_fast_stops_at_the_first_failure() -> None:
     assert len(result.stdout.splitlines()) == 59
 
 
-def test_shards_are_together_the_whole() -> None:
-    photos(Path("photos"), 30)
-    whole = invoke("--dry-run", "photos").stdout.splitlines()
-    parts = [invoke("--dry-run", "--shard", f"{i}/4", "photos").stdout.splitlines() for i in range(1, 5)]
-    assert sorted(path for part in parts for path in part) == whole
-    assert all(parts)
-    empty = [invoke("--dry-run", "--shard", f"{i}/99", "photos") for i in range(1, 6)]
-    assert {result.exit_code for result in empty} == {0}
-    assert sum(len(result.stdout.splitlines()) for result in empty) < 10
-
-
 def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 11)
     invoke("-o", "expected", "--raw", "photos")
