@@ -124,7 +124,7 @@ def test_names_are_data() -> None:
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
         panel(photo, place, explained({"5": spot(7, 3, 3)}, names=(name,)), DrawingStyle(), name, name)
-        for name in ("a.jpg", hostile * 50)
+        for name in ("a.jpg", hostile * 10)
     )
     assert plain.size == wild.size
     assert tiles(plain) == tiles(wild)

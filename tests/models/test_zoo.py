@@ -150,7 +150,7 @@ def test_default_layer_of_other_tasks_is_the_tested_one(name):
     assert default_layer(load_model(name, weights="none")) == zoo.LAYERS[name]
 
 
-@pytest.mark.parametrize("name", zoo.CLASSIFIERS)
+@each(zoo.CLASSIFIERS, SMALLEST)
 def test_default_layer_is_the_documented_one(name):
     loaded = zoo.shapes_only(name)
     layer = default_layer(loaded)
