@@ -40,6 +40,15 @@ def test_the_picture_is_that_very_file_and_nothing_else_is_written(name: str, fo
     assert invoke("in.jpg", "-o", name).exit_code == 0  # it is this program's own, so it is replaced
 
 
+def test_the_picture_is_replaced_as_a_whole() -> None:
+    """The old file stays complete, under another name, so nobody can read half of the new one."""
+    assert invoke("in.jpg", "-o", "out.png", "--target", "1").exit_code == 0
+    Path("old.png").hardlink_to("out.png")
+    before = Path("old.png").read_bytes()
+    assert invoke("in.jpg", "-o", "out.png", "--target", "2").exit_code == 0
+    assert Path("old.png").read_bytes() == before != Path("out.png").read_bytes()
+
+
 def test_a_picture_of_one_s_own_is_not_replaced(photo: Path) -> None:
     content = photo.read_bytes()
     Path("mine.jpg").write_bytes(content)
@@ -109,6 +118,8 @@ def test_stdin_among_other_images(photo: Path) -> None:
         (b"", ["-"], 2, "stdin is empty"),
         (b"no picture", ["-"], 1, "stdin: not an image that Pillow can read"),
         (b"x" * 100, ["-", "--max-bytes", "99"], 2, "more than 99 bytes"),
+        (b"x" * 2_500_001, ["-", "--max-bytes", "2500000"], 2, "more than 2500000 bytes"),  # read in several parts
+        (b"x" * 2_500_000, ["-", "--max-bytes", "2500000"], 1, "stdin: not an image that Pillow can read"),
         (b"a.jpg\n", ["-", "--from-file", "-"], 2, "drop - or --from-file -"),
         (b"x", ["-", "--engine", "ray", "--workers", "1"], 2, "cannot read stdin"),
     ],

@@ -272,4 +272,5 @@ def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
         values[row, column] = 1
         assert peaks_at_border(size, values, crop) == expected, (row, column)
         assert not peaks_at_border(size, values, Placement(0, 0, 60, 40))
+        assert not peaks_at_border(size, values, Placement(-20, -30, 80, 70))  # padded on all sides
         assert not peaks_at_border(size, values * 0, crop)

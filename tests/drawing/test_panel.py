@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.drawing.panel import _fitted, _font, _printable, panel
@@ -128,7 +129,7 @@ def test_names_are_data() -> None:
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
         panel(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
-        for name in ("a.jpg", hostile * 50)
+        for name in ("a.jpg", hostile * 10)
     )
     assert plain.size == wild.size
     assert tiles(plain) == tiles(wild)
@@ -145,25 +146,42 @@ def test_long_names_lose_their_middle(room: int) -> None:
     assert _fitted("cat", font, 300) == "cat"
 
 
-def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    real = ImageDraw.ImageDraw.text
-
-    def text(self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: object, **options: object) -> None:
-        written.append(text)
-        real(self, xy, text, *rest, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:
     place, ones = Placement(0, 0, 40, 40), np.ones((4, 4), np.float32)
     subjects = Subject(3, "cat", 0.5), Subject(8, None, 0.25)
     maps = [Map(one, "5", ones, mass, place) for one, mass in zip(subjects, (0.125, 0.75), strict=True)]
     panel(Image.new("RGB", (40, 40)), Explanation(maps, 0.0), DrawingStyle(), "a.jpg", "about")
-    told = [line for line in written if ", score" in line or "mass" in line]
+    told = [line for *_, line in written if ", score" in line or "mass" in line]
     assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
     # only a marginal map sums to its mass
     marginal = Explanation([replace(map_, method="marginal") for map_ in maps], 0.0)
     panel(Image.new("RGB", (40, 40)), marginal, DrawingStyle(), "a.jpg", "about")
-    assert "mass 0.125" in written
+    assert "mass 0.125" in [line for *_, line in written]
+
+
+@pytest.mark.parametrize(
+    ("ends", "low", "high"),
+    [
+        ({}, "0", "each map's maximum"),
+        ({"vmin": 0.5, "percentile": 99}, "0.5", "each map's percentile 99 of its positive values"),
+        ({"vmin": 0.5, "vmax": 3}, "0.5", "3"),
+        ({"signed": True}, "−m", "m, each map's greatest magnitude"),
+        ({"signed": True, "percentile": 90}, "−m", "m, each map's percentile 90 of its magnitudes"),
+        ({"signed": True, "vmax": 2.5}, "−2.5", "2.5"),
+    ],
+)
+def test_the_legend_runs_from_the_lower_end_to_the_upper(
+    ends: dict[str, Any], low: str, high: str, written: list[tuple[float, float, str]]
+) -> None:
+    style = DrawingStyle("heatmap", "RdBu_r", **ends)
+    place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
+    figure = panel(photo, explained({"5": spot(7, 3, 3)}, place), style, "a.jpg", "about")
+    (left, top, first), (right, beside, last), _ = written[-3:]
+    assert (first, last, top) == (low, high, beside)
+    row = np.asarray(figure)[int(top) + 8, int(left) : int(right)].astype(int)
+    blue, red = (np.flatnonzero(row[:, one] - row[:, other] > 40) for one, other in ((2, 0), (0, 2)))
+    assert len(blue) > 80 < len(red)
+    assert blue.max() < red.min()  # RdBu_r begins with blue, so the lowest value is on the left
 
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:

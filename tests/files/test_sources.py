@@ -138,8 +138,19 @@ def test_shards_are_disjoint_complete_and_about_equal() -> None:
     assert all(part == [path for path in whole if path in part] for part in parts)
 
 
+@pytest.mark.parametrize(
+    ("path", "of_3", "of_1000"), [("photos/a.jpg", 2, 178), ("photos/b.jpg", 3, 489), ("é/c d.png", 1, 778)]
+)
+def test_the_same_file_is_in_the_same_shard_in_every_version(path: str, of_3: int, of_1000: int) -> None:
+    """By the hash of its path below the output directory that ``printf %s PATH | b2sum --length 64`` prints."""
+    make(path)
+    for count, expected in ((3, of_3), (1000, of_1000)):
+        shards = {1, 2, expected - 1, expected, expected + 1, count} & set(range(1, count + 1))
+        assert [i for i in shards if find([Path(path)], shard=(i, count))] == [expected]
+
+
 def test_a_shard_does_not_hold_the_whole_listing() -> None:
-    make(*(f"d/{number % 100}/{number}.jpg" for number in range(20_000)))
+    make(*(f"d/{number % 100}/{number}.jpg" for number in range(8_000)))
 
     def peak(shard: tuple[int, int] | None) -> int:
         tracemalloc.start()

@@ -131,12 +131,25 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
 
     server.answers["/slow.jpg"] = slow
     start = time.monotonic()
+    options = RemoteOptions(timeout=2, retries=0)
+    assert reason(f"{server.url}/silent.jpg", options) == "the server did not answer within 2 s"
+    assert 2 <= time.monotonic() - start < 4
     assert reason(f"{server.url}/silent.jpg") == "the server did not answer within 0.5 s (tried 2 times)"
-    assert time.monotonic() - start < 10
+    start = time.monotonic()
     once = RemoteOptions(timeout=0.1, retries=0)
     assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.1 s"
     assert time.monotonic() - start < 20
     stop.set()
+
+
+def test_a_photo_that_takes_too_long_fails_alone(working_directory: Path, server: Server) -> None:
+    """The limit on an image holds for all of its requests together."""
+    stop = threading.Event()
+    server.answers["/silent.jpg"] = lambda handler: stop.wait(60) and None
+    result = invoke(f"{server.url}/silent.jpg", "--image-timeout", "4", "--timeout", "60", "--workers", "1")
+    stop.set()
+    assert result.exit_code == 1
+    assert f"{server.url}/silent.jpg: it took longer than 4 s: raise --image-timeout\n" in result.stderr
 
 
 def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server) -> None:

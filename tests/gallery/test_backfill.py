@@ -76,17 +76,6 @@ def test_text_from_outside_stays_text(maps: Path) -> None:
     assert page.data["images"][1]["outcomes"][0]["error"] == HOSTILE
 
 
-def test_a_second_call_extends_the_page(maps: Path) -> None:
-    add(maps, photo(Path("a.png")))
-    page = write_gallery(maps)
-    assert page == maps / "report" / "index.html"
-    add(maps, photo(Path("b.png")))
-    assert write_gallery(maps) == page
-    assert [image["name"] for image in Page(page).data["images"]] == ["a.png", "b.png"]
-    assert {path.name for path in maps.iterdir()} > {"records.jsonl", "report"}
-    assert not list(maps.glob(".eb-saliency-*"))
-
-
 def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
     add(maps, photo(Path("a.png")))
     (maps / "report" / "index.html").write_text("mine")
@@ -94,16 +83,6 @@ def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
         write_gallery(maps)
     assert (maps / "report" / "index.html").read_text() == "mine"
     assert len(Page(write_gallery(maps, overwrite=True)).data["images"]) == 1
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_without_records_there_is_no_page(there: bool, maps: Path) -> None:
-    if there:
-        maps.mkdir()
-    with pytest.raises(ConfigurationError, match=r"cannot read '.*records\.jsonl' \(No such file"):
-        write_gallery(maps)
-    assert maps.exists() is there
-    assert not there or not list(maps.iterdir())
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -21,6 +21,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
+from ebcli.models.device import resolve_device
 from ebcli.models.sources.torchvision import Torchvision, published_state
 
 
@@ -248,6 +249,28 @@ def test_an_unavailable_device_is_refused_early(monkeypatch, device, said):
     with pytest.raises(ConfigurationError, match=said) as caught:
         load_model("squeezenet1_1", weights="none", device=device)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "rank", "device"),
+    [
+        ("auto", 4, "2", "cuda:2"),
+        ("auto", 4, "6", "cuda:2"),  # more processes than GPUs share them
+        ("auto", 4, "0", "cuda:0"),
+        ("auto", 4, None, "cuda"),
+        ("auto", 4, "x", "cuda"),
+        ("auto", 0, "2", "cpu"),
+        ("cpu", 4, "2", "cpu"),
+        ("cuda:1", 4, "2", "cuda:1"),
+    ],
+)
+def test_each_rank_gets_its_own_gpu(monkeypatch, name, gpus, rank, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert resolve_device(name) == device
 
 
 def test_the_network_is_on_the_device():

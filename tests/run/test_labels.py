@@ -110,6 +110,17 @@ def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int
     assert all(one["index"] == predicted[record["input"]] for record in records for one in record["classes"])
 
 
+def test_of_rows_that_overlap_the_longest_path_counts(predicted: dict[str, int]) -> None:
+    """Whatever their order; of equal rows, the last one."""
+    first, second, *_ = predicted
+    rows = ["0003.jpg,0", f"{Path(first).name},1", f"0/{Path(second).name},4", f"{first},2", f"{Path(second).name},3"]
+    for lines in (rows, rows[::-1]):
+        Path("labels.csv").write_text("\n".join([*lines, f"{first},5"]))
+        records, _ = records_of("--labels", "labels.csv", "photos/0", "photos/1")
+        assert [record["label"] for record in records[:2]] == [5, 4]
+        assert records[2]["label"] is None
+
+
 def test_only_images_need_labels_and_labels_need_images(predicted: dict[str, int]) -> None:
     Path("photos/SOURCES.md").write_text("where they come from")
     rows = [f"{path},{index}" for path, index in predicted.items()]

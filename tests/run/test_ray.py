@@ -20,6 +20,8 @@ from color_net import GREEN, RED, painted
 from PIL import Image
 from runs import count, records, tree, until
 
+pytestmark = pytest.mark.xdist_group("ray")  # with one cluster
+
 ALL = ("--raw", "--top-k", "2", "--masks")
 
 
@@ -79,6 +81,7 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     assert files.items() <= tree(cwd / "maps").items()
 
 
+@pytest.mark.slow
 def test_detections_are_those_of_the_local_engine(cwd: Path, two: Any) -> None:
     fill(cwd, 1)
     squares = (RED, (10, 10, 30, 30)), (GREEN, (80, 20, 105, 45))

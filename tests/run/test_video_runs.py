@@ -120,6 +120,23 @@ def test_the_panel_is_one_contact_sheet_of_all_classes() -> None:
         assert both.height > 1.5 * one.height
 
 
+def test_a_contact_sheet_shows_twelve_frames_at_most(written: list[tuple[float, float, str]]) -> None:
+    """Evenly spread, from the first frame to the last, each with its map."""
+    write_video(Path("long.mp4"), moving_square(40))
+    (found,) = outputs(run("long.mp4", "--target", "red", "--panel", "--style", "heatmap", "--cmap", "gray"))
+    with Image.open(found) as opened:
+        figure = np.asarray(opened.convert("L")).astype(float)
+    tiles = [(int(x), int(y), text) for x, y, text in written if text.endswith(" s")]
+    frames = [round(10 * float(text.removesuffix(" s"))) for *_, text in tiles]
+    assert (len(frames), frames[0], frames[-1]) == (12, 0, 39)
+    assert set(np.diff(frames)) <= {3, 4}
+    for (x, y, _), frame in zip(tiles, frames, strict=True):
+        shown = figure[y + 20 : y + 310, x : x + 300]  # below the time, 300 pixels for 32
+        bright = np.flatnonzero(shown[60] > 128)
+        middle = (bright.min() + bright.max() + 1) / 2 * SIDE / 300
+        assert middle == pytest.approx(left(frame) + SQUARE / 2, abs=1)
+
+
 def test_every_second_clip_and_a_part() -> None:
     outputs(run("move.mp4", "--every", "2"))
     assert len(read_video(Path("saliency/move.mp4.0-red.mp4"))) == 8
