@@ -30,8 +30,8 @@ if TYPE_CHECKING:
         excitation_backprop,
         excitation_mode,
         pass_through,
+        residual_sum,
         rule,
-        shared,
         unregister,
         weighted_sum,
     )
@@ -72,7 +72,7 @@ _HOME = {
     "model_names": "ebcli.models",
     "pass_through": "ebcli.eb",
     "rule": "ebcli.eb",
-    "shared": "ebcli.eb",
+    "residual_sum": "ebcli.eb",
     "unregister": "ebcli.eb",
     "weighted_sum": "ebcli.eb",
 }
@@ -106,8 +106,8 @@ __all__ = [
     "load_model",
     "model_names",
     "pass_through",
+    "residual_sum",
     "rule",
-    "shared",
     "unregister",
     "weighted_sum",
 ]

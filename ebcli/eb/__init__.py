@@ -2,9 +2,9 @@
 
 from ebcli.eb.backprop import excitation_backprop, layers_on_path
 from ebcli.eb.check import check_rule
-from ebcli.eb.contributions import LinearMap
 from ebcli.eb.mode import ExcitationMode, disable, enable, excitation_mode
-from ebcli.eb.primitives import pass_through, shared, weighted_sum
+from ebcli.eb.primitives import pass_through, residual_sum, weighted_sum
+from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, rule, unregister
 from ebcli.eb.result import ExcitationResult
 from ebcli.imports import load_rules
@@ -21,8 +21,8 @@ __all__ = [
     "excitation_mode",
     "layers_on_path",
     "pass_through",
+    "residual_sum",
     "rule",
-    "shared",
     "unregister",
     "weighted_sum",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, overload
 
 import torch
@@ -12,15 +11,15 @@ from torch import Tensor, nn
 from ebcli.eb.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from ebcli.eb.capture import Capture, LayerChoice, single_tensor
 from ebcli.eb.contrast import Against, priors_against
-from ebcli.eb.evaluation import as_found
+from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.explanation import Explanation, Forward, LayerPath
 from ebcli.eb.graph import BackwardGraph
-from ebcli.eb.joint_passes import JointPasses
+from ebcli.eb.joint import Joint
+from ebcli.eb.maps import channel_axis_of
 from ebcli.eb.mode import ExcitationMode, Unsupported
-from ebcli.eb.passes import BackwardPasses
-from ebcli.eb.paths import LayerPath
-from ebcli.eb.prediction import probably_joint, remember
 from ebcli.eb.primitives import let_feed_inactive
 from ebcli.eb.result import ExcitationResult
+from ebcli.eb.stepwise import Stepwise
 from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError
 
@@ -90,10 +89,9 @@ def excitation_backprop(
         contrastive: subtract the dual's map.
         against: one or several class indices. The map is contrastive: the target's map minus the mean map of these
             classes, each normalized over the cells of the map. It replaces the dual.
-        joint: explain all winning neurons jointly (True) or step by step (False). None decides by the network, and
-            takes a second forward pass if its last call was decided otherwise: jointly where activations with
-            negative values, such as GELU, SiLU and hard swish, are between the layer and the classifier, unless
-            attention mixes cells that the classifier averages.
+        joint: explain all winning neurons jointly (True) or step by step (False). None decides for each layer:
+            jointly where activations with values of both signs, such as GELU, SiLU and hard swish, are between the
+            layer and the classifier, unless attention mixes cells that the classifier averages.
         where: for an output (B, num_classes, H, W), the pixel (row, column) or the mask of weights (H, W) or
             (B, H, W) to explain; None for all pixels.
         unsupported: ``"gradient"`` falls back to ordinary gradients, with a warning, for operations without a rule.
@@ -127,50 +125,38 @@ def excitation_backprop(
         torch.Size([2, 8, 8])
     """
     check_arguments(net, inputs)
+    net = getattr(net, "_orig_mod", net)  # the module that torch.compile() compiled
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
     with torch.inference_mode(False), torch.no_grad():
-        if inputs.is_inference():
-            inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-        forward = _forward(net, inputs, layers, unsupported, joint=probably_joint(net) if joint is None else joint)
-        values = forward.logits.detach()
-        prior, single = priors(targets(values) if callable(targets) else targets, values, where)
+        forward = _record(net, inputs, layers, unsupported)
+        logits = forward.logits.detach()
+        prior, single = priors(targets(logits) if callable(targets) else targets, logits, where)
         others = None if against is None else priors_against(against, prior)
-        if joint is None:
-            by_layer = [forward.graph.explains_jointly(path.above) for path in forward.paths]
-            remember(net, by_layer[0])
-        else:
-            by_layer = [joint] * len(layers)
-        found: dict[int, ExcitationResult] = {}
-        for is_joint in sorted(set(by_layer), key=lambda which: which != forward.joint):
-            chosen = [i for i, which in enumerate(by_layer) if which == is_joint]
-            paths = [forward.paths[i] for i in chosen]
-            if is_joint != forward.joint:
-                del forward  # and its memory
-                chosen_layers = [layers[i] for i in chosen]
-                forward = _forward(net, inputs, chosen_layers, unsupported, joint=is_joint, settled=True)
-                paths = forward.paths
-            passes: BackwardPasses | JointPasses = (JointPasses if is_joint else BackwardPasses)(
-                forward.logits, forward.graph, paths, prior, tuple(inputs.shape)
-            )
-            lost_mass = passes.lost_mass() if track_lost_mass else [None] * len(paths)
-            shares = passes.relevance(contrastive) if others is None else passes.against(others)
+        by_layer = [forward.graph.explains_jointly(p.above) if joint is None else joint for p in forward.paths]
+        found: dict[LayerPath, ExcitationResult] = {}
+        for is_joint in sorted(set(by_layer)):
+            paths = [path for path, which in zip(forward.paths, by_layer, strict=True) if which == is_joint]
+            rule: Explanation = (Joint if is_joint else Stepwise)(forward, paths, prior)
+            lost_mass = rule.lost_mass() if track_lost_mass else [None] * len(paths)
+            shares = rule.relevance(contrastive) if others is None else rule.against(others)
             check_relevance([relevance for relevance, _ in shares])
-            for i, path, (relevance, mass), lost in zip(chosen, paths, shares, lost_mass, strict=True):
-                found[i] = ExcitationResult(
+            for path, (relevance, mass), lost in zip(paths, shares, lost_mass, strict=True):
+                found[path] = ExcitationResult(
                     relevance=relevance[0] if single else relevance.transpose(0, 1),
                     mass=_by_image(mass, single),
-                    logits=values,
+                    logits=logits,
                     contrastive=contrastive or against is not None,
-                    layer=path.cut.name,
-                    input_shape=tuple(inputs.shape),
-                    layer_shape=tuple(path.cut.value.shape),
-                    lost_mass=lost and {site: _by_image(by_class, single) for site, by_class in lost.items()},
+                    layer=path.layer.name,
+                    input_shape=forward.input_shape,
+                    layer_shape=tuple(path.layer.shape),
+                    lost_mass=lost and {name: _by_image(by_class, single) for name, by_class in lost.items()},
                     against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
                     joint=is_joint,
+                    channel_axis=channel_axis_of(net, inputs),
                 )
-    results = tuple(found[i] for i in range(len(layers)))
+    results = tuple(found[path] for path in forward.paths)
     return results if isinstance(layer, (list, tuple)) else results[0]
 
 
@@ -179,44 +165,25 @@ def _by_image(by_class: Tensor, single: bool) -> Tensor:
     return by_class[0] if single else by_class.mT
 
 
-@dataclass(frozen=True)
-class _Forward:
-    """A forward pass for one of the rules: the logits, the graph below them, and the part of it above each layer."""
-
-    logits: Tensor
-    graph: BackwardGraph
-    paths: list[LayerPath]
-    joint: bool
-
-
-def _forward(
-    net: nn.Module,
-    inputs: Tensor,
-    layers: Sequence[LayerChoice],
-    unsupported: Unsupported,
-    *,
-    joint: bool,
-    settled: bool = False,
-) -> _Forward:
-    """Run the network; `settled` if operations without a rule were reported before."""
+def _record(net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsupported: Unsupported) -> Forward:
+    """Run the network once, and record what both rules need."""
+    if inputs.is_inference():
+        inputs = inputs.clone()  # autograd may not save tensors made in inference mode
     with (
-        as_found(net),
-        ExcitationMode(net, unsupported=unsupported, joint=joint) as mode,
-        Capture(net, layers, keep_values=joint) as capture,
+        evaluating(net),
+        ExcitationMode(net, unsupported=unsupported) as mode,
+        Capture(net, layers, mode.recording) as capture,
         torch.enable_grad(),
         batch_checked(net, inputs),
     ):
         output = net(capture.enter(inputs))
     logits = single_tensor(output, "the network's output")
-    if not settled:
-        check_logits(net, inputs, logits)
+    check_logits(net, inputs, logits)
     let_feed_inactive(logits)
     graph = BackwardGraph(logits)
-    paths = [LayerPath.down_to(cut, graph) for cut in capture.cuts()]
-    if graph.sites and not settled:
-        mode.refuse(graph.sites)
-    mode.settled = True
-    return _Forward(logits, graph, paths, joint)
+    paths = [LayerPath.down_to(layer, graph) for layer in capture.layers()]
+    mode.refuse(graph.without_rule)
+    return Forward(logits, graph, mode.recording, paths, tuple(inputs.shape))
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
@@ -228,10 +195,13 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> lis
         layers: names of modules, each called once and returning a single tensor.
     """
     with torch.inference_mode(False), torch.no_grad():
-        with as_found(net), ExcitationMode(net, unsupported="gradient") as mode, torch.enable_grad():
-            mode.settled = True  # no backward pass follows, so nothing is reported
-            with Capture(net, [None, *layers]) as capture:
-                output = net(capture.enter(inputs))
-        _, *cuts = capture.cuts()
+        with (
+            evaluating(net),
+            ExcitationMode(net) as mode,
+            Capture(net, [None, *layers], mode.recording) as capture,
+            torch.enable_grad(),
+        ):
+            output = net(capture.enter(inputs))
+        _, *found = capture.layers()
         graph = BackwardGraph(single_tensor(output, "the network's output"))
-    return [layer for layer, cut in zip(layers, cuts, strict=True) if graph.ends(cut.edge.node)]
+    return [name for name, layer in zip(layers, found, strict=True) if graph.ends(layer.edge.node)]

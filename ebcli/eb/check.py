@@ -10,10 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb import graph
-from ebcli.eb.contributions import WeightedSum
 from ebcli.eb.definition import Arguments, Definition, Operation, floating
-from ebcli.eb.facts import carries_signal, is_nonnegative
+from ebcli.eb.facts import carries_signal, is_nonnegative, step_of
 from ebcli.eb.mode import ExcitationMode
+from ebcli.eb.neurons import WeightedSum
+from ebcli.eb.stepwise import StepwiseWalk
 from ebcli.errors import RuleError
 
 _LARGEST = 1000  # elements of the signal
@@ -155,9 +156,8 @@ def _compare(
     if not layers and (classifier or contrast):
         return
     for node in layers:
-        node.facts.contributions.dual = node.facts.contributions.of_dual() if contrast else None
-        if not (classifier or contrast):
-            node.facts.contributions.sign = None  # as if another layer followed
+        # unless it is checked as the classifier, as if another layer followed
+        node.step.is_classifier = classifier or contrast
 
     # below a batch norm, the responses are gamma (y - mean) and the weights gamma W
     sign = (definition.response - mean).sign()
@@ -172,7 +172,8 @@ def _compare(
     if contrast:
         expected = expected - definition.shares(-sign)
         explains = explains & ~definition.single.any(1)
-    found = _actual_shares(tops, leaves, one_by_one).to(torch.float64)
+    with mode.recording.walked_by(StepwiseWalk([node.step for node in layers] if contrast else [])):
+        found = _actual_shares(tops, leaves, one_by_one).to(torch.float64)
     wrong = ~((found - expected).abs() <= (operation.tolerance if coarse is None else coarse))  # true for NaN, too
     wrong &= explains[:, None]
     if wrong.any():
@@ -200,9 +201,7 @@ def _run(operation: Operation, title: str, values: list[Any], mode: ExcitationMo
     except (TypeError, ValueError, IndexError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise RuleError(f"the rule for {operation.name} failed ({title}): {type(error).__name__}: {reason}") from error
-    sites = [site for output in outputs for site in graph.BackwardGraph(output).sites]
-    if sites:
-        mode.refuse(sites)
+    mode.refuse([name for output in outputs for name in graph.BackwardGraph(output).without_rule])
     return outputs
 
 
@@ -211,10 +210,10 @@ def _can_be_normed(outputs: Sequence[Tensor]) -> bool:
     if len(outputs) != 1 or outputs[0].ndim < 2:
         return False
     node: Any = outputs[0].grad_fn
-    layer = graph.contributions_of(node)
-    if graph.weighted_below([node]) != [node] or not isinstance(layer, WeightedSum):
+    step = step_of(node)
+    if graph.weighted_below([node]) != [node] or not isinstance(step, WeightedSum):
         return False
-    return not layer.rectified and layer.linear.orientation is None
+    return not step.rectified and step.linear.orientation is None
 
 
 def _batch_norm(output: Tensor) -> tuple[list[Tensor], Tensor]:
@@ -236,11 +235,7 @@ def _check_values(
     for output in outputs:
         node: Any = output.grad_fn
         alone = node is not None and all(_is_input(parent) for parent in graph.parents(node))
-        if (
-            alone
-            and getattr(graph.facts(node), "keeps_zero", False)
-            and any(value.nan_to_num().any() for value in at_zero)
-        ):
+        if alone and getattr(step_of(node), "keeps_zero", False) and any(value.nan_to_num().any() for value in at_zero):
             raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
     if any(is_nonnegative(output) and (output < 0).any() for output in outputs):
         raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.autograd import ratio
+from ebcli.eb.products import ratio
 from ebcli.errors import ConfigurationError
 
 Against = int | Sequence[int]

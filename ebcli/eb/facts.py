@@ -1,60 +1,56 @@
-"""What is known about tensors: whether they carry the signal, and facts about their values.
+"""Everything that is known about a tensor, and about a node of the graph.
 
-Facts are attributes of the tensors themselves. In-place changes of a tensor, or of memory it shares, invalidate them.
+Both are attributes of what they describe. What is known about a tensor's values no longer holds once it, or memory that
+it shares, was changed in place; what is known about its origin stays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import add
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-ACTIVATED = 1  # the output of an activation: the gate if the other factor is not
-BOUNDED = 2  # non-negative, as the output of a ReLU
-MIXED = 3  # attention weights after a linear layer, as in talking heads
-SWITCH = 4  # between 0 and 1: a gate or attention weights by design
-MASK = 5  # 0 or 1
+from ebcli.eb.recording import Step
 
+if TYPE_CHECKING:
+    from ebcli.eb.folding import FoldTarget
+    from ebcli.eb.saved_values import Saved
 
-@dataclass(frozen=True)
-class Layer:
-    """The layer that a value can be folded into.
-
-    Attributes:
-        node: the layer's node.
-        trail: from the layer's own output to the value, in order: functions that rearrange values, and keys of nodes.
-    """
-
-    node: Any
-    trail: tuple[Any, ...]
-
-    def moves_since(self, key: object) -> list[Callable[[Tensor], Tensor]]:
-        """The rearrangements between the value of the node with a key and this one."""
-        return [step for step in self.trail[self.trail.index(key) + 1 :] if callable(step)]
+_ATTRIBUTE = "_ebcli"
 
 
 @dataclass(frozen=True)
 class ValueFacts:
-    """Facts about the values of a tensor.
+    """What is known about the values of a tensor.
 
     Attributes:
         nonnegative: no value is negative.
-        gate: how clearly the values are meant to be factors, from 0 to MASK.
+        gate: how clearly the values are meant to be factors, see `ebcli.eb.gates`.
         layer: the layer into which a following scale, shift or ReLU is folded.
-        root: shared by tensors that are elementwise functions of one tensor.
+        source: the tensor that they are an elementwise function of.
+        mean_of: the tensor, and its axes, that they are the mean of.
         is_softmax: they are a softmax, or its logarithm.
     """
 
     nonnegative: bool = False
     gate: int = 0
-    layer: Layer | None = None
-    root: object | None = None
+    layer: FoldTarget | None = None
+    source: Source | None = None
+    mean_of: tuple[Tensor, int, tuple[int, ...]] | None = None
     is_softmax: bool = False
+
+
+class Source(NamedTuple):
+    """A tensor, as it was when an elementwise function read it."""
+
+    tensor: Tensor
+    version: int
+    is_affine: bool  # the function
 
 
 class Depth(NamedTuple):
@@ -65,41 +61,66 @@ class Depth(NamedTuple):
     mixtures: int = 0  # matrix products of two signals, as in attention
 
 
-_UNKNOWN, _SHALLOW = ValueFacts(), Depth()
-_FACTS, _BYPASS, _PLAIN, _READS, _DEPTH = (f"_ebcli_{name}" for name in ("facts", "bypass", "plain", "reads", "depth"))
+_NOTHING, _SHALLOW = ValueFacts(), Depth()
+
+
+class _TensorFacts:
+    """What is known about a tensor; see the functions below."""
+
+    __slots__ = ("bypasses", "depth", "is_plain", "reads", "values", "version")
+
+    def __init__(self) -> None:
+        self.values: ValueFacts | None = None
+        self.version = -1
+        self.bypasses = self.is_plain = False
+        self.reads = 0
+        self.depth = _SHALLOW
+
+
+def _known(value: Tensor) -> _TensorFacts:
+    found: _TensorFacts | None = getattr(value, _ATTRIBUTE, None)
+    if found is None:
+        found = _TensorFacts()
+        setattr(value, _ATTRIBUTE, found)
+    return found
 
 
 def facts_of(value: Any) -> ValueFacts:
-    """The facts about a tensor; those about an unknown one if it was changed in place."""
-    facts, version = getattr(value, _FACTS, (_UNKNOWN, None))
-    if version is None or value._version != version:
-        return _UNKNOWN
-    return facts
+    """What is known about the values of a tensor."""
+    known = getattr(value, _ATTRIBUTE, None)
+    return known.values if known is not None and known.values and known.version == value._version else _NOTHING
 
 
-def note(value: Tensor, facts: ValueFacts = _UNKNOWN) -> None:
-    """Replace the facts about a tensor."""
-    setattr(value, _FACTS, (facts, value._version))
+def note(value: Tensor, facts: ValueFacts = _NOTHING) -> None:
+    """Replace what is known about the values of a tensor."""
+    known = _known(value)
+    known.values, known.version = facts, value._version
+
+
+def amend(value: Tensor, **changes: Any) -> None:
+    """Change some of what is known about the values of a tensor."""
+    note(value, replace(facts_of(value), **changes))
 
 
 def is_known(value: Tensor) -> bool:
     """Whether an operation that the mode saw returned the tensor."""
-    return hasattr(value, _FACTS)
+    known = getattr(value, _ATTRIBUTE, None)
+    return known is not None and known.values is not None
 
 
 def count_read(value: Tensor) -> None:
     """Count that an operation reads the tensor."""
-    setattr(value, _READS, getattr(value, _READS, 0) + 1)
+    _known(value).reads += 1
 
 
 def is_read_once(value: Tensor) -> bool:
     """Whether the current operation is the first to read the tensor."""
-    return getattr(value, _READS, 0) <= 1
+    return _known(value).reads <= 1
 
 
 def depth_of(value: Tensor) -> Depth:
     """What the tensor has come through."""
-    return getattr(value, _DEPTH, _SHALLOW)
+    return getattr(getattr(value, _ATTRIBUTE, None), "depth", _SHALLOW)
 
 
 def note_depth(value: Any, operands: Iterable[Tensor], more: Depth = _SHALLOW) -> Any:
@@ -109,29 +130,28 @@ def note_depth(value: Any, operands: Iterable[Tensor], more: Depth = _SHALLOW) -
     depth = deepest if more == _SHALLOW else Depth(*map(add, deepest, more))
     if depth != _SHALLOW:
         for tensor in tensors_in(value):
-            setattr(tensor, _DEPTH, depth)
+            _known(tensor).depth = depth
     return value
 
 
-def root_of(value: Tensor) -> object:
-    """What the tensor shares with every elementwise function of it."""
-    facts = facts_of(value)
-    if facts.root is None:
-        facts = replace(facts, root=object())
-        note(value, facts)
-    return facts.root
+def _sources(value: Tensor) -> Iterator[tuple[Tensor, bool]]:
+    """The tensors that a tensor is an elementwise function of, nearest first, and whether it is affine in each."""
+    is_affine, source = True, facts_of(value).source
+    yield value, is_affine
+    while source is not None and source.tensor._version == source.version:
+        is_affine &= source.is_affine
+        yield source.tensor, is_affine
+        source = facts_of(source.tensor).source
 
 
-def gate_of(value: Any) -> int:
-    """How clearly a tensor is meant to be a factor."""
-    if not isinstance(value, Tensor):
-        return 0
-    return MASK if value.dtype == torch.bool else facts_of(value).gate
-
-
-def signed_gate_of(value: Tensor) -> int:
-    """How clearly a tensor is meant to be a factor once it is multiplied by constants of both signs."""
-    return {BOUNDED: ACTIVATED, SWITCH: MIXED, MASK: MIXED}.get(gate_of(value), gate_of(value))
+def common_source(*values: Tensor) -> tuple[Tensor, bool] | None:
+    """The nearest tensor that all values are elementwise functions of, and whether all are affine in it."""
+    others = [list(_sources(value)) for value in values[1:]]
+    for tensor, is_affine in _sources(values[0]):
+        matches = [next((m for m in other if m[0] is tensor), None) for other in others]
+        if None not in matches:
+            return tensor, is_affine and all(match[1] for match in matches if match)
+    return None
 
 
 def is_nonnegative(value: Any) -> bool:
@@ -149,7 +169,7 @@ def carries_signal(value: Any) -> bool:
             return False
         # a view of a parameter requires grad even if it was made under no_grad
         is_parameter = isinstance(value, Parameter) or isinstance(value._base, Parameter)
-        return not is_parameter and not hasattr(value, _PLAIN)
+        return not is_parameter and not getattr(getattr(value, _ATTRIBUTE, None), "is_plain", False)
     return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
 
 
@@ -160,7 +180,7 @@ def feeds_only(factor: Any, signal: Any) -> bool:
 
 def mark_plain(value: Tensor) -> None:
     """Note that a tensor requires grad, but was computed from parameters only."""
-    setattr(value, _PLAIN, True)
+    _known(value).is_plain = True
 
 
 def bypasses(value: Any) -> bool:
@@ -169,7 +189,7 @@ def bypasses(value: Any) -> bool:
     Such a tensor carries no signal, but it takes its share of probability, which bypasses the layer.
     """
     if isinstance(value, Tensor):
-        return hasattr(value, _BYPASS)
+        return getattr(getattr(value, _ATTRIBUTE, None), "bypasses", False)
     return isinstance(value, (list, tuple)) and any(map(bypasses, value))
 
 
@@ -177,7 +197,7 @@ def mark_bypass(value: Any) -> Any:
     """Mark every tensor in a value that carries no signal as dependent on the input. Returns the value."""
     for tensor in tensors_in(value):
         if not carries_signal(tensor):
-            setattr(tensor, _BYPASS, True)
+            _known(tensor).bypasses = True
     return value
 
 
@@ -201,3 +221,56 @@ def tensors_in(value: Any) -> list[Tensor]:
 
 
 _HOLD_NONE = frozenset([int, float, bool, str, type(None)])  # the usual arguments, answered at once
+
+
+@dataclass
+class NodeFacts:
+    """What is known about a node of the graph.
+
+    Attributes:
+        routes: an operation that only moves values made it.
+        is_lossless: if it routes, every element comes from an operand that carries the signal.
+        without_rule: the operation without a rule that made it.
+        is_attention: it mixes values by attention weights.
+        is_average: it averages, with fixed weights.
+        constants: elements of its value that are constants.
+    """
+
+    routes: bool = False
+    is_lossless: bool = False
+    without_rule: str | None = None
+    is_attention: bool = False
+    is_average: bool = False
+    constants: Constants | None = None
+
+    @property
+    def is_accounted_for(self) -> bool:
+        return self.routes or self.without_rule is not None
+
+
+class Constants(NamedTuple):
+    """A value of which some elements are constants, such as a class token beside the tokens of an image."""
+
+    value: Saved | None  # None if all of them are 0
+    operation: str
+    operands: frozenset[Any]  # the nodes of the operands that carry the signal
+
+
+_NO_NODE_FACTS = NodeFacts()
+
+
+def step_of(node: Any) -> Step | None:
+    """The step whose node it is; None for nodes of PyTorch's own operations."""
+    return getattr(node, "step", None)
+
+
+def node_facts(node: Any) -> NodeFacts:
+    """What is known about a node. To be read only."""
+    found: NodeFacts = node.metadata.get(_ATTRIBUTE, _NO_NODE_FACTS)
+    return found
+
+
+def facts_about(node: Any) -> NodeFacts:
+    """What is known about a node, to be changed."""
+    found: NodeFacts = node.metadata.setdefault(_ATTRIBUTE, NodeFacts())
+    return found

@@ -1,6 +1,6 @@
 """The autograd graph: what made a tensor, and what lies between the output and a layer.
 
-Nodes of rules have `NodeFacts`. On all others the mode notes what made them: an operation that moves values, whose
+The nodes of rules have steps. On all others the mode notes what made them: an operation that moves values, whose
 ordinary gradient is right, or one without a rule. A node without a note was made where the mode sees nothing, as in
 compiled code, and has no rule either.
 """
@@ -14,13 +14,15 @@ from typing import Any
 from torch import Tensor
 from torch.nn.modules._functions import BackwardHookFunction
 
-from ebcli.eb.autograd import NodeFacts
-from ebcli.eb.facts import Layer, is_known
+from ebcli.eb.facts import facts_about, is_known, node_facts, step_of
+from ebcli.eb.neurons import WeightedSum
+from ebcli.eb.recording import Step
+from ebcli.eb.steps import Activation, ResidualSum
 
-_NO_RULE, _ROUTES, _WEIGHTED = "no excitation rule", "routes values", "has weights"
-_ATTENTION, _AVERAGE = "attention", "average"
 _MODULE_HOOK = f"{BackwardHookFunction.__name__}Backward"  # of a module's backward hooks; returns its operands
 _LEAF = "AccumulateGrad"
+
+Back = Callable[..., Tensor]
 
 
 class BackwardGraph:
@@ -28,9 +30,8 @@ class BackwardGraph:
 
     Attributes:
         nodes: the nodes, each once.
-        weighted: the nodes that share probability by contributions.
         classifiers: the layers with weights that a walk down from the logits reaches first.
-        sites: the operations without a rule, each named once.
+        without_rule: the operations without a rule, each named once.
     """
 
     def __init__(self, logits: Tensor) -> None:
@@ -40,26 +41,26 @@ class BackwardGraph:
         for node in self.nodes:
             for parent in parents(node):
                 self._readers.setdefault(parent, []).append(node)
-        self.weighted = [node for node in self.nodes if contributions_of(node) is not None]
         self.classifiers = weighted_below([logits.grad_fn])
-        self.sites = list(dict.fromkeys(site for node in self.nodes if (site := _site_without_rule(node))))
+        self.without_rule = list(dict.fromkeys(name for node in self.nodes if (name := _without_rule(node))))
 
-    def ends(self, layer: Any) -> dict[Any, list[Callable[[Tensor], Tensor]]]:
-        """The nodes at which probability for a layer arrives, with the rearrangements that precede them.
+    def ends(self, layer: Any) -> dict[Any, Back | None]:
+        """The nodes at which something arrives for a layer, and how it gets from there to the layer's own value.
 
         These are the layer's own node, and those that were folded into it.
         """
-        trail = getattr(facts(layer), "trail", ())
-        found: dict[Any, list[Callable[[Tensor], Tensor]]] = {}
+        own, trail = getattr(step_of(layer), "layer", None), getattr(step_of(layer), "trail", ())
+        found: dict[Any, Back | None] = {}
         for node in self.nodes:
+            step = neurons_of(node)
             if node is layer:
-                found[node] = []
-            elif trail and contributions_of(node) is not None and trail[-1] in facts(node).trail:  # type: ignore[union-attr]
-                found[node] = Layer(node, facts(node).trail).moves_since(trail[-1])  # type: ignore[union-attr]
+                found[node] = None
+            elif own is not None and getattr(step, "layer", None) is own and step.trail[: len(trail)] == trail:
+                found[node] = _Back(step, trail[-1] if trail else None)
         return found
 
-    def above(self, ends: Sequence[Any]) -> set[Any]:
-        """The nodes whose probability can reach `ends`."""
+    def above(self, ends: Iterable[Any]) -> set[Any]:
+        """The nodes from which something can arrive at `ends`."""
         found, waiting = set(ends), list(ends)
         while waiting:
             new = [node for node in self._readers.get(waiting.pop(), ()) if node not in found]
@@ -70,34 +71,49 @@ class BackwardGraph:
     def explains_jointly(self, above: set[Any]) -> bool:
         """Whether the joint rule holds for a layer with these nodes between it and the logits.
 
-        It does where activations with negative values are between the layer and the classifier. It does not where
+        It does where activations with values of both signs are between the layer and the classifier. It does not where
         attention mixes cells that the classifier averages, because there the average assigns probability to places,
         which is more exact step by step (Swin). Where the classifier reads a class token, attention does.
         """
-        between = above.intersection(descend(self.classifiers)).difference(self.classifiers)
-        if not any(getattr(facts(node), "is_signed", False) for node in between):
+        below = set(descend(self.classifiers)).difference(self.classifiers)
+        between = above.intersection(below)
+        units = (step_of(node) for node in between)
+        if not any(isinstance(unit, Activation) and unit.is_signed for unit in units):
             return False
-        if not any(map(_is_attention, between)):
+        mixing = {node for node in between if node_facts(node).is_attention}
+        if not mixing:
             return True
-        return not any(map(_is_average, descend(self.classifiers, _is_attention)))
+        # averages that a walk from the classifier reaches before any attention, and that read what attention mixed
+        averages = [
+            node
+            for node in descend(self.classifiers, mixing.__contains__)
+            if node_facts(node).is_average and node in between and node not in mixing
+        ]
+        return mixing.isdisjoint(descend(averages))
 
-    def loses_nothing(self) -> bool:
-        """Whether all probability certainly arrives at the layers. Needs a backward pass that kept its normalizers.
+    def loses_nothing(self, normalizers: dict[Any, Any]) -> bool:
+        """Whether all probability certainly arrives at the layers, given the normalizers of a backward pass.
 
         That requires that inputs contribute to every neuron on the way, and that every operand comes from a layer
         and no operation adds values of its own, such as padding.
         """
-        return all(map(_loses_nothing, self.nodes))
+        return all(_loses_nothing(node, normalizers) for node in self.nodes)
 
 
-def facts(node: Any) -> NodeFacts | None:
-    """What a rule noted on the node it made; None for all other nodes."""
-    return getattr(node, "facts", None)
+class _Back:
+    """What arrives at the value of an entry of a trail, from what arrives at the node of a later one."""
+
+    def __init__(self, step: WeightedSum, entry: Any) -> None:
+        self._step, self._entry = step, entry
+
+    def __call__(self, arrived: Tensor, *, jointly: bool) -> Tensor:
+        return self._step.back_to(self._entry, arrived, jointly=jointly)
 
 
-def contributions_of(node: Any) -> Any:
-    """What explains the neurons of the operation behind `node`; None where probability is only passed on."""
-    return getattr(facts(node), "contributions", None)
+def neurons_of(node: Any) -> Any:
+    """The step of a node that shares probability by contributions; None where probability is only passed on."""
+    step: Step | None = getattr(node, "step", None)
+    return step if isinstance(step, (WeightedSum, ResidualSum)) else None
 
 
 def parents(node: Any) -> list[Any]:
@@ -105,7 +121,7 @@ def parents(node: Any) -> list[Any]:
     return [parent for parent, _ in _edges(node) if parent is not None]
 
 
-def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) -> Iterator[Any]:
+def descend(start: Iterable[Any], stops: Callable[[Any], Any] | None = None) -> Iterator[Any]:
     """Every node at and below `start`, each once; nothing below a node for which `stops` holds."""
     waiting, seen = [node for node in start if node is not None], set()
     while waiting:
@@ -120,20 +136,25 @@ def descend(start: Iterable[Any], stops: Callable[[Any], bool] | None = None) ->
 
 def weighted_below(nodes: Iterable[Any]) -> list[Any]:
     """The layers with weights that are reached first on the way down from `nodes`."""
-
     return [node for node in descend(nodes, _has_weights) if _has_weights(node)]
 
 
 def _has_weights(node: Any) -> bool:
-    return getattr(contributions_of(node), "weight", None) is not None or _WEIGHTED in node.metadata
+    step = step_of(node)
+    return isinstance(step, WeightedSum) and step.linear.weight is not None
+
+
+def units_above_classifier(logits: Tensor) -> list[Activation]:
+    """The activations that are passed on the way from the logits to the classifier."""
+    return [step for node in descend([logits.grad_fn], _has_weights) if isinstance(step := step_of(node), Activation)]
 
 
 def is_accounted_for(node: Any) -> bool:
     """Whether it is known what made the node."""
-    if facts(node) is not None:
+    if step_of(node) is not None or node_facts(node).is_accounted_for:
         return True
     name = node.name()
-    return name.endswith(_LEAF) or name == _MODULE_HOOK or _ROUTES in node.metadata or _NO_RULE in node.metadata
+    return name.endswith(_LEAF) or name == _MODULE_HOOK
 
 
 def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool = False) -> None:
@@ -145,54 +166,17 @@ def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool 
         lossless: every element comes from an operand that carries the signal.
     """
     known = set(operands)
-    for node in list(descend(_own_nodes(value), lambda node: node in known or is_accounted_for(node))):
+    for node in list(descend(own_nodes(value), lambda node: node in known or is_accounted_for(node))):
         if node not in known and not is_accounted_for(node):
-            node.metadata[_ROUTES] = lossless
+            facts = facts_about(node)
+            facts.routes, facts.is_lossless = True, lossless
 
 
-def mark_weighted(value: Tensor) -> None:
-    """Note that a layer with weights made the value, of which its node does not tell."""
-    _mark(value, _WEIGHTED)
-
-
-def mark_attention(value: Tensor) -> None:
-    """Note that attention made the value."""
-    _mark(value, _ATTENTION)
-
-
-def mark_average(value: Tensor) -> None:
-    """Note that fixed, non-negative weights made the value."""
-    _mark(value, _AVERAGE)
-
-
-def _mark(value: Tensor, what: str) -> None:
-    node: Any = value.grad_fn
-    if node is not None:
-        node.metadata[what] = True
-
-
-def _is_attention(node: Any) -> bool:
-    return _ATTENTION in node.metadata
-
-
-def _is_average(node: Any) -> bool:
-    return _AVERAGE in node.metadata and not _is_attention(node)
-
-
-def mark_above_classifier(logits: Tensor) -> None:
-    """Note which nodes probability passes on the way from the logits to the classifier."""
-    for node in descend([logits.grad_fn], _has_weights):
-        noted = facts(node)
-        if noted is not None and not _has_weights(node):
-            noted.is_above_classifier = True
-
-
-def mark_without_rule(value: Tensor, site: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:
+def mark_without_rule(value: Tensor, operation: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:
     """Note that no rule covers what made `value`; the backward pass calls `refuse` there."""
-    nodes = _own_nodes(value)
-    for node in nodes:
+    for node in own_nodes(value):
         if not is_accounted_for(node):
-            node.metadata[_NO_RULE] = site
+            facts_about(node).without_rule = operation
             node.register_prehook(lambda _: refuse())
     mark_routing(value, operands)  # what the operation consists of
 
@@ -209,10 +193,10 @@ def leaves(node: Any) -> list[Tensor]:
     return [leaf.variable for leaf in descend([node]) if leaf.name().endswith(_LEAF)]
 
 
-def site_of(node: Any) -> str:
+def name_of_node(node: Any) -> str:
     """What to call a node of which nothing is known."""
     name = node.name().rsplit("::", 1)[-1]
-    if facts(node) is None and hasattr(node, "_forward_cls"):
+    if step_of(node) is None and hasattr(node, "_forward_cls"):
         return f"{name.removesuffix('Backward')}.apply"  # an autograd.Function, whose forward no function mode sees
     if "DifferentiableGraph" in name:
         return "torch.jit code"
@@ -220,32 +204,33 @@ def site_of(node: Any) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called where no function mode sees it)"
 
 
-def _own_nodes(value: Tensor) -> list[Any]:
+def own_nodes(value: Tensor) -> list[Any]:
+    """The nodes of a tensor and, if it is a view, of its base."""
     # in-place changes through a view are recorded on the view's base
-    bases = [value] if value._base is None else [value, value._base]
+    bases: Sequence[Tensor] = [value] if value._base is None else [value, value._base]
     return [base.grad_fn for base in bases if base.grad_fn is not None]
 
 
-def _site_without_rule(node: Any) -> str | None:
-    if facts(node) is None and _NO_RULE in node.metadata:
-        return node.metadata[_NO_RULE]
-    return None if is_accounted_for(node) else site_of(node)
+def _without_rule(node: Any) -> str | None:
+    if is_accounted_for(node):
+        return node_facts(node).without_rule if step_of(node) is None else None
+    return name_of_node(node)
 
 
-def _loses_nothing(node: Any) -> bool:
-    contributions = contributions_of(node)
-    if contributions is not None:
-        z = contributions.z
-        if z is None or not _is_whole(node):
+def _loses_nothing(node: Any, normalizers: dict[Any, Any]) -> bool:
+    step = step_of(node)
+    if isinstance(step, (WeightedSum, ResidualSum)):
+        if step not in normalizers or not _is_whole(node):
             return False
-        return bool(z.detach().amin() > 0) or not bool(contributions.unexplained(z.detach()))
-    if facts(node) is not None or node.name().endswith(_LEAF):  # the latter is the layer
+        z = normalizers[step][1]
+        return not z.numel() or bool(z.detach().amin() > 0) or not step.loses(z.detach())
+    if step is not None or node.name().endswith(_LEAF):  # the latter is the layer
         return True
-    return bool(node.metadata.get(_ROUTES)) and _is_whole(node)
+    return node_facts(node).is_lossless and _is_whole(node)
 
 
 def _edges(node: Any) -> Any:
-    return node.next_functions[getattr(facts(node), "skipped", 0) :]
+    return node.next_functions[getattr(node, "skipped", 0) :]
 
 
 def _is_whole(node: Any) -> bool:

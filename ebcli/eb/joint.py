@@ -1,4 +1,4 @@
-"""Joint excitation: Eq. 4 for networks whose neurons are signed and whose linear layers follow one another.
+"""Jointly: Eq. 4 for networks whose neurons are signed and whose linear layers follow one another.
 
 Step by step, each neuron explains itself by its own inputs (Eq. 4 and 10). Between GELUs, SiLUs or hard swishes, most
 values are sums of such neurons, projected, normalized and added to a residual stream, and no coordinate of them wins
@@ -9,113 +9,115 @@ whatever lies below, up to the next activated units, and so are its weights G:
     P(n) = max(h_n G_n, 0), G = P(n) / u_n        at activated units h_n = f(u_n)
     P(i) = max(a_i G_i, 0) / sum_k max(a_k G_k, 0)    at the layer
 
-The last line is Eq. 4 for the joint neuron. With one winner it is Eq. 4 itself. Attention weights, gates, and the
+The last line is Eq. 4 for the joint neuron. Its inputs k are the layer's elements and constants that are joined to them
+above the layer, such as class and text tokens. With one winner it is Eq. 4 itself. Attention weights, gates, and the
 deviations of norms are constants, as they are step by step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge
 
-from ebcli.eb import graph
-from ebcli.eb.autograd import NodeFacts, quiet, value_of
-from ebcli.eb.facts import tensors_in
-from ebcli.eb.kept import keep_saved
-from ebcli.eb.registry import Call
+from ebcli.eb.constants import images_of, is_constant, numbered
+from ebcli.eb.contrast import difference, mass
+from ebcli.eb.explanation import Explanation
+from ebcli.eb.facts import Constants, node_facts
+from ebcli.eb.graph import units_above_classifier
+from ebcli.eb.products import ratio, vector_jacobian
+from ebcli.eb.recording import Step
 
 
-class Unit(Function):
-    """An activated unit h = f(u): its share P = max(h G, 0) of the joint neuron becomes the weight P / u of u.
+class Joint(Explanation):
+    """The rule that explains all winning neurons as one."""
 
-    `operands` ends with u; `compute` returns h and may overwrite the first operand.
-    """
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        for unit in units_above_classifier(self._logits):
+            unit.is_above_classifier = True
+        above = set().union(*(path.above for path in self._paths))
+        self._constants = [node for node in self._graph.nodes if node in above and constants_of(node)]
 
-    @staticmethod
-    def forward(ctx: Any, compute: Callable[[], Tensor], *operands: Tensor) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.shape, ctx.facts = operands[-1].shape, NodeFacts(len(operands) - 1)
-        if not ctx.needs_input_grad[-1]:  # below the layer
-            return value_of(ctx, compute, operands[0])
-        size, sign = operands[-1].abs(), operands[-1].sign()
-        h = value_of(ctx, compute, operands[0])
-        # h / |u|; where u is 0, its sign stops the weight, so that this number only tells whether h is 0 too
-        ctx.save_for_backward((h / size).nan_to_num_(0.0, 1.0, -1.0), sign)
-        return h
+    def answer(self, step: Step, arrived: Tensor, signals: tuple[Tensor, ...]) -> list[Tensor]:
+        return step.slopes(arrived, self, *signals)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
+    def relevance(self, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
+        if contrastive:
+            self._check_below_classifier()
+        maps = self._maps(self._priors)
+        duals = self._maps(-self._priors) if contrastive else maps
+        return [
+            (difference(P, dual, special) if contrastive else P, mass(P))
+            for P, dual, special in zip(maps, duals, self._special, strict=True)
+        ]
+
+    def lost_mass(self) -> list[dict[str, Tensor]]:
+        # what the winners have in common is explained whole, by the layer or by constants
+        found: list[dict[str, Tensor]] = [{} for _ in self._paths]
+        for by_operation, (z, constants) in zip(found, self._excitation(self._priors), strict=True):
+            total = mass(z) + sum(constants.values())
+            for node, excitation in constants.items():
+                if excitation.any():
+                    operation = constants_of(node).operation  # type: ignore[union-attr]
+                    by_operation[operation] = by_operation.get(operation, 0) + ratio(excitation, total)
+        return found
+
+    def _maps(self, priors: Tensor) -> list[Tensor]:
+        maps = []
+        for z, constants in self._excitation(priors):
+            total = mass(z) + sum(constants.values())
+            maps.append(ratio(z, total.reshape(*total.shape, *(1 for _ in z.shape[2:]))))
+        return maps
+
+    def _excitation(self, priors: Tensor) -> list[tuple[Tensor, dict[Any, Tensor]]]:
+        """For each layer, the contributions (K, B, ...) of its elements, and those (K, B) of constants above it."""
+        by_prior = [self._excitation_of(prior) for prior in priors]
+        found = []
+        for of_layer in zip(*by_prior, strict=True):
+            constants = {node: torch.stack([others[node] for _, others in of_layer]) for node in of_layer[0][1]}
+            found.append((torch.stack([z for z, _ in of_layer]), constants))
+        return found
+
+    def _excitation_of(self, prior: Tensor) -> list[tuple[Tensor, dict[Any, Tensor]]]:
+        arrived = self._down(prior, [*self._edges, *(GradientEdge(node, 0) for node in self._constants)])
+        by_image = {}
+        for node, G in zip(self._constants, arrived[len(self._edges) :], strict=True):
+            by_image[node] = self._of_constants(node, G, prior)
+        found, start = [], 0
+        for path in self._paths:
+            G = path.arriving(arrived[start : start + len(path.ends)], jointly=True)
+            start += len(path.ends)
+            constants = {node: excitation for node, excitation in by_image.items() if node in path.above}
+            found.append(((path.layer.value * G).clamp(min=0), constants))
+        return found
+
+    def _of_constants(self, node: Any, G: Tensor | None, prior: Tensor) -> Tensor:
+        """The contributions (B,) of the constants in a node's value."""
+        excitation = prior.new_zeros(len(prior))
         if G is None:
-            return None, *[None] * (ctx.facts.skipped + 1)
-        slope, sign = ctx.saved_tensors
-        with quiet():
-            if ctx.facts.is_above_classifier:  # the dual of a class is a unit of the classifier, not of what follows it
-                weight = torch.where(slope == 0, 0, G)
-            else:
-                weight = (G * slope).clamp_(min=0).mul_(sign)  # torch.where takes ten times as long
-            return None, *[None] * ctx.facts.skipped, weight.sum_to_size(ctx.shape)
+            return excitation
+        constants = constants_of(node)
+        assert constants is not None and constants.value is not None
+        z = (constants.value.get() * G).clamp(min=0)
+        z = z.where(self.once((node, "constant"), lambda: is_constant(node, constants, G)), 0)
+        batch = [axis for axis, size in enumerate(z.shape) if size == len(prior)]
+        if len(prior) == 1:
+            return z.sum()[None]
+        if len(batch) == 1:
+            return z.movedim(batch[0], 0).flatten(1).sum(1)
+        each = [self._down(numbers, [GradientEdge(node, 0)])[0] for numbers in numbered(prior)]
+        images = images_of(torch.stack([torch.zeros_like(G) if g is None else g for g in each]).flatten(1))
+        return excitation.index_add_(0, images, z.flatten())
+
+    def _down(self, prior: Tensor, edges: list[GradientEdge]) -> tuple[Tensor | None, ...]:
+        with self._recording.walked_by(self):
+            return vector_jacobian(self._logits, edges, prior, retain_graph=True, allow_unused=True)
 
 
-class Sum(Function):
-    """A sum of scaled operands: their weights are its weight times their scales."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, compute: Callable[[], Tensor], scales: tuple[float, ...], skipped: int, *operands: Tensor
-    ) -> Tensor:
-        ctx.set_materialize_grads(False)
-        ctx.scales, ctx.shapes = scales, [operand.shape for operand in operands[skipped:]]
-        ctx.facts = NodeFacts(skipped)
-        return value_of(ctx, compute, operands[0])
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, G: Tensor | None) -> tuple[Tensor | None, ...]:
-        with quiet():
-            slopes = [
-                None if G is None else (G * scale).sum_to_size(shape)
-                for scale, shape in zip(ctx.scales, ctx.shapes, strict=True)
-            ]
-        return None, None, None, *[None] * ctx.facts.skipped, *slopes
-
-
-def affine(call: Call, signal: Tensor, compute: Callable[[Tensor], Tensor] | None = None) -> Tensor:
-    """The value of a call that is affine in the signal, with the slope that it has if all else is constant.
-
-    Args:
-        call: the call.
-        signal: the operand that carries the signal.
-        compute: a function from the signal to the value in which all else is constant; None if the call itself is
-            one, once its other operands are detached.
-    """
-    before = [] if signal.grad_fn is None else [signal.grad_fn]
-    with keep_saved():
-        if compute is None:
-            value = _repeated(call, signal)
-        else:
-            slope = compute(signal)
-            value = call.compute().detach() + (slope - slope.detach())  # to the bit, because the difference is 0
-    graph.mark_routing(value, before)
-    return value
-
-
-def reads_once(call: Call, signal: Tensor) -> bool:
-    """Whether the signal is one of a call's operands, and only one."""
-    return sum(operand is signal for operand in tensors_in((call.args, call.kwargs))) == 1
-
-
-def _repeated(call: Call, signal: Tensor) -> Tensor:
-    def constant(operand: Any) -> Any:
-        if isinstance(operand, (list, tuple)):
-            return type(operand)(map(constant, operand))
-        return operand.detach() if isinstance(operand, Tensor) and operand is not signal else operand
-
-    args = [constant(operand) for operand in call.args]
-    value: Tensor = call.func(*args, **{name: constant(operand) for name, operand in call.kwargs.items()})
-    return value
+def constants_of(node: Any) -> Constants | None:
+    """The constants in a node's value, unless all are 0."""
+    constants = node_facts(node).constants
+    return constants if constants is not None and constants.value is not None else None

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ebcli.errors import LayerError
 
 MOST_SPECIAL = 9  # a class token and eight registers
 
 
-def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None) -> Tensor:
+def saliency_map(
+    relevance: Tensor, input_shape: tuple[int, ...], *, layer: str | None = None, channel_axis: int | None = 1
+) -> Tensor:
     """Sum a layer's relevance over its channels, unclamped.
 
     ====================  =========================  ===============
@@ -31,13 +33,22 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
     Args:
         relevance: a layer's relevance.
         input_shape: the shape of the network's input.
-        layer: the layer's name, for messages.
+        layer: the layer's name; None for the input.
+        channel_axis: the input's axis of channels, see `channel_axis_of`.
 
     Raises:
-        LayerError: the layer has no spatial dimensions.
+        LayerError: the layer has no spatial dimensions, or it is the input and `channel_axis` is None.
     """
-    extent = input_shape[2:]
+    axis = 1 if channel_axis is None else channel_axis
+    extent = input_shape[1:axis] + input_shape[axis + 1 :]
     grid = relevance.ndim - 2
+    if layer is None and tuple(relevance.shape[1:]) == input_shape[1:] and len(extent) > 0:
+        if channel_axis is None:
+            raise LayerError(
+                f"which axis of the input {input_shape} holds the channels cannot be told from the network: sum "
+                "`relevance` over them instead of reading `maps`"
+            )
+        return relevance.sum(axis)
     if grid == len(extent):
         first, last = relevance.shape[2:], relevance.shape[1:-1]
         if math.prod(first) > 1:
@@ -51,6 +62,23 @@ def saliency_map(relevance: Tensor, input_shape: tuple[int, ...], *, layer: str 
         f"{what} has no spatial dimensions (output shape {tuple(relevance.shape[1:])}): choose a layer whose output "
         "has height and width"
     )
+
+
+def channel_axis_of(net: nn.Module, inputs: Tensor) -> int | None:
+    """The axis of a network's inputs that holds the channels, told by its first layer; None if that does not tell.
+
+    That is axis 1 of images and videos (B, C, ...), axis 2 of videos (B, T, C, H, W) whose frames a 2-D convolution
+    reads, and the last axis of tokens (B, T, C) that a linear layer reads.
+    """
+    first = next((m for m in net.modules() if isinstance(m, (nn.Linear, nn.modules.conv._ConvNd))), None)
+    if isinstance(first, nn.Linear) and inputs.shape[-1] == first.in_features:
+        return inputs.ndim - 1
+    if isinstance(first, nn.modules.conv._ConvNd):
+        if inputs.ndim == first.weight.ndim and inputs.shape[1] == first.in_channels:
+            return 1
+        axes = [axis for axis in range(1, inputs.ndim) if inputs.shape[axis] == first.in_channels]
+        return axes[0] if len(axes) == 1 else None
+    return 1 if inputs.ndim > 3 else None
 
 
 def special_tokens(layer_shape: tuple[int, ...], input_shape: tuple[int, ...]) -> int:

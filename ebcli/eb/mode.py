@@ -18,12 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 import ebcli.eb.rules  # noqa: F401  importing the rules registers them
 from ebcli.eb import graph
-from ebcli.eb.autograd import is_quiet, quiet
 from ebcli.eb.facts import (
     Depth,
     carries_signal,
     count_read,
-    gate_of,
+    facts_of,
     has_share,
     is_known,
     mark_bypass,
@@ -32,12 +31,17 @@ from ebcli.eb.facts import (
     note_depth,
     tensors_in,
 )
-from ebcli.eb.kept import forget
-from ebcli.eb.primitives import overwritten
+from ebcli.eb.folding import overwritten
+from ebcli.eb.gates import gate_of
+from ebcli.eb.nodes import is_quiet, quiet
+from ebcli.eb.primitives import copied
+from ebcli.eb.recording import Recording
 from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
 from ebcli.eb.rules.attention import PRODUCTS
 from ebcli.eb.rules.linear import LAYERS
 from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
+from ebcli.eb.saved_values import forget
+from ebcli.eb.stepwise import StepwiseWalk
 from ebcli.errors import UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
@@ -63,7 +67,6 @@ class ExcitationMode(TorchFunctionMode):
         net: the network, for the module names in messages; without it, messages name the modules' types.
         unsupported: ``"error"`` raises UnsupportedOpError in the backward pass if the signal passed an operation
             without a rule; ``"gradient"`` uses its ordinary gradient and warns.
-        joint: autograd carries the weights of the joint neuron (`ebcli.eb.joint`) instead of probabilities.
 
     Examples:
         >>> import ebcli, torch
@@ -77,16 +80,13 @@ class ExcitationMode(TorchFunctionMode):
         tensor([[0.2500, 0.7500]])
     """
 
-    def __init__(
-        self, net: nn.Module | None = None, *, unsupported: Unsupported = "error", joint: bool = False
-    ) -> None:
+    def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
         super().__init__()
         if unsupported not in ("error", "gradient"):
             raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
-        self.unsupported, self._joint = unsupported, joint
+        self.unsupported, self.recording = unsupported, Recording(StepwiseWalk())
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
-        self.settled = False  # whether operations without a rule were reported already
-        self._sites: dict[str, None] = {}
+        self._without: dict[str, None] = {}  # operations without a rule that are not reported yet
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
@@ -128,8 +128,10 @@ class ExcitationMode(TorchFunctionMode):
     def _with_signal(
         self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
     ) -> Any:
-        call = Call(func, args, kwargs, self._site(func, frame), self._joint)
+        call = Call(func, args, kwargs, self._operation(func, frame), self.recording)
         own = rule_for(func)
+        if own is not None and call.is_in_place and isinstance(args[0], Tensor) and args[0]._is_view():
+            return self._through_view(call, args[0], own)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is None:
             raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
@@ -141,13 +143,25 @@ class ExcitationMode(TorchFunctionMode):
             graph.mark_routing(tensor)
         return mark_bypass(value)
 
+    def _through_view(self, call: Call, view: Tensor, own: Callable[..., Any]) -> Any:
+        """An operation that overwrites a view: on a copy, because only a tensor of its own can have a step."""
+        part = copied(call, view) if carries_signal(view) else view.detach().clone()
+        note(part, facts_of(view))
+        value = own(replace(call, args=(part, *call.args[1:])), part, *call.args[1:], **call.kwargs)
+        if value is NotImplemented:
+            return mark_bypass(self._without_rule(call, tensors_in((call.args, call.kwargs))))
+        facts = facts_of(value)
+        routed(replace(call, func=Tensor.copy_, args=(view, value), kwargs={}))
+        note(view, facts)
+        return view
+
     def _without_signal(
         self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
     ) -> Any:
         """The value of a call that no probability passes, with what is needed to tell gates from signals."""
         if not any(map(has_share, tensors)):
             return func(*args, **kwargs)
-        value, call = NotImplemented, Call(func, args, kwargs, name_of(func), self._joint)
+        value, call = NotImplemented, Call(func, args, kwargs, name_of(func), self.recording)
         if not MAKES_GATES.isdisjoint(spelled(func)) or any(map(gate_of, tensors)):
             own = rule_for(func)
             value = NotImplemented if own is None else own(call, *args, **kwargs)
@@ -168,8 +182,8 @@ class ExcitationMode(TorchFunctionMode):
         new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
         for tensor in new:
             note(tensor)
-            graph.mark_without_rule(tensor, call.site, self._refuse_in_backward, before)
-        self._sites.update(dict.fromkeys([call.site] if new else []))
+            graph.mark_without_rule(tensor, call.operation, self._refuse_in_backward, before)
+        self._without.update(dict.fromkeys([call.operation] if new else []))
         return value
 
     def _admit(self, tensor: Tensor) -> None:
@@ -184,17 +198,20 @@ class ExcitationMode(TorchFunctionMode):
             if all(isinstance(leaf, Parameter) for leaf in graph.leaves(node)):
                 mark_plain(tensor)
                 return
-            site = graph.site_of(node)
-            graph.mark_without_rule(tensor, site, self._refuse_in_backward, graph.parents(node))
-            self._sites[site] = None
+            operation = graph.name_of_node(node)
+            graph.mark_without_rule(tensor, operation, self._refuse_in_backward, graph.parents(node))
+            self._without[operation] = None
 
     def _refuse_in_backward(self) -> None:
-        if not self.settled:
-            self.refuse(list(self._sites))
+        if self._without:
+            self.refuse(list(self._without))
 
-    def refuse(self, sites: Sequence[str]) -> None:
-        """Raise or warn about operations without a rule, depending on `unsupported`."""
-        named = ", ".join(dict.fromkeys(sites))
+    def refuse(self, operations: Sequence[str]) -> None:
+        """Raise or warn about operations without a rule, depending on `unsupported`; once."""
+        named = ", ".join(dict.fromkeys(operations))
+        self._without = {}
+        if not named:
+            return
         if self.unsupported == "error":
             raise UnsupportedOpError(
                 f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
@@ -202,7 +219,7 @@ class ExcitationMode(TorchFunctionMode):
             )
         warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=2)
 
-    def _site(self, func: Callable[..., Any], frame: FrameType) -> str:
+    def _operation(self, func: Callable[..., Any], frame: FrameType) -> str:
         module = _calling_module(frame)
         if module is None:
             return name_of(func)

@@ -1,4 +1,4 @@
-"""The building blocks of rules: pass_through(), weighted_sum() and shared()."""
+"""The building blocks of rules: pass_through(), weighted_sum() and residual_sum()."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb import graph, joint
-from ebcli.eb.autograd import Excitation, NodeFacts, PassThrough
-from ebcli.eb.contributions import LinearMap, WeightedSum
+from ebcli.eb import graph
 from ebcli.eb.facts import (
-    MIXED,
-    SWITCH,
-    Layer,
+    Source,
     ValueFacts,
     carries_signal,
+    common_source,
+    facts_about,
     facts_of,
-    gate_of,
     is_nonnegative,
-    is_read_once,
     note,
     note_depth,
-    root_of,
+    tensors_in,
 )
-from ebcli.eb.kept import keep_saved, preserve
+from ebcli.eb.folding import Folded, note_layer, overwritten
+from ebcli.eb.gates import gate_of, gate_of_sum
+from ebcli.eb.neurons import WeightedSum
+from ebcli.eb.nodes import recorded
+from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import RULES, Call
-from ebcli.eb.residual import SharedSum
+from ebcli.eb.saved_values import keep_saved
+from ebcli.eb.steps import Activation, OneInput, Rescaled, ResidualSum, Slope
 
 _ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
 
@@ -67,33 +68,75 @@ def pass_through(
         >>> ebcli.check_rule(squared, torch.randn(2, 3, requires_grad=True))
         True
     """
-    if not keeps_zero:
-        let_feed_inactive(signal)
-    facts = ValueFacts(nonnegative, gate_of(signal) if gate is None else gate, root=root_of(signal))
-    dirty = overwritten(call)
-    graph.mark_routing(signal)  # a rule may rearrange its operands first
-    is_signed = not (affine or nonnegative)
-    if not call.joint:
-        value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
-    elif affine:
-        value = joint.affine(call, signal, None if affine is True else affine)
-    else:
-        value = joint.Unit.apply(call.compute, *_skipped(dirty, signal), signal)
-    if value.shape != signal.shape:
-        facts = replace(facts, root=None)
-    _note(value, facts, keeps_zero=keeps_zero, is_signed=is_signed)
+    if affine is False:
+        return activated(call, signal, nonnegative=nonnegative, keeps_zero=keeps_zero, gate=gate)
+    function, shape = partial(_repeated, call, signal) if affine is True else affine, signal.shape
+
+    def slope(G: Tensor) -> Tensor:
+        arrived: Tensor = torch.func.vjp(function, G.new_zeros(shape))[1](G)[0]
+        return arrived
+
+    return rescaled(call, signal, slope, nonnegative=nonnegative, keeps_zero=keeps_zero, gate=gate)
+
+
+def activated(
+    call: Call,
+    signal: Tensor,
+    *,
+    nonnegative: bool = False,
+    keeps_zero: bool = False,
+    gate: int | None = None,
+    is_relu: bool = False,
+) -> Tensor:
+    """An activation; see `pass_through`. `is_relu`: where its value is not 0, it is the signal."""
+    step = Activation(call.operation, signal, keeps_zero=keeps_zero, is_relu=is_relu)
+    value = _one_input(call, signal, step, nonnegative=nonnegative, gate=gate)
+    step.follow(value)
     return value
 
 
-def copied(signal: Tensor) -> Tensor:
-    """A copy with all facts about the signal and a node of its own, which only the copy's readers reach."""
+def rescaled(
+    call: Call,
+    signal: Tensor,
+    slope: Slope = 1.0,
+    *,
+    nonnegative: bool = False,
+    keeps_zero: bool = False,
+    gate: int | None = None,
+) -> Tensor:
+    """A value c u + d, which is no activation; see `pass_through`. `slope`: c, or a function from G to c G."""
+    step = Rescaled(call.operation, signal, keeps_zero=keeps_zero, slope=slope)
+    return _one_input(call, signal, step, nonnegative=nonnegative, gate=gate)
+
+
+def _one_input(call: Call, signal: Tensor, step: OneInput, *, nonnegative: bool, gate: int | None) -> Tensor:
+    if not step.keeps_zero:
+        let_feed_inactive(signal)
+    gate = gate_of(signal) if gate is None else gate
+    source = Source(signal, signal._version, isinstance(step, Rescaled))
+    dirty = overwritten(call)
+    graph.mark_routing(signal)  # a rule may rearrange its operands first
+    value = recorded(call, step, (signal,), dirty)
+    is_elementwise = value.shape == signal.shape and value is not signal
+    note(value, ValueFacts(nonnegative, gate, source=source if is_elementwise else None))
+    return value
+
+
+def unchanged(call: Call, signal: Tensor, slope: Slope = 1.0) -> Tensor:
+    """The signal itself, its values in other memory, or a positive multiple: what follows can still be folded."""
     facts = facts_of(signal)
-    value = PassThrough.apply(lambda: cloned(signal), signal)
-    trail: tuple[Any, ...] = ()
-    if facts.layer is not None:
-        trail = (*facts.layer.trail, object())
-        facts = replace(facts, layer=replace(facts.layer, trail=trail))
-    _note(value, facts, trail=trail)
+    value = rescaled(call, signal, slope, keeps_zero=True)
+    layer = facts.layer and facts.layer.behind(Folded(signal.shape, slope))
+    note(value, replace(facts, source=facts_of(value).source, layer=layer))
+    return value
+
+
+def copied(call: Call, signal: Tensor) -> Tensor:
+    """A copy with all facts about the signal and a node of its own, which only the copy's readers reach."""
+    value = unchanged(replace(call, func=cloned, args=(signal,), kwargs={}), signal)
+    layer, step = facts_of(value).layer, value.grad_fn.step  # type: ignore[union-attr]
+    if layer is not None:
+        step.layer, step.trail = layer.node.step.layer, layer.trail
     return note_depth(value, [signal])
 
 
@@ -111,20 +154,6 @@ def cloned(value: Tensor) -> Tensor:
     memory = value.new_empty(start + extent)
     memory[start:] = value.detach().as_strided((extent,), (1,))
     return value.new_empty(0).set_(memory.untyped_storage(), start, value.shape, value.stride())
-
-
-def unchanged(call: Call, signal: Tensor) -> Tensor:
-    """The signal itself, its values in other memory, or a positive multiple: every fact about it stays."""
-    root_of(signal)  # notes it, so that x * sigmoid(1.702 * x) is known as an activation
-    facts = facts_of(signal)
-    dirty = overwritten(call)
-    if call.joint:
-        value = joint.affine(call, signal)
-        note(value, facts)
-        return value
-    value = PassThrough.apply(call.compute, *_skipped(dirty, signal), signal)
-    _note(value, facts, keeps_zero=True)
-    return value
 
 
 def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
@@ -150,34 +179,51 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     """
     if carries_signal(linear.weight):
         return NotImplemented  # the rule is for fixed weights
-    contributions = WeightedSum(linear, signal_is_nonnegative=is_nonnegative(signal))
+    step = WeightedSum(call.operation, linear, signal_is_nonnegative=is_nonnegative(signal))
     graph.mark_routing(signal)
-    if call.joint:
-        value = joint.affine(call, signal, None if joint.reads_once(call, signal) else linear.exact)
-        if linear.weight is not None:
-            graph.mark_weighted(value)
-        elif linear.is_nonnegative:
-            graph.mark_average(value)
-        note(value, ValueFacts(linear.is_nonnegative and is_nonnegative(signal), _gate_of_sum(signal)))
-        return value
-    if linear.weight is not None:
-        clear_classifier_sign(signal)
-    with keep_saved():
-        value = Excitation.apply(call.compute, contributions, None, 0, signal)
-    contributions.follow(value, call.site)
-    if linear.is_nonnegative:
-        graph.mark_average(value)
-    facts = ValueFacts(linear.is_nonnegative and contributions.signal_is_nonnegative, _gate_of_sum(signal))
-    _note_layer(value, facts, (object(),), site=call.site, can_fold=linear.weight is not None)
+    has_weight = linear.weight is not None
+    if has_weight:
+        clear_classifier(signal)
+
+    def compute() -> Any:
+        if not carries_signal(signal) or not reads_once(call, signal):
+            return call.compute()
+        with torch.enable_grad(), keep_saved():
+            leaf = signal.detach().requires_grad_()
+            return step.remember(_repeated(call, signal, leaf), leaf)
+
+    value = recorded(replace(call, func=compute, args=(), kwargs={}), step, (signal,), None, saves=True)
+    step.follow(value)
+    if linear.is_nonnegative and value.numel() < signal.numel() and value.grad_fn is not None:
+        facts_about(value.grad_fn).is_average = True
+    facts = ValueFacts(linear.is_nonnegative and step.signal_is_nonnegative, gate_of_sum(signal))
+    note_layer(value, facts, step, can_fold=has_weight)
     return value
 
 
-def _gate_of_sum(signal: Tensor) -> int:
-    """How clearly a weighted sum is meant to be a factor."""
-    return MIXED if gate_of(signal) in (MIXED, SWITCH) else 0
+def reads_once(call: Call, signal: Tensor) -> bool:
+    """Whether the signal is one of a call's operands, and only one."""
+    return sum(operand is signal for operand in tensors_in((call.args, call.kwargs))) == 1
 
 
-def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+def _repeated(call: Call, signal: Tensor, other: Tensor) -> Tensor:
+    """The value of a call with `other` in place of the signal, and every other signal constant."""
+    args, kwargs = _replaced(call.args, signal, other), _replaced(call.kwargs, signal, other)
+    value: Tensor = call.func(*args, **kwargs)
+    return value
+
+
+def _replaced(operand: Any, signal: Tensor, other: Tensor) -> Any:
+    if operand is signal:
+        return other
+    if isinstance(operand, dict):
+        return {name: _replaced(item, signal, other) for name, item in operand.items()}
+    if isinstance(operand, (list, tuple)):
+        return type(operand)(_replaced(item, signal, other) for item in operand)
+    return operand.detach() if carries_signal(operand) else operand  # parameters as they are: they decide on kernels
+
+
+def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
     """A sum of scaled signals: splits probability by the contributions with the sign of the result.
 
     Args:
@@ -196,26 +242,23 @@ def shared(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Te
         ...     return a - 2 * b
         >>> @ebcli.rule(difference)
         ... def difference_rule(call, a, b):
-        ...     return ebcli.shared(call, (a, b), (1, -2))
+        ...     return ebcli.residual_sum(call, (a, b), (1, -2))
         >>> ebcli.check_rule(difference, (torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)))
         True
     """
     if len(signals) != len(scales):
-        raise ValueError(f"{call.site}: got {len(signals)} signals but {len(scales)} scales")
+        raise ValueError(f"{call.operation}: got {len(signals)} signals but {len(scales)} scales")
+    common = common_source(*signals)
+    if common is not None and not common[1]:
+        return activated(call, common[0], gate=min(map(gate_of, signals)))  # such as x + tanh(x)
     for signal in signals:
         graph.mark_routing(signal)
-    roots = {id(root_of(signal)) for signal in signals}
     nonnegative = all(scale > 0 for scale in scales) and all(map(is_nonnegative, signals))
-    facts = ValueFacts(nonnegative, min(map(gate_of, signals)), root=root_of(signals[0]) if len(roots) == 1 else None)
-    dirty = overwritten(call)
-    saved = tuple(a.detach().clone() if a is dirty else a for a in signals)
-    skipped = _skipped(dirty, signals[0])
-    if call.joint:
-        value = joint.Sum.apply(call.compute, tuple(scales), len(skipped), *skipped, *signals)
-    else:
-        with keep_saved():
-            value = Excitation.apply(call.compute, SharedSum(*scales), saved, len(skipped), *skipped, *signals)
-    _note(value, facts, site=call.site)
+    source = None if common is None else Source(common[0], common[0]._version, True)
+    facts = ValueFacts(nonnegative, min(map(gate_of, signals)), source=source)
+    step = ResidualSum(call.operation, signals, scales)
+    value = recorded(call, step, tuple(signals), overwritten(call), saves=True)
+    note(value, facts)
     return value
 
 
@@ -226,109 +269,18 @@ def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> 
 
 def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = True) -> Tensor:
     """`signal`, computed in several steps, with the network's own value, which is equal up to rounding."""
-    moved = replace(call, func=lambda: value, args=(), kwargs={})
-    return pass_through(moved, signal, keeps_zero=keeps_zero, affine=lambda a: a)
+    return rescaled(replace(call, func=lambda: value, args=(), kwargs={}), signal, keeps_zero=keeps_zero)
 
 
-def folded(
-    call: Call,
-    signal: Tensor,
-    *,
-    scale: Tensor | float = 1.0,
-    channels: Tensor | None = None,
-    rectified: bool = False,
-    gate: int | None = None,
-) -> Tensor | None:
-    """Fold a scale and a shift, or a ReLU, into the layer that made `signal`.
-
-    Args:
-        call: the call to answer.
-        signal: the layer's output, possibly rearranged.
-        scale: the factor of `signal`, a number or a tensor that broadcasts to it; only its sign matters.
-        channels: the factors (C,) along axis 1, instead of `scale`.
-        rectified: the operation is a ReLU.
-        gate: see `pass_through`.
-
-    Returns:
-        The value; None if no layer with weights made `signal`.
-    """
-    layer = facts_of(signal).layer
-    if layer is None or call.joint or (call.is_in_place and signal._is_view()):
-        return None
-    node, before = layer.node, layer.node.facts.contributions
-    moves = layer.moves_since(node.facts.trail[-1])
-    linear, turn = before.linear, before.turn
-    if turn is not None:
-        turn = turn.expand(before.shape)  # the layout in which it was made
-    for move in moves:
-        linear, turn = linear.moved(move), None if turn is None else move(turn)
-    if channels is not None and linear.per_output is not None:
-        linear = linear.scaled(channels)
-    elif channels is not None:
-        turn = _turned(turn, channels.detach().sign().reshape(1, -1, *(1 for _ in signal.shape[2:])))
-    elif isinstance(scale, Tensor) or scale < 0:
-        turn = _turned(turn, torch.as_tensor(scale, dtype=signal.dtype, device=signal.device).detach().sign())
-    contributions = WeightedSum(linear, signal_is_nonnegative=before.signal_is_nonnegative, rectified=rectified)
-    contributions.sign, contributions.turn = before.sign, turn
-    gate = gate_of(signal) if gate is None else gate
-    if call.is_in_place and layer.trail == node.facts.trail and is_read_once(signal):
-        before.follow(None)  # no probability passes through the layer's own node, so its response may be overwritten
-    dirty = overwritten(call)
-    skipped = [] if dirty is None else [dirty]
-    with keep_saved():
-        value = Excitation.apply(call.compute, contributions, None, len(skipped), *skipped, *node.saved_tensors)
-    contributions.follow(value, node.facts.site)
-    trail = layer.trail
-    if value.shape != signal.shape:  # broadcast by a bias or a scale
-        copies = partial(torch.broadcast_to, size=value.shape)
-        contributions.linear, trail = linear.moved(copies), (*trail, copies)
-    facts = ValueFacts(rectified, gate, root=None)
-    _note_layer(value, facts, (*trail, object()), site=node.facts.site, can_fold=not rectified)
-    return value
-
-
-def _turned(turn: Tensor | None, sign: Tensor) -> Tensor:
-    return sign if turn is None else turn * sign
-
-
-def overwritten(call: Call) -> Tensor | None:
-    """The operand that the call may overwrite, or None. Preserves what the backward pass needs of it."""
-    if not call.is_in_place:
-        return None
-    operand = call.args[0] if call.args else call.kwargs["input"]
-    preserve(operand)
-    return operand
-
-
-def _skipped(dirty: Tensor | None, signal: Tensor) -> list[Tensor]:
-    """The operand about to be overwritten, which must come first, unless it is the first signal anyway."""
-    return [] if dirty is None or dirty is signal else [dirty]
-
-
-def _note(value: Tensor, facts: ValueFacts, **node_facts: Any) -> NodeFacts | None:
-    """Store facts about a value and about the node that made it, which is returned."""
-    note(value, facts)
-    known = graph.facts(value.grad_fn)
-    if known is not None:  # None without a signal, and after an in-place change of a view
-        for name, fact in node_facts.items():
-            setattr(known, name, fact)
-    return known
-
-
-def _note_layer(value: Tensor, facts: ValueFacts, trail: tuple[Any, ...], *, site: str, can_fold: bool) -> None:
-    if _note(value, facts, site=site, trail=trail) is not None and can_fold:
-        note(value, replace(facts, layer=Layer(value.grad_fn, trail)))
-
-
-def clear_classifier_sign(signal: Tensor) -> None:
-    """A layer reads `signal`, so the layers below it are not the classifier."""
+def clear_classifier(signal: Tensor) -> None:
+    """A layer with weights reads `signal`, so the layers below it are not the classifier."""
     for node in graph.weighted_below([signal.grad_fn]):
-        node.facts.contributions.sign = None
+        node.step.is_classifier = False
 
 
 def let_feed_inactive(signal: Tensor) -> None:
     """Tell the layers that made `signal` that probability also arrives at their inactive neurons."""
-    for node in graph.descend([signal.grad_fn], lambda node: graph.contributions_of(node) is not None):
-        contributions = graph.contributions_of(node)
-        if contributions is not None:
-            contributions.feeds_inactive = True
+    for node in graph.descend([signal.grad_fn], graph.neurons_of):
+        step = graph.neurons_of(node)
+        if step is not None:
+            step.feeds_inactive = True

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ebcli.eb.recording import Recording
+
 RULES: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
 MAKES_GATES: set[Callable[..., Any]] = set()  # functions whose values are meant to be factors
 
@@ -27,15 +29,15 @@ class Call:
     Attributes:
         func: the function called.
         args, kwargs: its arguments.
-        site: the function and the module that called it, as in ``"conv2d in features.0"``.
-        joint: whether the joint rule holds (`ebcli.eb.joint`).
+        operation: the function's name and its module's, as in ``"conv2d in features.0"``.
+        recording: of the forward pass.
     """
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    site: str
-    joint: bool = False
+    operation: str
+    recording: Recording
 
     def compute(self) -> Any:
         """Call the function itself. Returns the value that the network would get without the mode."""
@@ -98,7 +100,7 @@ def rule(*functions: Callable[..., Any] | str, makes_gates: bool = False) -> Cal
     """Register an excitation rule for functions.
 
     When an argument carries the signal, the rule is called as ``rule(call, *args, **kwargs)`` with the function's own
-    arguments. It returns the function's value, made with `pass_through`, `weighted_sum` or `shared`.
+    arguments. It returns the function's value, made with `pass_through`, `weighted_sum` or `residual_sum`.
 
     Args:
         functions: functions of PyTorch, functions wrapped with ``torch.overrides.wrap_torch_function``, or names of

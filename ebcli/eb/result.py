@@ -31,6 +31,7 @@ class ExcitationResult:
             these leave of 1 bypassed the layer or ended at constants. None if it was not tracked.
         joint: whether all winning neurons were explained jointly rather than step by step.
         against: the classes whose mean map was subtracted; None if it was the dual's, or none.
+        channel_axis: the input's axis of channels; None if the network does not tell.
 
     Examples:
         >>> import ebcli, torch
@@ -53,6 +54,7 @@ class ExcitationResult:
     lost_mass: dict[str, Tensor] | None = None
     against: tuple[int, ...] | None = None
     joint: bool = False
+    channel_axis: int | None = 1
 
     def __repr__(self) -> str:  # tensors in full would fill screens
         masses = self.mass.detach().flatten().tolist()
@@ -71,10 +73,12 @@ class ExcitationResult:
     def maps(self) -> Tensor:
         """Relevance summed over channels, not clamped: (B, H, W) or (B, K, H, W).
 
+        The axis of channels is that of `saliency_map` and, at the input, `channel_axis`.
+
         Raises:
-            LayerError: the layer's output has no spatial dimensions.
+            LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
         """
         lead = self.relevance.ndim - len(self.layer_shape) + 1
         flat = self.relevance.reshape(-1, *self.layer_shape[1:])
-        maps = saliency_map(flat, self.input_shape, layer=self.layer)
+        maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
         return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])

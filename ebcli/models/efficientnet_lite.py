@@ -63,7 +63,7 @@ class ConvBatchNormReLU6(nn.Sequential):
         super().__init__(
             conv(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False),
             nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01),
-            *([] if linear else [nn.ReLU6(inplace=True)]),
+            *([] if linear else [nn.ReLU6()]),
         )
 
 

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ebcli
-from ebcli.eb import LinearMap, pass_through, shared, weighted_sum
+from ebcli.eb import LinearMap, pass_through, residual_sum, weighted_sum
 from ebcli.eb.registry import RULES, rule, unregister
 
 
@@ -53,7 +53,7 @@ def right(call, x, weight, bias=None):
 
 def test_right_rules(registered, linear):
     registered(own_linear, right)
-    registered(own_sum, lambda call, a, b: shared(call, (a, b), (1, 1)))
+    registered(own_sum, lambda call, a, b: residual_sum(call, (a, b), (1, 1)))
     registered(own_tanh, lambda call, a: pass_through(call, a, keeps_zero=True))
     x = linear[0]
     assert ebcli.check_rule(own_linear, linear)
@@ -78,7 +78,7 @@ def bias_in_the_normaliser(call, x, weight, bias=None):
 
 def always_positive(call, x, weight, bias=None):
     value = right(call, x, weight)
-    value.grad_fn.facts.contributions.follow(torch.ones_like(value), "a response that is not its own")
+    value.grad_fn.step.follow(torch.ones_like(value))  # a response that is not its own
     return value
 
 
@@ -122,8 +122,8 @@ def test_wrong_linear(registered, linear, wrong, message):
     [
         lambda call, a, b: a + b,  # both operands get all of it
         lambda call, a, b: pass_through(call, a),
-        lambda call, a, b: shared(call, (a, b), (1, -1)),
-        lambda call, a, b: shared(call, (a, b), (1, 2)),
+        lambda call, a, b: residual_sum(call, (a, b), (1, -1)),
+        lambda call, a, b: residual_sum(call, (a, b), (1, 2)),
     ],
     ids=["doubled", "first", "difference", "scale"],
 )
@@ -181,7 +181,7 @@ def test_slips_of_the_pen(registered, linear):
     registered(own_linear, lambda call, x, weight, bias=None: None)
     with pytest.raises(ebcli.RuleError, match=r"own_linear failed \(as given\).*returned None: return the value"):
         ebcli.check_rule(own_linear, linear)
-    registered(own_sum, lambda call, a, b: shared(call, (a, b), (1,)))
+    registered(own_sum, lambda call, a, b: residual_sum(call, (a, b), (1,)))
     with pytest.raises(ebcli.RuleError, match=r"own_sum failed.*2 signals but 1 scales"):
         ebcli.check_rule(own_sum, [torch.randn(2, 3, requires_grad=True) for _ in range(2)])
 
@@ -198,7 +198,7 @@ def test_dead_where_it_is_silent(registered, linear):
 
     def rectified_only(call, x, weight, bias=None):
         value = right(call, x, weight)
-        value.grad_fn.facts.contributions.rectified = True
+        value.grad_fn.step.rectified = True
         return value
 
     registered(own_linear, rectified_only)
@@ -227,7 +227,7 @@ def test_one_of_two_memory_layouts(registered):
 
 
 def test_the_report_names_the_place(registered):
-    registered(own_sum, lambda call, a, b: shared(call, (a, b), (1, 2)))
+    registered(own_sum, lambda call, a, b: residual_sum(call, (a, b), (1, 2)))
     a, b = torch.tensor([1.0, 3.0], requires_grad=True), torch.tensor([1.0, 1.0], requires_grad=True)
     with pytest.raises(ebcli.RuleError) as raised:
         ebcli.check_rule(own_sum, (a, b))

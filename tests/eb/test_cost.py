@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import ebcli
-from ebcli.eb.autograd import Choice, ratio
+from ebcli.eb.products import Choice, ratio
 
 
 def eq4(weight, a, y, P):

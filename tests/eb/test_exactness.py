@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 import ebcli
-from ebcli.eb.autograd import ratio
+from ebcli.eb.products import ratio
 
 
 class Function(nn.Module):

@@ -77,9 +77,9 @@ def check_mass(result, description, targets, references):
     if result.contrastive:
         return
     lost = sum(result.lost_mass.values(), torch.zeros_like(mass))
-    assert abs(float(lost.sum()) - sum(reference.lost for reference in references)) < TOLERANCE, "lost mass"
-    if not any(reference.constant for reference in references):
-        torch.testing.assert_close(result.mass + lost, torch.ones_like(mass), rtol=0, atol=TOLERANCE)
+    ended = sum(reference.lost + reference.constant for reference in references)
+    assert abs(float(lost.sum()) - ended) < TOLERANCE, "lost mass"
+    torch.testing.assert_close(result.mass + lost, torch.ones_like(mass), rtol=0, atol=TOLERANCE)
 
 
 def checked(seed, contrastive):

@@ -1,6 +1,8 @@
 import pytest
 import torch
+from torch import nn
 
+import ebcli
 from ebcli.eb.maps import saliency_map
 from ebcli.errors import LayerError
 
@@ -67,3 +69,47 @@ def test_tokens_are_laid_out_row_by_row(tokens, special, inputs, grid):
 def test_no_spatial_extent(shape):
     with pytest.raises(LayerError, match=r"layer 'fc' has no spatial dimensions.*choose a layer"):
         saliency_map(torch.zeros(shape), IMAGE, layer="fc")
+
+
+SPECTROGRAM = [nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(168, 5)]
+
+
+class Frames(nn.Module):
+    """A network of the frames of videos (B, T, C, H, W)."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.fc(self.conv(x.flatten(0, 1)).relu().mean((2, 3)).unflatten(0, x.shape[:2]).mean(1))
+
+
+@pytest.mark.parametrize(
+    ("net", "shape", "axis"),
+    [
+        (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.LazyLinear(5)), (2, 3, 6, 7), 1),
+        (lambda: nn.Sequential(nn.Conv1d(5, 4, 3), nn.Flatten(), nn.LazyLinear(5)), (2, 5, 9), 1),
+        (lambda: nn.Sequential(nn.Linear(7, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(5)), (2, 6, 7), 2),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(126, 5)), (2, 3, 6, 7), 1),
+        (Frames, (2, 4, 3, 6, 7), 2),
+        (
+            lambda: nn.Sequential(nn.Unflatten(1, (1, 8)), nn.Conv2d(1, 4, 3), nn.Flatten(), nn.LazyLinear(5)),
+            (2, 8, 9),
+            None,
+        ),
+        (Frames, (2, 3, 3, 6, 7), None),  # three frames of three colors
+    ],
+    ids=["image", "series", "tokens", "perceptron", "video", "spectrogram", "few frames"],
+)
+def test_the_input_is_summed_over_its_channels(net, shape, axis):
+    x = torch.rand(shape)
+    net = net().eval()
+    net(x)
+    result = ebcli.excitation_backprop(net, x, 1)
+    if axis is None:
+        with pytest.raises(LayerError, match="which axis"):
+            _ = result.maps
+    else:
+        torch.testing.assert_close(result.maps, result.relevance.sum(axis))
+        assert result.maps.shape == x.sum(axis).shape

@@ -286,3 +286,30 @@ def test_recurrent_networks_are_refused_by_name(recurrent):
 
     with pytest.raises(UnsupportedOpError, match=recurrent.__name__.lower()):
         ebcli.excitation_backprop(seeded(Recurrent), images((2, 4, 5)), 1)
+
+
+class CompiledForward(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(5, 3)
+
+    @torch.compile(backend="eager")
+    def forward(self, x):
+        return self.second(torch.nn.functional.gelu(self.first(x)))
+
+
+def test_compiled_networks_run_as_they_are_written():
+    net, x = nn.Sequential(nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 3)).eval(), torch.randn(2, 6)
+    expected = ebcli.excitation_backprop(net, x, 1, "1", contrastive=True)
+    compiled = torch.compile(net, backend="eager")
+    for layer in ("1", "_orig_mod.1", net[1]):
+        found = ebcli.excitation_backprop(compiled, x, 1, layer, contrastive=True)
+        assert torch.equal(found.relevance, expected.relevance)
+        assert torch.equal(found.logits, expected.logits)
+    other = CompiledForward()
+    other.first.load_state_dict(net[0].state_dict())
+    other.second.load_state_dict(net[2].state_dict())
+    part = nn.Sequential(torch.compile(net[0], backend="eager"), *net[1:])
+    for own in (other, part):
+        found = ebcli.excitation_backprop(own, x, 1, contrastive=True)
+        torch.testing.assert_close(found.relevance, ebcli.excitation_backprop(net, x, 1, contrastive=True).relevance)

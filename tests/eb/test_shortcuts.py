@@ -8,8 +8,8 @@ from test_definition import TARGETS, assert_equal, make, one_hot
 from torch import nn
 
 import ebcli
-from ebcli.eb import contributions as weighted
-from ebcli.eb.passes import BackwardPasses
+from ebcli.eb import products
+from ebcli.eb.stepwise import Stepwise
 
 
 @pytest.fixture
@@ -17,13 +17,13 @@ def in_blocks(monkeypatch):
     """Matrices of any size are taken a few rows or columns at a time; tells which pieces there were."""
     pieces = []
 
-    def counting(self, *block, oriented=weighted.LinearMap.oriented):
+    def counting(self, *block, oriented=products.LinearMap.oriented):
         pieces.append(block)
         return oriented(self, *block)
 
-    monkeypatch.setattr(weighted, "_LARGE", 1)
-    monkeypatch.setattr(weighted, "_BLOCK", 14)
-    monkeypatch.setattr(weighted.LinearMap, "oriented", counting)
+    monkeypatch.setattr(products, "_LARGE", 1)
+    monkeypatch.setattr(products, "_BLOCK", 14)
+    monkeypatch.setattr(products.LinearMap, "oriented", counting)
     return pieces
 
 
@@ -60,11 +60,11 @@ def passes(monkeypatch):
     """Counts the backward passes."""
     taken = []
 
-    def counting(*args, down=BackwardPasses._down):
+    def counting(*args, down=Stepwise._maps):
         taken.append(args)
         return down(*args)
 
-    monkeypatch.setattr(BackwardPasses, "_down", counting)
+    monkeypatch.setattr(Stepwise, "_maps", counting)
     return taken
 
 

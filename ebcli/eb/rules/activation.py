@@ -5,48 +5,63 @@ Their ordinary gradients would not do: a saturated tanh would lose its probabili
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from ebcli.eb.facts import ACTIVATED, BOUNDED, SWITCH, facts_of, gate_of, is_nonnegative, note, signed_gate_of
-from ebcli.eb.primitives import folded, pass_through, unchanged
+from ebcli.eb.facts import amend, is_nonnegative
+from ebcli.eb.folding import folded
+from ebcli.eb.gates import ACTIVATED, BOUNDED, SWITCH, gate_of, signed_gate_of
+from ebcli.eb.primitives import activated, rescaled, unchanged
 from ebcli.eb.registry import Call, name_of, overloads, rule
+from ebcli.eb.saved_values import Saved
 
 
-@rule(*overloads("relu", "relu6"), makes_gates=True)
+@rule(*overloads("relu"), makes_gates=True)
 def rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _rectified(call, input)
+    return _rectified(call, input, bounded=False)
+
+
+@rule(*overloads("relu6"), makes_gates=True)
+def bounded_rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _rectified(call, input, bounded=True)
 
 
 @rule(*overloads("hardtanh"), makes_gates=True)
 def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwargs: Any) -> Tensor:
-    return _cut_off(call, input, min_val)
+    return _cut_off(call, input, min_val, bounded=True)
 
 
-@rule(*overloads("clamp", "clip", "clamp_min"))
-def clamped(call: Call, input: Tensor, min: Any = None, *args: Any, **kwargs: Any) -> Tensor:
+@rule(*overloads("clamp", "clip", "clamp_min", "clamp_max"))
+def clamped(call: Call, input: Tensor, min: Any = None, max: Any = None) -> Tensor:
+    if name_of(call.func).startswith("clamp_max"):
+        min, max = None, min
     if isinstance(min, (int, float)) and min >= 0:
-        return _cut_off(call, input, min)
-    return pass_through(call, input)  # a guard against overflow, or an upper bound, is no activation
+        return _cut_off(call, input, min, bounded=max is not None)
+    nonnegative = is_nonnegative(input) and isinstance(max, (int, float)) and max >= 0
+    return _guarded(call, input, keeps_zero=False, nonnegative=nonnegative)  # against overflow: no activation
 
 
-def _cut_off(call: Call, input: Tensor, low: Any) -> Tensor:
+def _cut_off(call: Call, input: Tensor, low: Any, *, bounded: bool) -> Tensor:
     if not isinstance(low, (int, float)) or low < 0:
         return _activated(call, input, keeps_zero=False)
-    return _rectified(call, input) if low == 0 else _activated(call, input, keeps_zero=False, nonnegative=True)
+    if low == 0:
+        return _rectified(call, input, bounded=bounded)
+    return _activated(call, input, keeps_zero=False, nonnegative=True)
 
 
-def _rectified(call: Call, input: Tensor) -> Tensor:
+def _rectified(call: Call, input: Tensor, *, bounded: bool) -> Tensor:
     gate = max(BOUNDED, gate_of(input))
-    value = folded(call, input, rectified=True, gate=gate)
-    return pass_through(call, input, nonnegative=True, keeps_zero=True, gate=gate) if value is None else value
+    value = folded(call, input, rectified=True, bounded=bounded, gate=gate)
+    if value is not None:
+        return value
+    return activated(call, input, nonnegative=True, keeps_zero=True, gate=gate, is_relu=not bounded)
 
 
 def _activated(call: Call, input: Tensor, *, keeps_zero: bool, nonnegative: bool = False) -> Tensor:
     gate = max(BOUNDED if nonnegative else ACTIVATED, gate_of(input))
-    return pass_through(call, input, nonnegative=nonnegative, keeps_zero=keeps_zero, gate=gate)
+    return activated(call, input, nonnegative=nonnegative, keeps_zero=keeps_zero, gate=gate)
 
 
 @rule(
@@ -59,17 +74,34 @@ def activation(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return _activated(call, input, keeps_zero=True)
 
 
-@rule(*overloads("sign", "nan_to_num", "round", "trunc"))
-def odd(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, keeps_zero=True)
+@rule(*overloads("nan_to_num", "round", "trunc"))
+def guard(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return _guarded(call, input, keeps_zero=True, nonnegative=is_nonnegative(input))
+
+
+def _guarded(call: Call, input: Tensor, *, keeps_zero: bool, nonnegative: bool) -> Tensor:
+    """A guard, such as a bound against overflow or rounding, which hardly ever changes a value."""
+    before = Saved(input)
+    after: list[Saved] = []
+
+    def slope(G: Tensor) -> Tensor:
+        u, h = before.get(), after[0].get()
+        return torch.where((u == h) | (u == 0), G, G * (h / u))
+
+    value = rescaled(call, input, slope, keeps_zero=keeps_zero, nonnegative=nonnegative)
+    after.append(Saved(value))
+    return value
+
+
+@rule(*overloads("sign"))
+def sign(call: Call, input: Tensor) -> Tensor:
+    return activated(call, input, keeps_zero=True)
 
 
 @rule(*overloads("neg", "negative"))
 def negative(call: Call, input: Tensor) -> Tensor:
     value = folded(call, input, scale=-1.0)
-    if value is not None:
-        return value
-    return pass_through(call, input, keeps_zero=True, gate=signed_gate_of(input), affine=True)
+    return rescaled(call, input, -1.0, keeps_zero=True, gate=signed_gate_of(input)) if value is None else value
 
 
 @rule(
@@ -82,26 +114,26 @@ def dropout(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
 
 @rule(*overloads("abs", "absolute", "square", "sqrt"))
 def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, keeps_zero=True, nonnegative=True)
+    return activated(call, input, keeps_zero=True, nonnegative=True)
 
 
 @rule(*overloads("sigmoid", "hardsigmoid"), makes_gates=True)
 def switch(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, nonnegative=True, gate=SWITCH)
+    return activated(call, input, nonnegative=True, gate=SWITCH)
 
 
 @rule(*overloads("softmax", "softmin", "gumbel_softmax", "_softmax"), makes_gates=True)
 def softmax(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     # the sum in the denominator is a norm, so a unit keeps its own probability
-    value = pass_through(call, input, nonnegative=True, gate=SWITCH)
-    note(value, replace(facts_of(value), is_softmax=True, root=None))
+    value = activated(call, input, nonnegative=True, gate=SWITCH)
+    amend(value, is_softmax=True, source=None)
     return value
 
 
 @rule(*overloads("log_softmax", "_log_softmax"))
 def log_softmax(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    value = pass_through(call, input, gate=0)
-    note(value, replace(facts_of(value), is_softmax=True, root=None))
+    value = activated(call, input, gate=0)
+    amend(value, is_softmax=True, source=None)
     return value
 
 
@@ -113,10 +145,11 @@ def shifted_nonnegative(call: Call, input: Tensor, *args: Any, **kwargs: Any) ->
 
 @rule(*overloads("logsigmoid", "log", "log2", "log10", "logit", "cos", "threshold", "pow", "float_power"))
 def shifted(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return pass_through(call, input)
+    return activated(call, input)
 
 
 @rule(*overloads("glu"))
 def gated_half(call: Call, input: Tensor, dim: int = -1) -> Tensor:
-    half, _ = input.chunk(2, dim)
-    return pass_through(call, half, keeps_zero=True)
+    half, gate = input.chunk(2, dim)
+    factor = gate.detach().sigmoid()
+    return rescaled(call, half, lambda G: G * factor, keeps_zero=True)

@@ -7,21 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import (
-    MIXED,
-    SWITCH,
-    carries_signal,
-    depth_of,
-    feeds_only,
-    gate_of,
-    has_share,
-    is_nonnegative,
-    mark_bypass,
-    root_of,
-    signed_gate_of,
-)
-from ebcli.eb.primitives import by_rule, folded, pass_through, shared, unchanged, with_value
+from ebcli.eb.facts import carries_signal, common_source, facts_of, feeds_only, has_share, is_nonnegative, mark_bypass
+from ebcli.eb.folding import folded
+from ebcli.eb.gates import gate_of, signal_of, signed_gate_of
+from ebcli.eb.primitives import activated, by_rule, rescaled, residual_sum, unchanged, with_value
 from ebcli.eb.registry import Call, overloads, rule
+from ebcli.eb.steps import times
 
 
 @rule(*overloads("add"))
@@ -42,7 +33,7 @@ def rsub(call: Call, input: Any, other: Any, alpha: float = 1) -> Any:
 def _sum(call: Call, operands: tuple[Any, Any], scales: tuple[float, float]) -> Any:
     shares = [has_share(operand) for operand in operands]
     if all(shares):
-        return shared(call, operands, scales)
+        return _centered(call, operands) if scales == (1, -1) else residual_sum(call, operands, scales)
     # an operand that does not depend on the input is a bias, of the layer before it if there is one
     at = shares.index(True)
     signal, bias = operands[at], operands[1 - at]
@@ -50,7 +41,17 @@ def _sum(call: Call, operands: tuple[Any, Any], scales: tuple[float, float]) -> 
     if value is not None:
         return value
     nonnegative = scales[at] > 0 and is_nonnegative(signal) and isinstance(bias, (int, float)) and bias >= 0
-    return pass_through(call, signal, nonnegative=nonnegative, affine=True)
+    return rescaled(call, signal, scales[at], nonnegative=nonnegative)
+
+
+def _centered(call: Call, operands: tuple[Tensor, Tensor]) -> Tensor:
+    """A difference; that of a tensor and its own mean is the first half of a norm, which rescales."""
+    signal, other = operands
+    mean_of = facts_of(other).mean_of
+    if mean_of is None or mean_of[0] is not signal or mean_of[1] != signal._version:
+        return residual_sum(call, operands, (1, -1))
+    axes = mean_of[2]
+    return rescaled(call, signal, lambda G: G - G.mean(axes, keepdim=True), gate=0)
 
 
 @rule(*overloads("mul", "multiply"))
@@ -58,51 +59,26 @@ def mul(call: Call, input: Any, other: Any) -> Any:
     if not (has_share(input) and has_share(other)):
         signal, factor = (input, other) if has_share(input) else (other, input)
         return _scaled(call, signal, factor)
-    signal = _signal_of(input, other)
+    signal = signal_of(input, other)
     if signal is None:
         return NotImplemented  # neither factor is the other's gate
+    factor = input if signal is other else other
     gate = min(gate_of(input), gate_of(other))
-    if feeds_only(input if signal is other else other, signal):
+    if feeds_only(factor, signal):
         return call.compute().detach()  # the layer only feeds the gate, which gets nothing
     nonnegative = input is other or all(map(is_nonnegative, (input, other)))
-    is_gated = root_of(input) is not root_of(other)  # and no activation, such as x * tanh(x)
-    return pass_through(call, signal, keeps_zero=True, nonnegative=nonnegative, gate=gate, affine=is_gated)
-
-
-def _signal_of(a: Tensor, b: Tensor) -> Tensor | None:
-    """The factor that is the signal, the other one being its gate; None if neither is."""
-    gates = gate_of(a), gate_of(b)
-    if gates[0] != gates[1] and max(gates) >= SWITCH:
-        return a if gates[0] < gates[1] else b
-    if root_of(a) is root_of(b):
-        return a  # an elementwise function of one tensor, such as x * tanh(x)
-    full = torch.broadcast_shapes(a.shape, b.shape).numel()
-    sizes = _distinct(a), _distinct(b)
-    if sizes[0] != sizes[1] and full in sizes:
-        return a if sizes[0] == full else b
-    strengths = [0 if gate == MIXED else gate for gate in gates]
-    depths = depth_of(a), depth_of(b)
-    # the gate is told by its own activation, by those further down, or by having fewer layers than the signal
-    ranks = [strengths] if any(strengths) else [[d.activations for d in depths], [-d.layers for d in depths]]
-    rank = next((rank for rank in ranks if rank[0] != rank[1]), None)
-    if rank is None:
-        return None
-    return a if rank[0] < rank[1] else b
-
-
-def _distinct(value: Tensor) -> int:
-    """The number of elements, without the copies that broadcasting made."""
-    number = 1
-    for size, stride in zip(value.shape, value.stride(), strict=True):
-        number *= size if stride or size < 2 else 1
-    return number
+    common = common_source(input, other)
+    if common is not None:  # an activation, such as x * tanh(x)
+        keeps_zero = common[0] is input or common[0] is other
+        return activated(call, common[0], keeps_zero=keeps_zero, nonnegative=nonnegative, gate=gate)
+    return rescaled(call, signal, times(factor), keeps_zero=True, nonnegative=nonnegative, gate=gate)
 
 
 @rule(torch.addcmul, Tensor.addcmul)
 def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
     # input + value * tensor1 * tensor2: a product, then a sum
     if not (has_share(tensor1) or has_share(tensor2)):
-        return pass_through(call, input, affine=True)
+        return rescaled(call, input)
     with torch.no_grad():
         result = call.compute()
     product = by_rule(call, torch.mul, tensor1, tensor2)
@@ -117,13 +93,16 @@ def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, valu
 def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
     # the denominator is a norm, which rescales and does not excite
     if not has_share(input):
-        return pass_through(call, other, gate=0)
+        return activated(call, other, gate=0)
     if feeds_only(other, input):
         return call.compute().detach()
-    if has_share(other):
-        nonnegative = is_nonnegative(input) and is_nonnegative(other)
-        return pass_through(call, input, keeps_zero=True, nonnegative=nonnegative, affine=True)
-    return _scaled(call, input, other)
+    if not has_share(other):
+        return _scaled(call, input, other, divides=True)
+    nonnegative = is_nonnegative(input) and is_nonnegative(other)
+    common = common_source(input, other)
+    if common is not None:  # an activation, such as x / (1 + exp(-x))
+        return activated(call, common[0], keeps_zero=common[0] is input, nonnegative=nonnegative)
+    return rescaled(call, input, times(other, divides=True), keeps_zero=True, nonnegative=nonnegative)
 
 
 @rule(Tensor.__rdiv__)
@@ -131,18 +110,18 @@ def rdiv(call: Call, input: Any, other: Any) -> Any:
     return div(call, other, input)
 
 
-def _scaled(call: Call, signal: Tensor, factor: Any) -> Tensor:
+def _scaled(call: Call, signal: Tensor, factor: Any, *, divides: bool = False) -> Tensor:
     """The signal times or divided by a constant."""
+    slope = times(factor, divides=divides)
     if isinstance(factor, (int, float)) and factor > 0:
-        return unchanged(call, signal)
-    if isinstance(factor, Tensor) and factor.dtype == torch.bool:
-        return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal), affine=True)
-    value = folded(call, signal, scale=factor)
+        return unchanged(call, signal, slope)
+    is_mask = isinstance(factor, Tensor) and factor.dtype == torch.bool
+    value = None if is_mask else folded(call, signal, scale=factor, divides=divides)
     if value is not None:
         return value
-    if not gate_of(signal) or not _has_no_negatives(factor):
-        return pass_through(call, signal, keeps_zero=True, gate=signed_gate_of(signal), affine=True)
-    return pass_through(call, signal, keeps_zero=True, nonnegative=is_nonnegative(signal), affine=True)
+    keeps_sign = is_mask or bool(gate_of(signal) and _has_no_negatives(factor))
+    gate = gate_of(signal) if keeps_sign else signed_gate_of(signal)
+    return rescaled(call, signal, slope, keeps_zero=True, nonnegative=keeps_sign and is_nonnegative(signal), gate=gate)
 
 
 def _has_no_negatives(constant: Any) -> bool:

@@ -15,21 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb import graph
-from ebcli.eb.contributions import LinearMap
-from ebcli.eb.facts import (
-    BOUNDED,
-    carries_signal,
-    depth_of,
-    facts_of,
-    feeds_only,
-    gate_of,
-    has_share,
-    is_nonnegative,
-    note,
-)
+from ebcli.eb.facts import amend, carries_signal, facts_about, feeds_only, has_share, is_nonnegative
+from ebcli.eb.gates import gate_of, holds_weights
 from ebcli.eb.primitives import by_rule, weighted_sum, with_value
+from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, overloads, rule
+from ebcli.eb.rules.routing import routed
 
 PRODUCTS = frozenset(
     [
@@ -96,7 +87,7 @@ def _product(
         return product(w, a)
 
     if all(map(has_share, (left, right))):
-        is_left = _is_weight(left, right)
+        is_left = holds_weights(left, right)
         if is_left is None:
             return NotImplemented  # queries times keys, which only matter through the attention weights
         weight, values = (left, right) if is_left else (right, left)
@@ -104,24 +95,11 @@ def _product(
             return call.compute().detach()  # the layer only feeds queries and keys
         linear = LinearMap.fixed(weight.detach(), turned if is_left else product, nonnegative=is_nonnegative(weight))
         value = weighted_sum(call, values, linear)
-        note(value, replace(facts_of(value), gate=min(gate_of(left), gate_of(right))))
+        amend(value, gate=min(gate_of(left), gate_of(right)))
         return _attended(value)
     if has_share(left):
         return weighted_sum(call, left, LinearMap(product, right, per_output))
     return weighted_sum(call, right, LinearMap(turned, left))
-
-
-def _is_weight(left: Tensor, right: Tensor) -> bool | None:
-    """Whether the left factor holds the weights, and the right one the values; None if neither is certain."""
-    gates = gate_of(left), gate_of(right)
-    if max(gates) >= BOUNDED:
-        return gates[0] >= gates[1]
-    depths = depth_of(left), depth_of(right)
-    if depths[0].mixtures != depths[1].mixtures:  # queries times values that their keys have mixed
-        return depths[0].mixtures < depths[1].mixtures
-    if depths[0].activations != depths[1].activations:  # weights made by a network of their own
-        return depths[0].activations > depths[1].activations
-    return None
 
 
 @rule(*overloads("multi_head_attention_forward"))
@@ -138,9 +116,9 @@ def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     if value.ndim == 2:
         v, attention = v[:, None], attention[None]
     if given["bias_v"] is not None:
-        v = torch.cat([v, given["bias_v"].detach().expand(1, v.shape[1], -1)])
+        v = _joined(call, v, given["bias_v"].detach().expand(1, v.shape[1], -1))
     if given["add_zero_attn"]:
-        v = torch.cat([v, v.new_zeros(1, *v.shape[1:])])
+        v = _joined(call, v, v.new_zeros(1, *v.shape[1:]))
     by_head = v.unflatten(2, (given["num_heads"], -1)).permute(1, 2, 0, 3)  # (B, heads, S, E / heads)
     mixed = weighted_sum(
         replace(call, func=torch.matmul, args=(attention, by_head), kwargs={}), by_head, LinearMap(attention.matmul)
@@ -153,8 +131,14 @@ def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     return with_value(call, result, out), weights
 
 
+def _joined(call: Call, v: Tensor, constant: Tensor) -> Tensor:
+    joined: Tensor = routed(replace(call, func=torch.cat, args=([v, constant],), kwargs={}))
+    return joined
+
+
 def _attended(value: Tensor) -> Tensor:
-    graph.mark_attention(value)
+    if value.grad_fn is not None:
+        facts_about(value.grad_fn).is_attention = True
     return value
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.contributions import LinearMap
 from ebcli.eb.primitives import weighted_sum
+from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, overloads, rule
 
 LAYERS = frozenset(

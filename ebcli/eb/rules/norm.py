@@ -1,7 +1,12 @@
-"""Normalization: batch norm is folded into the layer before it; all others pass probability through. And p-norms."""
+"""Normalization: batch norm is folded into the layer before it; all others pass probability through. And p-norms.
+
+The paper's rule for local response normalization applies to every norm that rescales units by a common factor. Jointly,
+that factor is a constant, and the mean that some norms subtract is part of the linear map.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,110 +14,150 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from ebcli.eb.contributions import LinearMap
-from ebcli.eb.facts import SWITCH, ValueFacts, facts_of, is_nonnegative, note
-from ebcli.eb.primitives import folded, pass_through, weighted_sum, with_value
-from ebcli.eb.registry import Call, overloads, rule, spelled
+from ebcli.eb.facts import ValueFacts, amend, is_nonnegative, note
+from ebcli.eb.folding import folded
+from ebcli.eb.gates import SWITCH
+from ebcli.eb.primitives import by_rule, rescaled, with_value
+from ebcli.eb.registry import Call, name_of, overloads, rule, spelled
+from ebcli.eb.saved_values import Saved
+from ebcli.eb.steps import times
 
-
-@rule(*overloads("batch_norm"))
-def batch_norm(
-    call: Call,
-    input: Tensor,
-    running_mean: Tensor | None = None,
-    running_var: Tensor | None = None,
-    weight: Tensor | None = None,
-    *args: Any,
-    **kwargs: Any,
-) -> Tensor:
-    # torch.batch_norm has (weight, bias) where F.batch_norm has (running_mean, running_var)
-    gamma = running_mean if _is_native(call) else weight
-    value = folded(call, input, channels=gamma)
-    return pass_through(call, input, gate=0, affine=True) if value is None else value
+# The order of the arguments behind the input; F's is another one than torch's
+_OF_MODULES = ("running_mean", "running_var", "weight", "bias", "training", "momentum", "eps")
+_OF_OPERATORS = ("weight", "bias", "running_mean", "running_var", "training", "momentum", "eps", "cudnn_enabled")
 
 
-def _is_native(call: Call) -> bool:
-    return torch.batch_norm in spelled(call.func)
+@rule(*overloads("batch_norm", "instance_norm"))
+def channel_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    names = spelled(call.func)
+    order = _OF_OPERATORS if torch.batch_norm in names or torch.instance_norm in names else _OF_MODULES
+    given = {**dict(zip(order, args, strict=False)), **kwargs}
+    is_batch = name_of(call.func) == "batch_norm"
+    if not is_batch and given.get("use_input_stats", given.get("training", True)):
+        return group_norm(call, input, input.shape[1], given.get("weight"), None, given.get("eps", 1e-5))
+    variance = None if is_batch and given.get("training") else given.get("running_var")
+    return _by_channel(call, input, given.get("weight"), variance, given.get("eps", 1e-5))
 
 
-# The paper's rule for local response normalization applies to every norm that rescales units by a common factor. Under
-# the joint rule, that factor is a constant, and the mean that some norms subtract is part of the linear map.
-@rule(*overloads("local_response_norm", "rms_norm", "instance_norm"))
-def norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return pass_through(call, input, gate=0, affine=_rescaled(lambda a: call.func(a, *args, **kwargs)))
+def _by_channel(call: Call, input: Tensor, gamma: Tensor | None, variance: Tensor | None, eps: float) -> Tensor:
+    saved = Saved(input if variance is None else variance)
+
+    def slope(G: Tensor) -> Tensor:
+        spread = saved.get()
+        if variance is None:  # that of the batch
+            spread = spread.transpose(0, 1).flatten(1).var(1, correction=0)
+        factor = (spread + eps).rsqrt() if gamma is None else (spread + eps).rsqrt() * gamma.detach()
+        return G * factor.to(G.dtype).reshape(1, -1, *(1 for _ in G.shape[2:]))
+
+    value = folded(call, input, channels=(gamma, slope))
+    return rescaled(call, input, slope, gate=0) if value is None else value
 
 
 @rule(*overloads("layer_norm"))
 def layer_norm(
     call: Call, input: Tensor, shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any
 ) -> Tensor:
-    def centered(a: Tensor) -> Tensor:
-        return a - a.mean(tuple(range(-len(shape), 0)), keepdim=True)
+    return _standardized(call, input, lambda a: a.flatten(-len(shape)), weight, eps)
 
-    return pass_through(
-        call, input, gate=0, affine=_rescaled(lambda a: F.layer_norm(a, shape, weight, None, eps), centered)
-    )
+
+@rule(*overloads("rms_norm"))
+def rms_norm(call: Call, input: Tensor, shape: Any, weight: Any = None, eps: float | None = None) -> Tensor:
+    eps = torch.finfo(input.dtype).eps if eps is None else eps
+    return _standardized(call, input, lambda a: a.flatten(-len(shape)), weight, eps, centers=False)
 
 
 @rule(*overloads("group_norm"))
 def group_norm(
     call: Call, input: Tensor, groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5, *args: Any
 ) -> Tensor:
-    def centered(a: Tensor) -> Tensor:
-        by_group = a.reshape(len(a), groups, -1)
-        return (by_group - by_group.mean(2, keepdim=True)).reshape(a.shape)
-
-    return pass_through(
-        call, input, gate=0, affine=_rescaled(lambda a: F.group_norm(a, groups, weight, None, eps), centered)
-    )
+    by_channel = None if weight is None else weight.reshape(-1, *(1 for _ in input.shape[2:]))
+    return _standardized(call, input, lambda a: a.reshape(len(a), groups, -1), by_channel, eps)
 
 
-# the operators behind them in decomposed programs, which also return the statistics
-@rule(*overloads("native_layer_norm", "native_group_norm", "_fused_rms_norm"))
-def native_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
-    first, *statistics = _computed(call)
-    return norm(first, input), *statistics
+def _standardized(
+    call: Call,
+    input: Tensor,
+    grouped: Callable[[Tensor], Tensor],
+    weight: Tensor | None,
+    eps: float,
+    *,
+    centers: bool = True,
+) -> Tensor:
+    """A norm over the last axis of `grouped(input)`."""
+    saved = Saved(input)
+
+    @functools.cache
+    def factor() -> Tensor:
+        a = grouped(saved.get())
+        spread = a.var(-1, correction=0, keepdim=True) if centers else a.square().mean(-1, keepdim=True)
+        return (spread + eps).rsqrt()
+
+    def slope(G: Tensor) -> Tensor:
+        g = grouped(G if weight is None else G * weight.detach()) * factor()
+        return (g.sub_(g.mean(-1, keepdim=True)) if centers else g).reshape(G.shape)
+
+    return rescaled(call, input, slope, gate=0)
 
 
-@rule(*overloads("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training"))
-def native_batch_norm(call: Call, input: Tensor, weight: Tensor | None, *args: Any, **kwargs: Any) -> Any:
-    if any(arg is True for arg in (*args, *kwargs.values())):
-        return NotImplemented  # the input's own statistics, as what instance norm is decomposed into
-    first, *statistics = _computed(call)
-    return batch_norm(first, input, weight=weight), *statistics
+@rule(*overloads("local_response_norm"))
+def local_response_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    saved = Saved(input)
 
+    def slope(G: Tensor) -> Tensor:
+        a = saved.get()
+        return G * (call.func(a, *args, **kwargs) / a).nan_to_num_(0.0, 0.0, 0.0)
 
-def _computed(call: Call) -> tuple[Any, ...]:
-    """A call with the first of its values, which is computed already, and the other values."""
-    with torch.no_grad():
-        value, *others = call.compute()
-    return replace(call, func=lambda: value, args=(), kwargs={}), *others
+    return rescaled(call, input, slope, gate=0)
 
 
 @rule(*overloads("normalize"))
-def normalized(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    affine = _rescaled(lambda a: call.func(a, *args, **kwargs))
-    return pass_through(call, input, keeps_zero=True, nonnegative=is_nonnegative(input), affine=affine)
+def normalized(call: Call, input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
+    with torch.no_grad():
+        norm = input.norm(p, dim, keepdim=True).clamp_min(eps)
+    return rescaled(call, input, times(norm, divides=True), keeps_zero=True, nonnegative=is_nonnegative(input))
+
+
+# The operators behind them in decomposed programs, which also return the statistics
+@rule(
+    *overloads("native_layer_norm", "native_group_norm", "_fused_rms_norm", "native_batch_norm"),
+    *overloads("_native_batch_norm_legit", "_native_batch_norm_legit_no_training"),
+)
+def native_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    name = name_of(call.func)
+    if name in ("native_batch_norm", "_native_batch_norm_legit") and any(arg is True for arg in args):
+        return NotImplemented  # the input's own statistics, as what instance norm is decomposed into
+    with torch.no_grad():
+        value, *statistics = call.compute()
+    computed = replace(call, func=lambda: value, args=(), kwargs={})
+    if name == "native_layer_norm":
+        return layer_norm(computed, input, *args, **kwargs), *statistics
+    if name == "_fused_rms_norm":
+        return rms_norm(computed, input, *args, **kwargs), *statistics
+    if name == "native_group_norm":
+        weight, bias, _, _, _, groups, eps = args
+        return group_norm(computed, input, groups, weight, bias, eps), *statistics
+    return _by_channel(computed, input, args[0], args[3], args[-1]), *statistics
 
 
 @rule(torch.norm, Tensor.norm, makes_gates=True)
 def p_norm(
     call: Call, input: Tensor, p: Any = "fro", dim: Any = None, keepdim: bool = False, *args: Any, **kwargs: Any
 ) -> Any:
-    """(sum_k |a_k|^p)^(1/p): a weighted sum of powers. It is made to rescale, so in a product it is the gate."""
+    """(sum_k |a_k|^p)^(1/p), step by step. It is made to rescale, so in a product it is the gate."""
     order = 2 if p in ("fro", None) else p
     if not isinstance(order, (int, float)) or not 0 < order < math.inf:
         return NotImplemented
-    axes = tuple(range(input.ndim)) if dim is None else dim
     with torch.no_grad():
         result = call.compute()
-        powers = input.abs() ** order
-    powers = with_value(call, powers, input)
-    note(powers, replace(facts_of(powers), nonnegative=True))
-    sums = replace(call, func=torch.sum, args=(powers, axes, keepdim), kwargs={})
-    value = with_value(call, result, weighted_sum(sums, powers, LinearMap(lambda a: a.sum(axes, keepdim))))
+    powers = by_rule(call, torch.square, input) if order == 2 else by_rule(call, torch.abs, input)
+    if order not in (1, 2):
+        powers = by_rule(call, torch.pow, powers, order)
+        amend(powers, nonnegative=True)
+    total = by_rule(call, torch.sum, powers, tuple(range(input.ndim)) if dim is None else dim, keepdim)
+    if order != 1:
+        total = by_rule(call, torch.sqrt, total) if order == 2 else by_rule(call, torch.pow, total, 1 / order)
+    value = with_value(call, result, total)
     note(value, ValueFacts(nonnegative=True, gate=SWITCH))
     return value
 
@@ -120,17 +165,3 @@ def p_norm(
 @rule(torch.linalg.vector_norm, "aten.linalg_vector_norm", makes_gates=True)
 def vector_norm(call: Call, x: Tensor, ord: Any = 2, *args: Any, **kwargs: Any) -> Any:
     return p_norm(call, x, ord, *args, **kwargs)
-
-
-def _rescaled(
-    normalize: Callable[[Tensor], Tensor], centered: Callable[[Tensor], Tensor] = lambda a: a
-) -> Callable[[Tensor], Tensor]:
-    """A norm, without its bias, as a function of the signal whose factors are those of this signal."""
-
-    def affine(a: Tensor) -> Tensor:
-        before = centered(a)
-        with torch.no_grad():
-            factor = (normalize(a.detach()) / before).nan_to_num_(0.0, 0.0, 0.0)  # 0 where `before` is 0
-        return before * factor
-
-    return affine

@@ -14,19 +14,21 @@ from torch import Tensor
 
 from ebcli.eb import graph
 from ebcli.eb.facts import (
-    Layer,
+    Constants,
     ValueFacts,
+    bypasses,
     carries_signal,
+    facts_about,
     facts_of,
-    gate_of,
     has_share,
     is_nonnegative,
     note,
     tensors_in,
 )
-from ebcli.eb.kept import keep_saved
-from ebcli.eb.primitives import overwritten
+from ebcli.eb.folding import Folded, FoldTarget, overwritten
+from ebcli.eb.gates import gate_of
 from ebcli.eb.registry import Call, overloads, spelled
+from ebcli.eb.saved_values import Saved, keep_saved
 
 # The elements of a single tensor in another order or shape, or a part of them: batch norm is folded through these.
 REARRANGEMENTS = [
@@ -130,13 +132,14 @@ def routed(call: Call) -> Any:
     names, operands = spelled(call.func), tensors_in((call.args, call.kwargs))
     signals = [a for a in operands if a.is_floating_point()]
     lossless = (not _LOSSLESS.isdisjoint(names) or _adds_nothing(call, names)) and all(map(carries_signal, signals))
+    fillings = _fillings(call, names)
     facts = ValueFacts(
-        all(map(is_nonnegative, signals)) and all(is_nonnegative(filling) for filling in _fillings(call, names)),
+        all(map(is_nonnegative, signals)) and all(map(is_nonnegative, fillings)),
         min((gate_of(a) for a in operands if has_share(a)), default=0),
     )
-    layer = None if _REARRANGES.isdisjoint(names) else _inherited_layer(call)
+    target = None if _REARRANGES.isdisjoint(names) else _inherited_layer(call)
     overwritten(call)
-    before = {a.grad_fn for a in operands if a.grad_fn is not None}
+    before = frozenset(node for a in operands for node in graph.own_nodes(a))
     with keep_saved():
         value = call.compute()
     for at, result in enumerate(value if isinstance(value, (list, tuple)) else [value]):
@@ -144,8 +147,12 @@ def routed(call: Call) -> Any:
             continue
         if carries_signal(result):
             graph.mark_routing(result, before, lossless=lossless)
+            if not lossless and not any(map(bypasses, signals)):
+                is_zero = all(filling == 0 for filling in fillings) and all(map(carries_signal, signals))
+                saved = None if is_zero else Saved(result, call.operation)
+                facts_about(result.grad_fn).constants = Constants(saved, call.operation, before)
         position = at if isinstance(value, (list, tuple)) else None
-        note(result, facts if layer is None else _rearranged(facts, layer, call, position))
+        note(result, facts if target is None else _rearranged(facts, target, call, position))
     if call.is_in_place:
         mark_in_place(call, value)
     return value
@@ -159,10 +166,10 @@ def mark_in_place(call: Call, value: Any) -> None:
             note(tensor, facts_of(tensor))
 
 
-def _rearranged(facts: ValueFacts, layer: Layer, call: Call, position: int | None) -> ValueFacts:
+def _rearranged(facts: ValueFacts, target: FoldTarget, call: Call, position: int | None) -> ValueFacts:
     """The facts about a rearranged layer's output; `position` is the one in the operation's list of results."""
-    move = partial(_moved, call.func, call.args[1:], call.kwargs, position)
-    return ValueFacts(facts.nonnegative, facts.gate, Layer(layer.node, (*layer.trail, move)))
+    move = Folded(call.args[0].shape, move=partial(_moved, call.func, call.args[1:], call.kwargs, position))
+    return ValueFacts(facts.nonnegative, facts.gate, target.behind(move))
 
 
 def _moved(func: Callable[..., Any], rest: Any, kwargs: dict[str, Any], position: int | None, value: Tensor) -> Tensor:
@@ -170,7 +177,7 @@ def _moved(func: Callable[..., Any], rest: Any, kwargs: dict[str, Any], position
     return moved if position is None else moved[position]
 
 
-def _inherited_layer(call: Call) -> Layer | None:
+def _inherited_layer(call: Call) -> FoldTarget | None:
     """The layer whose output is rearranged, if the rearrangement can be repeated."""
     rest = tensors_in((call.args[1:], call.kwargs))
     if call.is_in_place or any(map(carries_signal, rest)) or not (call.args and isinstance(call.args[0], Tensor)):

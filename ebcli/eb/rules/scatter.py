@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.contributions import LinearMap
 from ebcli.eb.facts import carries_signal, has_share, is_nonnegative
-from ebcli.eb.primitives import pass_through, weighted_sum
+from ebcli.eb.primitives import rescaled, weighted_sum
+from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.rules.routing import routed
 
@@ -50,7 +50,7 @@ def copy(call: Call, input: Tensor, src: Tensor, *args: Any) -> Any:
     # of the tensor written into, only shape and type matter; autograd has no formula
     if not carries_signal(src):
         return call.compute().detach()
-    return pass_through(call, src, nonnegative=is_nonnegative(src), keeps_zero=True)
+    return rescaled(call, src, nonnegative=is_nonnegative(src), keeps_zero=True)
 
 
 def _added(call: Call, input: Tensor, values: Tensor, write: Callable[[Tensor, Tensor], Tensor]) -> Any:

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.contributions import LinearMap
+from ebcli.eb.facts import amend
 from ebcli.eb.primitives import weighted_sum
+from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, overloads, rule
 
 
@@ -20,13 +21,22 @@ from ebcli.eb.registry import Call, overloads, rule
     *overloads("_adaptive_avg_pool2d", "_adaptive_avg_pool3d"),
     *overloads("_upsample_nearest_exact1d", "_upsample_nearest_exact2d", "_upsample_nearest_exact3d"),
     *overloads("_upsample_bilinear2d_aa"),
-    *overloads("mean", "sum", "cumsum", "fold"),
+    *overloads("sum", "cumsum", "fold"),
 )
 def average(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     divisor = kwargs.get("divisor_override", args[5] if len(args) > 5 else None)
     if divisor is not None and divisor < 0:
         return NotImplemented  # negative weights
     return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))
+
+
+@rule(*overloads("mean"))
+def mean(call: Call, input: Tensor, dim: Any = None, keepdim: bool = False, *args: Any, **kwargs: Any) -> Any:
+    value = average(call, input, *call.args[1:], **call.kwargs)
+    if keepdim and dim is not None:
+        axes = (dim,) if isinstance(dim, int) else tuple(dim)
+        amend(value, mean_of=(input, input._version, axes))
+    return value
 
 
 @rule(*overloads("interpolate"))

@@ -1,4 +1,4 @@
-"""Tensors kept for the backward pass, with their values preserved when an operation overwrites them."""
+"""Tensors saved for the backward pass, with their values preserved when an operation overwrites them."""
 
 from __future__ import annotations
 
@@ -12,21 +12,23 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from ebcli.errors import EbcliError
 
-_thread = threading.local()  # .kept: storage address -> what is kept in it
+_thread = threading.local()  # .saved: storage address -> what is saved of it
 
 
-class Kept:
+class Saved:
     """A tensor as it is now.
 
     Args:
         tensor: the tensor.
+        operation: what needs it, for messages.
         signs_only: whether a copy needs only its signs, as int8.
     """
 
-    __slots__ = ("__weakref__", "_signs_only", "_tensor", "_version")
+    __slots__ = ("__weakref__", "_operation", "_signs_only", "_tensor", "_version")
 
-    def __init__(self, tensor: Tensor, *, signs_only: bool = False) -> None:
+    def __init__(self, tensor: Tensor, operation: str = "an operation", *, signs_only: bool = False) -> None:
         self._tensor, self._signs_only, self._version = tensor.detach(), signs_only, tensor._version
+        self._operation = operation
         if not tensor.is_meta:
             _registry().setdefault(tensor.untyped_storage().data_ptr(), []).append(weakref.ref(self))
 
@@ -35,40 +37,40 @@ class Kept:
         self._tensor = self._tensor.sign().to(torch.int8) if self._signs_only else self._tensor.clone()
         self._version = self._tensor._version
 
-    def get(self, site: str = "an operation") -> Tensor:
-        """The tensor; `site` names the operation that keeps it.
+    def get(self) -> Tensor:
+        """The tensor.
 
         Raises:
             EbcliError: an operation that the mode did not see overwrote it.
         """
         if self._tensor._version != self._version:
             raise EbcliError(
-                f"a tensor that {site} needs for the backward pass was modified in place after it was read: make that "
-                "operation out of place"
+                f"a tensor that {self._operation} needs for the backward pass was modified in place after it was read: "
+                "make that operation out of place"
             )
         return self._tensor
 
 
 def preserve(tensor: Tensor) -> None:
-    """Copy everything that is kept in the memory of a tensor, which is about to be overwritten."""
+    """Copy everything that is saved of the memory of a tensor, which is about to be overwritten."""
     if not tensor.is_meta:
         for reference in _registry().pop(tensor.untyped_storage().data_ptr(), ()):
-            kept = reference()
-            if kept is not None:
-                kept.copy()
+            saved = reference()
+            if saved is not None:
+                saved.copy()
 
 
 def keep_saved() -> AbstractContextManager[object]:
-    """A context in which autograd saves tensors as `Kept`, whatever other hooks (checkpointing) are active."""
-    return saved_tensors_hooks(Kept, Kept.get)
+    """A context in which autograd saves tensors as `Saved`, whatever other hooks (checkpointing) are active."""
+    return saved_tensors_hooks(Saved, Saved.get)
 
 
 def forget() -> None:
-    """Forget what this thread keeps. The tensors stay valid unless they are overwritten."""
-    _thread.kept = {}
+    """Forget what this thread saved. The tensors stay valid unless they are overwritten."""
+    _thread.saved = {}
 
 
-def _registry() -> dict[int, list[weakref.ref[Kept]]]:
-    if not hasattr(_thread, "kept"):
-        _thread.kept = {}
-    return _thread.kept
+def _registry() -> dict[int, list[weakref.ref[Saved]]]:
+    if not hasattr(_thread, "saved"):
+        _thread.saved = {}
+    return _thread.saved
