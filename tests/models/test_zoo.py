@@ -1,6 +1,6 @@
 """Properties of all networks of torchvision, and which of them lose probability and why.
 
-By default, one network of each family; all others are marked slow, and ``.ci/run`` runs them.
+By default, one network of each family; all others are marked slow, and run by hand before a release.
 """
 
 from __future__ import annotations
