@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import ValueFacts, facts_of, is_read_once, note
+from ebcli.eb.facts import Source, ValueFacts, facts_of, is_read_once, note
 from ebcli.eb.gates import gate_of
 from ebcli.eb.neurons import WeightedSum
 from ebcli.eb.nodes import recorded
@@ -103,7 +103,7 @@ def folded(
     target = facts_of(signal).layer
     if target is None:
         return None
-    node, before = target.node, target.node.step
+    node, before, version = target.node, target.node.step, signal._version
     moves = [fold.move for fold in target.trail[len(before.trail) :] if fold.move is not None]
     linear, sign = before.linear, before.fold_sign
     if sign is not None and moves:
@@ -132,6 +132,10 @@ def folded(
     if value.shape != signal.shape:  # broadcast by a bias or a scale
         step.linear = linear.moved(partial(torch.broadcast_to, size=value.shape))
     facts = ValueFacts(rectified, gate_of(signal) if gate is None else gate)
+    # nobody multiplies a batch norm or a ReLU alone with its input, which it would keep in memory
+    is_elementwise = value.shape == signal.shape and value is not signal and channels is None
+    if is_elementwise and (not rectified or facts_of(signal).source):
+        facts = replace(facts, source=Source(signal, version, not rectified))
     note_layer(value, facts, step, can_fold=not rectified)
     return value
 

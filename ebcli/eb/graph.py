@@ -174,11 +174,11 @@ def mark_routing(value: Tensor, operands: Iterable[Any] = (), *, lossless: bool 
 
 def mark_without_rule(value: Tensor, operation: str, refuse: Callable[[], None], operands: Iterable[Any] = ()) -> None:
     """Note that no rule covers what made `value`; the backward pass calls `refuse` there."""
-    for node in own_nodes(value):
-        if not is_accounted_for(node):
-            facts_about(node).without_rule = operation
-            node.register_prehook(lambda _: refuse())
+    unknown = [node for node in own_nodes(value) if not is_accounted_for(node)]
     mark_routing(value, operands)  # what the operation consists of
+    for node in unknown:
+        facts_about(node).without_rule = operation
+        node.register_prehook(lambda _: refuse())
 
 
 def admit(value: Tensor) -> None:

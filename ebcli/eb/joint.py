@@ -16,6 +16,8 @@ deviations of norms are constants, as they are step by step.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +26,7 @@ from torch.autograd.graph import GradientEdge
 
 from ebcli.eb.constants import images_of, is_constant, numbered
 from ebcli.eb.contrast import difference, mass
-from ebcli.eb.explanation import Explanation
+from ebcli.eb.explanation import Explanation, LayerPath
 from ebcli.eb.facts import Constants, node_facts
 from ebcli.eb.graph import units_above_classifier
 from ebcli.eb.products import ratio, vector_jacobian
@@ -57,64 +59,68 @@ class Joint(Explanation):
     def lost_mass(self) -> list[dict[str, Tensor]]:
         # what the winners have in common is explained whole, by the layer or by constants
         found: list[dict[str, Tensor]] = [{} for _ in self._paths]
-        for by_operation, (z, constants) in zip(found, self._excitation(self._priors), strict=True):
-            total = mass(z) + sum(constants.values())
-            for node, excitation in constants.items():
-                if excitation.any():
-                    operation = constants_of(node).operation  # type: ignore[union-attr]
-                    by_operation[operation] = by_operation.get(operation, 0) + ratio(excitation, total)
+        for of_layer, by_operation in zip(zip(*map(self._explained, self._priors), strict=True), found, strict=True):
+            for node in of_layer[0][1]:
+                share = torch.stack([shares[node] for _, shares in of_layer])
+                operation = constants_of(node).operation  # type: ignore[union-attr]
+                if share.any():
+                    by_operation[operation] = by_operation.get(operation, 0) + share
         return found
 
     def _maps(self, priors: Tensor) -> list[Tensor]:
-        maps = []
-        for z, constants in self._excitation(priors):
-            total = mass(z) + sum(constants.values())
-            maps.append(ratio(z, total.reshape(*total.shape, *(1 for _ in z.shape[2:]))))
-        return maps
+        by_prior = [[P for P, _ in self._explained(prior)] for prior in priors]
+        return [torch.stack(of_layer) for of_layer in zip(*by_prior, strict=True)]
 
-    def _excitation(self, priors: Tensor) -> list[tuple[Tensor, dict[Any, Tensor]]]:
-        """For each layer, the contributions (K, B, ...) of its elements, and those (K, B) of constants above it."""
-        by_prior = [self._excitation_of(prior) for prior in priors]
-        found = []
-        for of_layer in zip(*by_prior, strict=True):
-            constants = {node: torch.stack([others[node] for _, others in of_layer]) for node in of_layer[0][1]}
-            found.append((torch.stack([z for z, _ in of_layer]), constants))
-        return found
-
-    def _excitation_of(self, prior: Tensor) -> list[tuple[Tensor, dict[Any, Tensor]]]:
+    def _explained(self, prior: Tensor) -> list[tuple[Tensor, dict[Any, Tensor]]]:
+        """For each layer, its relevance (B, ...), and the shares (B,) of constants above it."""
         arrived = self._down(prior, [*self._edges, *(GradientEdge(node, 0) for node in self._constants)])
-        by_image = {}
-        for node, G in zip(self._constants, arrived[len(self._edges) :], strict=True):
-            by_image[node] = self._of_constants(node, G, prior)
+        constants = {
+            node: self._of_constants(node, G, prior)
+            for node, G in zip(self._constants, arrived[len(self._edges) :], strict=True)
+        }
         found, start = [], 0
         for path in self._paths:
-            G = path.arriving(arrived[start : start + len(path.ends)], jointly=True)
-            start += len(path.ends)
-            constants = {node: excitation for node, excitation in by_image.items() if node in path.above}
-            found.append(((path.layer.value * G).clamp(min=0), constants))
+            end = start + len(path.ends)
+            z = (path.layer.value * path.arriving(arrived[start:end], jointly=True)).clamp(min=0)
+            images = self._images(z, prior, partial(self._arriving, path))
+            others = {node: excitation for node, excitation in constants.items() if node in path.above}
+            total = _sums(z, images, prior) + sum(others.values())
+            each = total.reshape(-1, *(1 for _ in z.shape[1:])) if images is None else total[images].reshape(z.shape)
+            found.append((ratio(z, each), {node: ratio(excitation, total) for node, excitation in others.items()}))
+            start = end
         return found
 
     def _of_constants(self, node: Any, G: Tensor | None, prior: Tensor) -> Tensor:
         """The contributions (B,) of the constants in a node's value."""
-        excitation = prior.new_zeros(len(prior))
         if G is None:
-            return excitation
+            return prior.new_zeros(len(prior))
         constants = constants_of(node)
         assert constants is not None and constants.value is not None
         z = (constants.value.get() * G).clamp(min=0)
         z = z.where(self.once((node, "constant"), lambda: is_constant(node, constants, G)), 0)
-        batch = [axis for axis, size in enumerate(z.shape) if size == len(prior)]
-        if len(prior) == 1:
-            return z.sum()[None]
-        if len(batch) == 1:
-            return z.movedim(batch[0], 0).flatten(1).sum(1)
-        each = [self._down(numbers, [GradientEdge(node, 0)])[0] for numbers in numbered(prior)]
-        images = images_of(torch.stack([torch.zeros_like(G) if g is None else g for g in each]).flatten(1))
-        return excitation.index_add_(0, images, z.flatten())
+        return _sums(z, self._images(z, prior, lambda numbers: self._down(numbers, [GradientEdge(node, 0)])[0]), prior)
+
+    def _images(self, z: Tensor, prior: Tensor, arriving: Callable[[Tensor], Tensor | None]) -> Tensor | None:
+        """The image of each of z's elements, flattened; None if that is its first index."""
+        if len(z) == len(prior):
+            return None
+        each = [arriving(numbers) for numbers in numbered(prior)]
+        return images_of(torch.stack([torch.zeros_like(z) if G is None else G for G in each]).flatten(1))
+
+    def _arriving(self, path: LayerPath, prior: Tensor) -> Tensor:
+        edges = [GradientEdge(node, 0) for node in path.ends]
+        return path.arriving(self._down(prior, edges), jointly=True)
 
     def _down(self, prior: Tensor, edges: list[GradientEdge]) -> tuple[Tensor | None, ...]:
         with self._recording.walked_by(self):
             return vector_jacobian(self._logits, edges, prior, retain_graph=True, allow_unused=True)
+
+
+def _sums(z: Tensor, images: Tensor | None, prior: Tensor) -> Tensor:
+    """The sum (B,) of each image's elements."""
+    if images is None:
+        return z.flatten(1).sum(1, dtype=torch.float64).to(z.dtype)
+    return prior.new_zeros(len(prior)).index_add_(0, images, z.flatten())
 
 
 def constants_of(node: Any) -> Constants | None:

@@ -33,7 +33,7 @@ from ebcli.eb.facts import (
 )
 from ebcli.eb.folding import overwritten
 from ebcli.eb.gates import gate_of
-from ebcli.eb.nodes import is_quiet, quiet
+from ebcli.eb.nodes import is_quiet, loud, quiet
 from ebcli.eb.primitives import copied
 from ebcli.eb.recording import Recording
 from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
@@ -84,13 +84,23 @@ class ExcitationMode(TorchFunctionMode):
         super().__init__()
         if unsupported not in ("error", "gradient"):
             raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
-        self.unsupported, self.recording = unsupported, Recording(StepwiseWalk())
+        self.unsupported, self.recording = unsupported, Recording(StepwiseWalk(), self._answering)
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
         self._without: dict[str, None] = {}  # operations without a rule that are not reported yet
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         forget()
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        """Answer the operations of a rule, too."""
+        with loud():
+            super().__enter__()
+            try:
+                yield
+            finally:
+                super().__exit__(None, None, None)
 
     def __torch_function__(
         self,
@@ -167,6 +177,8 @@ class ExcitationMode(TorchFunctionMode):
             value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is NotImplemented:
             value = routed(call) if any(map(gate_of, tensors)) and is_routing(func) else func(*args, **kwargs)
+        if call.is_in_place:  # which may have been through a view
+            mark_bypass([tensors[0], tensors[0]._base])
         return mark_bypass(value)
 
     def _without_rule(self, call: Call, tensors: list[Tensor]) -> Any:

@@ -91,6 +91,7 @@ class WeightedSum(Step):
     def as_dual(self) -> WeightedSum:
         """The neurons' duals, which have negated weights (Eq. 6)."""
         dual = copy.copy(self)
+        dual._layer = self.layer
         dual._is_dual = True
         return dual
 
@@ -114,31 +115,34 @@ class WeightedSum(Step):
         (signal,) = signals
         if not self.is_large:
             return [self._split(P, *walk.once(self, partial(self.normalizer, signal)))]
-        blocks = Blocks(self.linear, self._signs(), signal, nonnegative=self.signal_is_nonnegative)
-        share: list[Tensor] = []
-
-        def by_rows() -> tuple[list[Tensor], Tensor, bool]:
-            z, found = blocks.by_rows(P)
-            share.append(found)
-            return [signal], z, False
-
-        _, z, _ = walk.once(self, by_rows)
-        return share or [blocks.by_columns(P, z)]
+        z, share = self._blocks(signal).shares(P)
+        walk.once(self, lambda: ([], z, False))
+        return [share]
 
     def normalizer(self, signal: Tensor) -> tuple[list[Tensor], Tensor, bool]:
-        """The signal in parts that excite; Z, a function of them (for large layers, of none); if Z is a difference."""
-        signs = self._signs()
+        """The signal in parts that excite; Z, a function of them, but for large layers; if Z is a difference."""
         if self.is_large:
-            blocks = Blocks(self.linear, signs, signal, nonnegative=self.signal_is_nonnegative)
-            return [signal], blocks.by_rows()[0], False
+            return [], self._blocks(signal).shares()[0], False
+        signs = self._signs()
         with torch.enable_grad(), self._autocast():
             if isinstance(signs, Tensor) and self._may_subtract(signal):
-                found = normalizer_by_sizes(self.linear, signs, signal)
+                found = normalizer_by_sizes(self.linear, signs, signal, self._known_response)
                 if found is not None:
                     return *found, True
             parts = parts_of(signal.detach(), nonnegative=self.signal_is_nonnegative)
             parts = [part.detach().requires_grad_() for part in parts]
             return parts, normalizer(self.linear, signs, parts), False
+
+    def _blocks(self, signal: Tensor) -> Blocks:
+        return Blocks(self.linear, self._signs(), signal, nonnegative=self.signal_is_nonnegative)
+
+    @property
+    def _known_response(self) -> Tensor | None:
+        """The response of a linear layer with a known bias, unless something is folded in."""
+        if self.linear.bias is None or self.layer is not self or self._response is None:
+            return None
+        response = self._response.get()
+        return response if response.is_floating_point() else None  # not only its signs
 
     def _may_subtract(self, signal: Tensor) -> bool:
         is_plain = self.linear.weight is not None and self._autocast is nullcontext

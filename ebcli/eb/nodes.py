@@ -40,6 +40,16 @@ class quiet:  # noqa: N801  a context, in lower case as torch.no_grad; entered a
         _thread.quiet = self._before
 
 
+class loud(quiet):  # noqa: N801
+    """Show the operations of a rule to the mode."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        _thread.quiet = False
+
+
 class Recorded(Function):
     """The node of a step. `operands` ends with its signals; the first one may be overwritten by `compute`.
 

@@ -122,6 +122,12 @@ def _one_input(call: Call, signal: Tensor, step: OneInput, *, nonnegative: bool,
     return value
 
 
+def mixed(value: Tensor) -> Tensor:
+    """Note that each element of a value depends on many of the signal's, as in a norm. Returns it."""
+    note(value, replace(facts_of(value), source=None))
+    return value
+
+
 def unchanged(call: Call, signal: Tensor, slope: Slope = 1.0) -> Tensor:
     """The signal itself, its values in other memory, or a positive multiple: what follows can still be folded."""
     facts = facts_of(signal)
@@ -265,6 +271,17 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
 def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Answer one step of `call` by the rule for `func`."""
     return RULES[func](replace(call, func=func, args=args, kwargs=kwargs), *args, **kwargs)
+
+
+def by_parts(call: Call, function: Callable[[], Any]) -> Any:
+    """Answer a call by the rules for the operations of an equal function, with the network's own value."""
+    with torch.no_grad():
+        value = call.compute()
+    with call.recording.answering():
+        parts = function()
+    if isinstance(parts, Tensor):
+        return with_value(call, value, parts)
+    return tuple(with_value(call, *pair) for pair in zip(value, parts, strict=True))
 
 
 def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = True) -> Tensor:

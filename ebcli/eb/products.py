@@ -34,6 +34,7 @@ class LinearMap:
             max(W, 0), `negative` the one with max(-W, 0).
         per_output: (C,) -> a tensor that scales W per output channel when multiplied with it; None if the outputs
             have no channel axis.
+        bias: for ``F.linear``: b (out,), or 0 where there is none; None if unknown.
         orientation: -1, 0 or +1 for each weight, broadcastable: the sign of the scale in a folded batch norm.
             None means +1 everywhere.
 
@@ -48,6 +49,7 @@ class LinearMap:
     apply: Callable[..., Tensor]
     weight: Tensor | None = None
     per_output: Callable[[Tensor], Tensor] | None = None
+    bias: Tensor | float | None = None
     orientation: Tensor | None = None
     negative: Callable[[Tensor], Tensor] | None = None
 
@@ -85,11 +87,11 @@ class LinearMap:
         sign = self.per_output(gamma.detach().sign())
         return replace(self, orientation=sign if self.orientation is None else self.orientation * sign)
 
-    def oriented(self, *block: slice) -> Tensor:
-        """W times its orientation, or a block of its rows and columns."""
+    def oriented(self, block: slice = slice(None)) -> Tensor:
+        """W times its orientation, or a block of its rows."""
         assert self.weight is not None
         weight = self.weight.detach()[block]
-        return weight if self.orientation is None else weight * self.orientation[block[:1]]
+        return weight if self.orientation is None else weight * self.orientation[block]
 
     def halves(self, *, both: bool) -> tuple[Tensor, ...]:
         """max(W, 0) and, if `both`, max(-W, 0)."""
@@ -139,17 +141,40 @@ def normalizer(linear: LinearMap, signs: int | Tensor, parts: Sequence[Tensor]) 
     return of(signs) if isinstance(signs, int) else Choice.apply(signs, of(1), of(-1))
 
 
-def normalizer_by_sizes(linear: LinearMap, signs: Tensor, signal: Tensor) -> tuple[list[Tensor], Tensor] | None:
+def normalizer_by_sizes(
+    linear: LinearMap, signs: Tensor, signal: Tensor, response: Tensor | None
+) -> tuple[list[Tensor], Tensor] | None:
     """|a| and a, and 2 Z = |W| |a| + s W a, two products instead of four; None where this is not exact enough.
 
-    The factor 2 cancels, as shares are slopes of Z divided by Z.
+    The factor 2 cancels, as shares are slopes of Z divided by Z. If the response y = W a + b is known, so is W a.
     """
     sign, weight = signs.sign().to(signal.dtype), linear.oriented()
     parts = [part.detach().requires_grad_() for part in (signal.detach().abs(), signal)]
-    size, response = (linear.apply(*operands) for operands in zip(parts, (weight.abs(), weight), strict=True))
-    z = torch.addcmul(response, sign, size) * sign  # 0 where s = 0
-    is_exact = torch.sub(z.detach(), size.detach(), alpha=2 * _LEAST).amin() >= 0 if z.numel() else True
+    size, bias = linear.apply(parts[0], weight.abs()), linear.bias
+    if response is None or bias is None:
+        exact, bias = linear.apply(parts[1], weight), None
+    else:
+        exact = _Known.apply(parts[1], weight, response - bias)
+    z = torch.addcmul(exact, sign, size) * sign  # 0 where s = 0
+    rounded = size.detach()
+    if isinstance(bias, Tensor):
+        rounded = rounded + bias.detach().abs()
+    is_exact = torch.sub(z.detach(), rounded, alpha=2 * _LEAST).amin() >= 0 if z.numel() else True
     return (parts, z) if is_exact else None
+
+
+class _Known(Function):
+    """``F.linear(a, weight)``, whose value is known."""
+
+    @staticmethod
+    def forward(ctx: Any, _a: Tensor, weight: Tensor, value: Tensor) -> Tensor:
+        ctx.weight = weight
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, vector: Tensor) -> tuple[Tensor, None, None]:
+        return vector @ ctx.weight, None, None
 
 
 def takes_both(signs: int | Tensor, parts: Sequence[Tensor]) -> bool:
@@ -198,11 +223,11 @@ class Blocks:
             return False
         return weight.numel() >= _LARGE
 
-    def by_rows(self, P: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def shares(self, P: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Z, and the signal's share of P (..., out), reading W once."""
         slopes: list[Any] = [0] * len(self._parts)
         totals = []
-        for block, halves in self._each(0):
+        for block, halves in self._each():
             z: Any = 0
             for sign, applies in self._of_signs(block):
                 total = added([F.linear(up, half) for up, half in zip(self._parts, halves[::sign], strict=False)])
@@ -213,33 +238,21 @@ class Blocks:
             totals.append(z)
         return torch.cat(totals, -1), of_parts(self._parts, slopes)
 
-    def by_columns(self, P: Tensor, z: Tensor) -> Tensor:
-        """The signal's share of P (..., out) if Z is known, reading W once."""
-        q = ratio(P, z)
-        by_sign = [(sign, q * applies) for sign, applies in self._of_signs()]
-        shares = []
-        for block, halves in self._each(1):
-            slopes: list[Any] = [0] * len(self._parts)
-            for sign, q in by_sign:
-                slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
-            shares.append(of_parts([up[..., block] for up in self._parts], slopes))
-        return torch.cat(shares, -1)
-
-    def _of_signs(self, block: slice = slice(None)) -> list[tuple[int, Any]]:
+    def _of_signs(self, block: slice) -> list[tuple[int, Any]]:
         """Each sign that occurs, with a mask of a block's neurons that have it, or True for all."""
         if isinstance(self._signs, int):
             return [(self._signs, True)]
         return [(1, self._signs[..., block] > 0), (-1, self._signs[..., block] < 0)]
 
-    def _each(self, axis: int) -> Iterator[tuple[slice, list[Tensor]]]:
-        """Slices of the rows (axis 0) or columns (1) of W with W+ and, if needed, W-, each valid until the next one."""
+    def _each(self) -> Iterator[tuple[slice, list[Tensor]]]:
+        """Slices of the rows of W with W+ and, if needed, W-, each valid until the next one."""
         weight, both = self._linear.weight, takes_both(self._signs, self._parts)
         assert weight is not None
-        size, width = weight.shape[axis], max(1, _BLOCK // weight.shape[1 - axis])
+        width = max(1, _BLOCK // weight.shape[1])
         buffers = [weight.new_empty(0) for _ in range(1 + both)]
-        for start in range(0, size, width):
+        for start in range(0, len(weight), width):
             block = slice(start, start + width)
-            w = self._linear.oriented(*[slice(None)] * axis, block)
+            w = self._linear.oriented(block)
             positive = torch.clamp(w, min=0, out=buffers[0].resize_(w.shape))
             halves = [positive]
             if both:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -21,10 +21,15 @@ class Walk(Protocol):
 
 
 class Recording:
-    """What all nodes of one forward pass share: the explanation whose backward pass runs."""
+    """What all nodes of one forward pass share.
 
-    def __init__(self, walk: Walk) -> None:
-        self.walk = walk
+    Args:
+        walk: the explanation whose backward pass runs.
+        answering: a context in which the mode answers the operations of a rule, too.
+    """
+
+    def __init__(self, walk: Walk, answering: Callable[[], AbstractContextManager[None]]) -> None:
+        self.walk, self.answering = walk, answering
 
     @contextmanager
     def walked_by(self, walk: Walk) -> Iterator[None]:

@@ -49,8 +49,18 @@ class Call:
         name = name_of(self.func)
         if name.startswith("__"):
             return name == "__setitem__" or (name.startswith("__i") and name not in {"__invert__", "__index__"})
-        # F.relu(x, True): a bare True may mean inplace, and being careful costs little
-        return name.endswith("_") or bool(self.kwargs.get("inplace")) or any(arg is True for arg in self.args[1:])
+        given = self.kwargs.get("inplace") or any(arg is True for arg in self.args[_inplace_at(self.func)])
+        return name.endswith("_") or bool(given)
+
+
+@functools.lru_cache(maxsize=1024)
+def _inplace_at(func: Callable[..., Any]) -> slice:
+    """Where the arguments of a function have `inplace`, as F.relu(x, True) does."""
+    try:
+        names = list(inspect.signature(func).parameters)
+    except (TypeError, ValueError):  # PyTorch's own functions have none, but names that end with _
+        return slice(0)
+    return slice(names.index("inplace"), names.index("inplace") + 1) if "inplace" in names else slice(0)
 
 
 def name_of(func: Callable[..., Any] | str) -> str:

@@ -1,11 +1,13 @@
-"""These tests are on the rule that explains neurons step by step; test_joint.py is on the other one."""
+"""These tests are on the rule that explains neurons step by step, except those of some modules."""
 
 import pytest
 
 from ebcli.eb.graph import BackwardGraph
 
+BOTH_RULES = ["test_joint", "test_spelled_out", "test_spellings", "test_rule_choice", "test_both_rules"]
+
 
 @pytest.fixture(autouse=True)
 def step_by_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.module.__name__.rpartition(".")[2] != "test_joint":
+    if request.module.__name__.rpartition(".")[2] not in BOTH_RULES:
         monkeypatch.setattr(BackwardGraph, "explains_jointly", lambda *_: False)

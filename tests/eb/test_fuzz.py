@@ -5,6 +5,7 @@ import random
 import pytest
 import torch
 from fuzz import CLASSES, random_network
+from slow_joint_reference import SlowJointReference
 from slow_reference import SlowReference
 from torch.nn import functional as F
 
@@ -15,7 +16,7 @@ SEEDS = 60
 SLOW_SEEDS, CHUNK = 4000, 100
 
 
-def check(seed, contrastive):
+def check(seed, contrastive, joint):
     """Compare relevance at some layers, mass and lost mass; raises AssertionError."""
     description, net = random_network(seed)
     choose, inputs = random.Random(seed), description.inputs
@@ -25,31 +26,53 @@ def check(seed, contrastive):
         [[choose.randrange(CLASSES) for _ in range(choose.choice([1, 2]))] for _ in range(len(inputs))][:1]
     )
     targets = targets.expand(len(inputs), -1) if choose.random() < 0.5 else targets.expand(len(inputs), -1).flip(0)
-    references = [
-        SlowReference(description, F.one_hot(column, CLASSES).double(), contrastive=contrastive)
-        for column in targets.mT
-    ]
+    priors = [F.one_hot(column, CLASSES).double() for column in targets.mT]
+    references = [SlowReference(description, prior, contrastive=contrastive) for prior in priors]
     nodes = references[0].below_classifier() if contrastive else references[0].on_path()
+    if joint:  # which adds up the elements of an image
+        nodes = [i for i in nodes if len(description.values[i]) == len(inputs)]
     chosen = choose.sample(nodes, min(len(nodes), choose.choice([1, 2, 3])))
     chosen = list(dict.fromkeys([0, *chosen] if choose.random() < 0.7 else chosen))
     layers = [f"steps.{i}" if i else None for i in chosen]
-    results = ebcli.excitation_backprop(net, inputs, targets, layers, contrastive, track_lost_mass=not contrastive)
+    arguments = {"contrastive": contrastive, "track_lost_mass": not contrastive}
+    results = ebcli.excitation_backprop(net, inputs, targets, layers, joint=joint, **arguments)
+    if joint:
+        references = [tuple(SlowJointReference(description, s * prior) for s in (1, -1)) for prior in priors]
     for i, result in zip(chosen, results, strict=True):
         assert torch.equal(result.logits, plain), "the logits are not the plain network's, to the bit"
-        expected = torch.stack([reference.P[i] for reference in references], 1)
-        special = special_tokens(result) if contrastive else 0
-        if special:
-            marginal = torch.stack(
-                [SlowReference(description, F.one_hot(column, CLASSES).double()).P[i] for column in targets.mT], 1
-            )
-            expected = over_cells(marginal, special) - over_cells(marginal - expected, special)
+        expected = expected_jointly(references, i, result) if joint else expected_step_by_step(references, i, result)
         error = (result.relevance - expected).abs().max()
         assert error < TOLERANCE, f"relevance at node {i} of nodes {chosen} is wrong by {error:.3g}"
         if not contrastive:
             assert (result.relevance >= 0).all()
-            assert abs(result.mass.sum() - expected.sum()) < TOLERANCE, f"mass at node {i}"
-    if 0 in chosen:
+            assert joint or abs(result.mass.sum() - expected.sum()) < TOLERANCE, f"mass at node {i}"
+    if 0 in chosen and not joint:
         check_mass(results[chosen.index(0)], description, targets, references)
+    if choose.random() < 0.3:
+        ebcli.excitation_backprop(net, inputs, targets, None, not contrastive, joint=not joint)
+        again = ebcli.excitation_backprop(net, inputs, targets, layers, joint=joint, **arguments)
+        assert all(torch.equal(a.relevance, b.relevance) for a, b in zip(results, again, strict=True)), "again"
+
+
+def expected_step_by_step(references, i, result):
+    expected = torch.stack([reference.P[i] for reference in references], 1)
+    special = special_tokens(result) if result.contrastive else 0
+    if not special:
+        return expected
+    marginal = torch.stack([reference.marginal().P[i] for reference in references], 1)
+    return over_cells(marginal, special) - over_cells(marginal - expected, special)
+
+
+def expected_jointly(references, i, result):
+    maps, duals = (torch.stack([pair[k].shares(i)[0] for pair in references], 1) for k in (0, 1))
+    if result.contrastive:
+        special = special_tokens(result)
+        return over_cells(maps, special) - over_cells(duals, special)
+    torch.testing.assert_close(result.mass, maps.flatten(2).sum(2), rtol=0, atol=TOLERANCE)
+    constants = torch.stack([reference.shares(i)[1] for reference, _ in references], 1)
+    lost = sum(result.lost_mass.values(), torch.zeros_like(result.mass))
+    torch.testing.assert_close(lost, constants, rtol=0, atol=TOLERANCE)
+    return maps
 
 
 def special_tokens(result):
@@ -63,8 +86,9 @@ def special_tokens(result):
 
 
 def over_cells(relevance, special):
-    """Relevance (B, K, tokens, c) over its sum on the tokens behind the special ones, if there is any."""
-    total = relevance[:, :, special:].sum((2, 3), keepdim=True)
+    """Relevance (B, K, ...) over its sum on the cells behind the special tokens, if there is any."""
+    total = relevance[:, :, special:].flatten(2).sum(2)
+    total = total.reshape(*total.shape, *[1] * (relevance.ndim - 2))
     return torch.where(total == 0, 0, relevance / total)
 
 
@@ -82,17 +106,18 @@ def check_mass(result, description, targets, references):
     torch.testing.assert_close(result.mass + lost, torch.ones_like(mass), rtol=0, atol=TOLERANCE)
 
 
-def checked(seed, contrastive):
+def checked(seed, contrastive, joint):
     try:
-        check(seed, contrastive)
+        check(seed, contrastive, joint)
     except Exception as error:
         raise AssertionError(f"{error}\nseed {seed}:\n{random_network(seed)[0]}") from error
 
 
+@pytest.mark.parametrize("joint", [False, True])
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_network(seed, contrastive):
-    checked(seed, contrastive)
+def test_random_network(seed, contrastive, joint):
+    checked(seed, contrastive, joint)
 
 
 @pytest.mark.slow
@@ -100,4 +125,5 @@ def test_random_network(seed, contrastive):
 def test_random_networks(first):
     for seed in range(first, first + CHUNK):
         for contrastive in (False, True):
-            checked(seed, contrastive)
+            for joint in (False, True):
+                checked(seed, contrastive, joint)

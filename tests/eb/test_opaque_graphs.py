@@ -274,20 +274,6 @@ def test_aten_spellings():
     assert_twins(seeded(lambda: Spelled(None)), seeded(lambda: Block(lambda _, y: y.relu() + y * 0.5)))
 
 
-@pytest.mark.parametrize("recurrent", [nn.LSTM, nn.GRU, nn.RNN])
-def test_recurrent_networks_are_refused_by_name(recurrent):
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.cells, self.fc = recurrent(5, 4, batch_first=True), nn.Linear(4, 3)
-
-        def forward(self, x):
-            return self.fc(self.cells(x)[0].mean(1))
-
-    with pytest.raises(UnsupportedOpError, match=recurrent.__name__.lower()):
-        ebcli.excitation_backprop(seeded(Recurrent), images((2, 4, 5)), 1)
-
-
 class CompiledForward(nn.Module):
     def __init__(self):
         super().__init__()

@@ -43,7 +43,6 @@ def test_blocks(in_blocks, activation, contrastive):
         assert_equal(one.relevance, expected)
         assert_equal(one.mass, result.mass[:, k])
     assert (slice(4, 6),) in in_blocks  # of 7 columns, two rows at a time
-    assert (slice(None), slice(1, 2)) in in_blocks  # of 9 rows, one column
 
 
 def test_all_rows_silent(in_blocks):

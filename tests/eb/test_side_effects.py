@@ -273,3 +273,15 @@ def test_a_layer_hands_on_its_output_in_the_memory_layout_it_has(name, layers):
     results = ebcli.excitation_backprop(net.eval(), x, 1, layers)
     assert seen[0] == seen[1]
     assert all(torch.equal(result.logits, plain) for result in results)
+
+
+def test_an_argument_that_is_true_overwrites_nothing():
+    """Such as keepdim: here, on a view, which an operation in place would write into."""
+
+    class Kept(nn.Module):
+        def forward(self, x):
+            return x.mT.mean(1, True).squeeze(1)
+
+    net = nn.Sequential(nn.Linear(6, 5), Kept(), nn.Linear(3, 2)).double()
+    x = torch.randn(2, 3, 6, dtype=torch.double)
+    assert torch.equal(ebcli.excitation_backprop(net, x, 0).logits, net(x))

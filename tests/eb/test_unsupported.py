@@ -14,9 +14,9 @@ class Cumulative(nn.Module):
         return torch.cumprod(x, 1)
 
 
-class LogSumExp(nn.Module):
+class Product(nn.Module):
     def forward(self, x):
-        return torch.logsumexp(x[:, :, None], 2)
+        return torch.prod(x[:, :, None], 2)
 
 
 class Doubled(torch.autograd.Function):
@@ -63,8 +63,8 @@ class OffThePath(nn.Module):
     def forward(self, x):
         torch.cumprod(x, 1)
         assert x.argmax(1).shape == x.shape[:1]
-        x = x / (x.var(1, keepdim=True) + 1e-5).sqrt()
-        return self.fc(x * (x > x.logsumexp(1, keepdim=True).detach() - 9))
+        x = x / (x.prod(1, keepdim=True).abs() + 1)
+        return self.fc(x * (x > x.prod(1, keepdim=True).detach() - 9))
 
 
 def net_with(**modules):
@@ -78,18 +78,18 @@ def net_with(**modules):
 
 
 def test_all_of_them_at_once():
-    net, x = net_with(early=Cumulative(), late=nn.Sequential(nn.ReLU(), nn.ModuleDict({"inner": LogSumExp()})["inner"]))
+    net, x = net_with(early=Cumulative(), late=nn.Sequential(nn.ReLU(), nn.ModuleDict({"inner": Product()})["inner"]))
     with pytest.raises(ebcli.UnsupportedOpError) as caught:
         ebcli.excitation_backprop(net, x, 0)
-    for site in ("cumprod in early", "logsumexp in late.1"):
+    for site in ("cumprod in early", "prod in late.1"):
         assert str(caught.value).count(site) == 1
     for innocent in ("relu", "linear", "stem", "fc"):
         assert innocent not in str(caught.value)
 
 
 def test_only_what_is_above_the_layer():
-    net, x = net_with(early=Cumulative(), late=LogSumExp())
-    with pytest.raises(ebcli.UnsupportedOpError, match="logsumexp in late") as caught:
+    net, x = net_with(early=Cumulative(), late=Product())
+    with pytest.raises(ebcli.UnsupportedOpError, match="prod in late") as caught:
         ebcli.excitation_backprop(net, x, 0, "early")
     assert "cumprod" not in str(caught.value)
     ebcli.excitation_backprop(net, x, 0, "late")
@@ -111,16 +111,51 @@ def test_hidden_ones(module, message, contrastive):
         ebcli.excitation_backprop(net, x, 0, contrastive=contrastive)
 
 
+def packed(net, x):
+    sequence = nn.utils.rnn.pack_padded_sequence(x[:, :, None], [4, 4], batch_first=True)
+    return nn.utils.rnn.pad_packed_sequence(net.recurrent(sequence)[0], batch_first=True)[0][..., 0]
+
+
+REFUSED = {
+    "prod": lambda _, x: x.prod(1, keepdim=True) * torch.ones(4),
+    "einsum": lambda _, x: nn.functional.bilinear(x, x, torch.ones(4, 4, 4).to(x)),
+    "grid_sample": lambda _, x: nn.functional.grid_sample(
+        x[:, None, None], torch.zeros(2, 1, 4, 2).to(x), mode="bicubic", align_corners=True
+    )[:, 0, 0],
+    "addmm_": lambda _, x: (x * 1).addmm_(x, torch.eye(4).to(x)),
+    "matmul": lambda _, x: torch.cosine_similarity(x[:, None], x.flip(1)[:, None].repeat(1, 4, 1), 2),
+    "lstm": packed,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_operations_that_are_refused(name):
+    """By name, without what PyTorch makes them of."""
+
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.recurrent = nn.LSTM(1, 1, batch_first=True)
+
+        def forward(self, x):
+            return REFUSED[name](self, x)
+
+    net, x = net_with(odd=Odd())
+    with pytest.raises(ebcli.UnsupportedOpError, match=f"{name} in odd") as caught:
+        ebcli.excitation_backprop(net, x, 0)
+    assert "function mode" not in str(caught.value)
+
+
 def test_in_the_bare_mode():
-    net, x = net_with(early=Cumulative(), late=LogSumExp())
+    net, x = net_with(early=Cumulative(), late=Product())
     x.requires_grad_()
     with ebcli.excitation_mode(net):
         logits = net(x)
-    with pytest.raises(ebcli.UnsupportedOpError, match="cumprod in early, logsumexp in late"):
+    with pytest.raises(ebcli.UnsupportedOpError, match="cumprod in early, prod in late"):
         torch.autograd.grad(logits.sum(), x)
     with ebcli.excitation_mode():  # without the network, types serve for names
         logits = net(x)
-    with pytest.raises(ebcli.UnsupportedOpError, match="cumprod in Cumulative, logsumexp in LogSumExp"):
+    with pytest.raises(ebcli.UnsupportedOpError, match="cumprod in Cumulative, prod in Product"):
         torch.autograd.grad(logits.sum(), x)
 
 

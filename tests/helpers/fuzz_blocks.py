@@ -16,9 +16,9 @@ ACTIVATIONS = [
     (partial(F.leaky_relu, negative_slope=0.2), nn.LeakyReLU(0.2), nn.LeakyReLU(0.2, inplace=True)),
     (torch.tanh, Tensor.tanh, torch.tanh_, Tensor.tanh_),
     (torch.sigmoid, Tensor.sigmoid, torch.sigmoid_, Tensor.sigmoid_),
-    (F.silu, nn.SiLU(), nn.SiLU(inplace=True)),
-    (F.gelu, nn.GELU()),
-    (F.hardswish, nn.Hardswish(), nn.Hardswish(inplace=True)),
+    (F.silu, nn.SiLU(), nn.SiLU(inplace=True), lambda y: y / (1 + (-y).exp()), lambda y: torch.sigmoid(y) * y),
+    (F.gelu, nn.GELU(), lambda y: 0.5 * y * (1 + torch.erf(y / math.sqrt(2)))),
+    (F.hardswish, nn.Hardswish(), nn.Hardswish(inplace=True), lambda y: y * F.relu6(y + 3) / 6),
     (F.elu, nn.ELU(), F.elu_),
     (F.softplus, nn.Softplus()),
     (F.mish, nn.Mish(inplace=True)),
@@ -28,6 +28,7 @@ ACTIVATIONS = [
 SWITCHES = [torch.sigmoid, Tensor.sigmoid, F.hardsigmoid, lambda y: y.softmax(1)]
 SAME = [
     partial(F.dropout, p=0.5, training=False), nn.Identity(), Tensor.contiguous, Tensor.clone, Tensor.double,
+    lambda y: torch.zeros_like(y).add_(y), lambda y: torch.ones_like(y).mul_(y),
     lambda y: y.to(torch.float64), lambda y: F.dropout1d(y, 0.2, False) if y.ndim == 3 else F.dropout(y, 0.2, False),
 ]  # fmt: skip
 PRODUCTS = [lambda s, a, g: a * g, lambda s, a, g: g * a, lambda s, a, g: a.mul(g), lambda s, a, g: torch.mul(g, a)]
@@ -189,7 +190,11 @@ class Blocks:
         else:
             norms = [partial(F.layer_norm, normalized_shape=(width,)), partial(F.rms_norm, normalized_shape=(width,))]
             norms.append(partial(F.softmax, dim=-1))
-        return self.through(x, self.pick(*norms))
+        norm = self.pick(*norms)
+        by_hand = {F.layer_norm: layer_norm, F.rms_norm: rms_norm}.get(norm.func, norm)
+        if self.values[x].min() >= 0:  # what may itself be a gate, in the product by hand
+            by_hand = norm
+        return self.through(x, self.pick(norm, by_hand), norm)
 
     def scaled(self, x):
         """A scale for each channel, or for all."""
@@ -263,6 +268,22 @@ class Blocks:
 
         together = lambda a, b: torch.cat([a[:, :1], b[:, 1:]], 1)  # noqa: E731
         return self.moved((y, x), together, write, fresh=True) if self.fresh[y] else y
+
+
+def updated(value, y):
+    """A constant that the signal is added to, and that no longer is one then."""
+    value[:, :1].add_(y[:, :1])
+    value[:, 1:] += y[:, 1:]
+    return value
+
+
+def layer_norm(y):
+    centered = y - y.mean(-1, keepdim=True)
+    return centered / (centered.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+
+
+def rms_norm(y):
+    return y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + torch.finfo(y.dtype).eps)
 
 
 def overwrites(f):

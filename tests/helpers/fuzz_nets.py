@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
-from fuzz_blocks import PRODUCTS, Blocks, constant
+from fuzz_blocks import PRODUCTS, Blocks, constant, updated
 from torch import nn
 from torch.nn import functional as F
 
@@ -60,7 +60,8 @@ class RandomNet(Blocks):
         size = self.shape(x)[axis]
         moves = [
             lambda y: y.flip(axis), lambda y: y.roll(1, axis), lambda y: torch.cat(y.chunk(2, axis)[::-1], axis),
-            lambda y: torch.stack(y.unbind(axis), axis), lambda y: y.transpose(1, last).contiguous().transpose(1, last),
+            lambda y: torch.stack(y.unbind(axis), axis), lambda y: updated(torch.zeros_like(y), y),
+            lambda y: y.transpose(1, last).contiguous().transpose(1, last),
         ]  # fmt: skip
         if math.prod(self.shape(x)) < 150:
             moves += [lambda y: torch.cat([y, y.flip(axis)], axis), lambda y: y.repeat_interleave(2, axis)]

@@ -44,7 +44,7 @@ class SlowReference:
     """
 
     def __init__(self, description: Any, prior: Tensor, *, contrastive: bool = False) -> None:
-        self.nodes, self.contrastive = description.nodes, contrastive
+        self.nodes, self.contrastive, self._given = description.nodes, contrastive, (description, prior)
         self.values = description.values
         self.P: dict[int, Tensor] = {}
         self.lost = self.constant = 0.0
@@ -52,9 +52,17 @@ class SlowReference:
         arrived: dict[int, list[Arrived]] = {len(self.nodes) - 1: [Arrived(prior)]}
         for i in range(len(self.nodes) - 1, -1, -1):
             self.P[i] = sum((part.P for part in arrived.get(i, [])), torch.zeros_like(self.values[i]))
-            for part in arrived.pop(i, []):
+            for part in self.parts(arrived.pop(i, [])):
                 for operand, share in self.hand_down(i, part):
                     arrived.setdefault(operand, []).append(share)
+
+    def marginal(self) -> SlowReference:
+        """The same without the duals."""
+        return SlowReference(*self._given)
+
+    def parts(self, arrived: list[Arrived]) -> list[Arrived]:
+        """What has arrived at a node, in parts that are handed down one by one."""
+        return arrived
 
     def on_path(self) -> list[int]:
         """The nodes that probability can reach, in order."""

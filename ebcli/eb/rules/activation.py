@@ -29,26 +29,20 @@ def bounded_rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> T
 
 
 @rule(*overloads("hardtanh"), makes_gates=True)
-def bounded(call: Call, input: Tensor, min_val: float = -1.0, *args: Any, **kwargs: Any) -> Tensor:
-    return _cut_off(call, input, min_val, bounded=True)
+def bounded(call: Call, input: Tensor, min_val: float = -1, max_val: float = 1, *args: Any, **kwargs: Any) -> Tensor:
+    return clamped(call, input, min_val, max_val)
 
 
 @rule(*overloads("clamp", "clip", "clamp_min", "clamp_max"))
 def clamped(call: Call, input: Tensor, min: Any = None, max: Any = None) -> Tensor:
     if name_of(call.func).startswith("clamp_max"):
         min, max = None, min
-    if isinstance(min, (int, float)) and min >= 0:
-        return _cut_off(call, input, min, bounded=max is not None)
+    if isinstance(min, (int, float)) and min == 0:
+        return _rectified(call, input, bounded=max is not None)
+    if isinstance(min, (int, float)) and min > 0:
+        return _activated(call, input, keeps_zero=False, nonnegative=True)
     nonnegative = is_nonnegative(input) and isinstance(max, (int, float)) and max >= 0
     return _guarded(call, input, keeps_zero=False, nonnegative=nonnegative)  # against overflow: no activation
-
-
-def _cut_off(call: Call, input: Tensor, low: Any, *, bounded: bool) -> Tensor:
-    if not isinstance(low, (int, float)) or low < 0:
-        return _activated(call, input, keeps_zero=False)
-    if low == 0:
-        return _rectified(call, input, bounded=bounded)
-    return _activated(call, input, keeps_zero=False, nonnegative=True)
 
 
 def _rectified(call: Call, input: Tensor, *, bounded: bool) -> Tensor:

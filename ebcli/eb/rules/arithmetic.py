@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import carries_signal, common_source, facts_of, feeds_only, has_share, is_nonnegative, mark_bypass
+from ebcli.eb.facts import common_source, facts_of, feeds_only, has_share, is_nonnegative
 from ebcli.eb.folding import folded
 from ebcli.eb.gates import gate_of, signal_of, signed_gate_of
-from ebcli.eb.primitives import activated, by_rule, rescaled, residual_sum, unchanged, with_value
+from ebcli.eb.primitives import activated, by_parts, mixed, rescaled, residual_sum, unchanged
 from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.steps import times
 
@@ -51,7 +51,7 @@ def _centered(call: Call, operands: tuple[Tensor, Tensor]) -> Tensor:
     if mean_of is None or mean_of[0] is not signal or mean_of[1] != signal._version:
         return residual_sum(call, operands, (1, -1))
     axes = mean_of[2]
-    return rescaled(call, signal, lambda G: G - G.mean(axes, keepdim=True), gate=0)
+    return mixed(rescaled(call, signal, lambda G: G - G.mean(axes, keepdim=True), gate=0))
 
 
 @rule(*overloads("mul", "multiply"))
@@ -76,17 +76,12 @@ def mul(call: Call, input: Any, other: Any) -> Any:
 
 @rule(torch.addcmul, Tensor.addcmul)
 def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
-    # input + value * tensor1 * tensor2: a product, then a sum
-    if not (has_share(tensor1) or has_share(tensor2)):
-        return rescaled(call, input)
-    with torch.no_grad():
-        result = call.compute()
-    product = by_rule(call, torch.mul, tensor1, tensor2)
-    if product is NotImplemented:
-        return NotImplemented
-    is_residual = has_share(input)
-    total = by_rule(call, torch.add, input, mark_bypass(product), alpha=value) if is_residual else product
-    return with_value(call, result, total, keeps_zero=is_residual) if carries_signal(total) else result
+    return by_parts(call, lambda: torch.add(input, tensor1 * tensor2, alpha=value))
+
+
+@rule(torch.lerp, Tensor.lerp)
+def lerp(call: Call, input: Tensor, end: Tensor, weight: Any) -> Any:
+    return by_parts(call, lambda: input * (1 - weight) + end * weight)
 
 
 @rule(*overloads("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)

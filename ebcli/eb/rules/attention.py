@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from ebcli.eb.facts import amend, carries_signal, facts_about, feeds_only, has_share, is_nonnegative
 from ebcli.eb.gates import gate_of, holds_weights
-from ebcli.eb.primitives import by_rule, weighted_sum, with_value
+from ebcli.eb.primitives import by_parts, by_rule, weighted_sum, with_value
 from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, overloads, rule
 from ebcli.eb.rules.routing import routed
@@ -67,11 +67,48 @@ def biased_product(
     call: Call, input: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1, **kwargs: Any
 ) -> Any:
     if carries_signal(input):
-        return NotImplemented  # only a bias is supported, not a residual
+        if call.is_in_place:
+            return NotImplemented
+        # a residual, not a bias
+        return by_parts(call, lambda: input * beta + call.func(torch.zeros_like(input), left, right, alpha=alpha))
     if alpha < 0:  # only the sign of the scale matters, and it belongs to the weight
         left, right = (left, -right.detach()) if carries_signal(left) else (-left.detach(), right)
     zero = torch.zeros_like(input)
     return _product(call, left, right, lambda a, b: call.func(zero, a, b, **kwargs))
+
+
+@rule(*overloads("bilinear"))
+def bilinear(call: Call, input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not has_share(input1):  # the constant, if there is one, makes the matrix
+        input1, input2, weight = input2, input1, weight.transpose(1, 2)
+
+    def spelled_out() -> Tensor:
+        matrix = torch.einsum("oij,...j->...oi", weight, input2)
+        return torch.einsum("...oi,...i->...o", matrix, input1) + (0 if bias is None else bias)
+
+    return by_parts(call, spelled_out)
+
+
+@rule(*overloads("cosine_similarity"))
+def cosine_similarity(call: Call, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Any:
+    def spelled_out() -> Tensor:
+        shape = torch.broadcast_shapes(x1.shape, x2.shape)
+        x, y = (F.normalize(a.expand(shape), dim=dim, eps=eps).movedim(dim, -1) for a in (x1, x2))
+        return (x[..., None, :] @ y[..., None])[..., 0, 0]
+
+    return by_parts(call, spelled_out)
+
+
+@rule(*overloads("grid_sample", "grid_sampler", "grid_sampler_2d", "grid_sampler_3d"))
+def grid_sample(call: Call, input: Tensor, grid: Tensor, mode: Any = "bilinear", *args: Any, **kwargs: Any) -> Any:
+    # the grid is where to look, and gets nothing, as queries and keys
+    if mode in ("bicubic", 2):
+        return NotImplemented  # whose weights have both signs
+    if not carries_signal(input):
+        return call.compute().detach()
+    where = grid.detach()
+    value = weighted_sum(call, input, LinearMap(lambda a: call.func(a, where, mode, *args, **kwargs)))
+    return _attended(value) if has_share(grid) else value
 
 
 def _product(

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import ValueFacts, amend, is_nonnegative, note
+from ebcli.eb.facts import ValueFacts, is_nonnegative, note
 from ebcli.eb.folding import folded
 from ebcli.eb.gates import SWITCH
-from ebcli.eb.primitives import by_rule, rescaled, with_value
+from ebcli.eb.primitives import by_parts, mixed, rescaled
 from ebcli.eb.registry import Call, name_of, overloads, rule, spelled
 from ebcli.eb.saved_values import Saved
 from ebcli.eb.steps import times
@@ -90,14 +90,15 @@ def _standardized(
     @functools.cache
     def factor() -> Tensor:
         a = grouped(saved.get())
-        spread = a.var(-1, correction=0, keepdim=True) if centers else a.square().mean(-1, keepdim=True)
-        return (spread + eps).rsqrt()
+        if centers:  # three times as fast as the variance
+            return torch.native_layer_norm(a, a.shape[-1:], None, None, eps)[2]
+        return (a.square().mean(-1, keepdim=True) + eps).rsqrt()
 
     def slope(G: Tensor) -> Tensor:
         g = grouped(G if weight is None else G * weight.detach()) * factor()
         return (g.sub_(g.mean(-1, keepdim=True)) if centers else g).reshape(G.shape)
 
-    return rescaled(call, input, slope, gate=0)
+    return mixed(rescaled(call, input, slope, gate=0))
 
 
 @rule(*overloads("local_response_norm"))
@@ -108,14 +109,15 @@ def local_response_norm(call: Call, input: Tensor, *args: Any, **kwargs: Any) ->
         a = saved.get()
         return G * (call.func(a, *args, **kwargs) / a).nan_to_num_(0.0, 0.0, 0.0)
 
-    return rescaled(call, input, slope, gate=0)
+    return mixed(rescaled(call, input, slope, gate=0))
 
 
 @rule(*overloads("normalize"))
 def normalized(call: Call, input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12, out: None = None) -> Tensor:
     with torch.no_grad():
         norm = input.norm(p, dim, keepdim=True).clamp_min(eps)
-    return rescaled(call, input, times(norm, divides=True), keeps_zero=True, nonnegative=is_nonnegative(input))
+    slope = times(norm, divides=True)
+    return mixed(rescaled(call, input, slope, keeps_zero=True, nonnegative=is_nonnegative(input)))
 
 
 # The operators behind them in decomposed programs, which also return the statistics
@@ -148,16 +150,14 @@ def p_norm(
     order = 2 if p in ("fro", None) else p
     if not isinstance(order, (int, float)) or not 0 < order < math.inf:
         return NotImplemented
-    with torch.no_grad():
-        result = call.compute()
-    powers = by_rule(call, torch.square, input) if order == 2 else by_rule(call, torch.abs, input)
-    if order not in (1, 2):
-        powers = by_rule(call, torch.pow, powers, order)
-        amend(powers, nonnegative=True)
-    total = by_rule(call, torch.sum, powers, tuple(range(input.ndim)) if dim is None else dim, keepdim)
-    if order != 1:
-        total = by_rule(call, torch.sqrt, total) if order == 2 else by_rule(call, torch.pow, total, 1 / order)
-    value = with_value(call, result, total)
+    axes = tuple(range(input.ndim)) if dim is None else dim
+
+    def spelled_out() -> Tensor:
+        powers = input.square() if order == 2 else input.abs() if order == 1 else input.abs() ** order
+        total = powers.sum(axes, keepdim)
+        return total.sqrt() if order == 2 else total if order == 1 else total ** (1 / order)
+
+    value = by_parts(call, spelled_out)
     note(value, ValueFacts(nonnegative=True, gate=SWITCH))
     return value
 

@@ -7,6 +7,7 @@ need no entry, because no probability can pass through them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from ebcli.eb import graph
 from ebcli.eb.facts import (
     Constants,
+    Source,
     ValueFacts,
     bypasses,
     carries_signal,
@@ -109,6 +111,7 @@ IGNORED: frozenset[Callable[..., Any] | str] = frozenset([*MOVES, *FILLS, *COPIE
 """All functions whose ordinary gradient is the rule."""
 
 _LOSSLESS = frozenset([*MOVES, *COPIES, *WINNERS, *CASTS, "aten._unsafe_view", "aten._to_copy", "aten.slice"])
+_SAME = frozenset([*CASTS, *overloads("clone"), "aten._to_copy", "aten.lift_fresh_copy"])
 _REARRANGES = frozenset([*REARRANGEMENTS, *CASTS, "aten._unsafe_view", "aten._to_copy", "aten.slice"])
 
 
@@ -137,6 +140,8 @@ def routed(call: Call) -> Any:
         all(map(is_nonnegative, signals)) and all(map(is_nonnegative, fillings)),
         min((gate_of(a) for a in operands if has_share(a)), default=0),
     )
+    if len(signals) == 1 and not _SAME.isdisjoint(names) and not call.is_in_place:
+        facts = replace(facts, source=Source(signals[0], signals[0]._version, True))
     target = None if _REARRANGES.isdisjoint(names) else _inherited_layer(call)
     overwritten(call)
     before = frozenset(node for a in operands for node in graph.own_nodes(a))
@@ -169,7 +174,7 @@ def mark_in_place(call: Call, value: Any) -> None:
 def _rearranged(facts: ValueFacts, target: FoldTarget, call: Call, position: int | None) -> ValueFacts:
     """The facts about a rearranged layer's output; `position` is the one in the operation's list of results."""
     move = Folded(call.args[0].shape, move=partial(_moved, call.func, call.args[1:], call.kwargs, position))
-    return ValueFacts(facts.nonnegative, facts.gate, target.behind(move))
+    return replace(facts, layer=target.behind(move))
 
 
 def _moved(func: Callable[..., Any], rest: Any, kwargs: dict[str, Any], position: int | None, value: Tensor) -> Tensor:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import amend
-from ebcli.eb.primitives import weighted_sum
+from ebcli.eb.facts import ValueFacts, amend, note
+from ebcli.eb.gates import SWITCH
+from ebcli.eb.primitives import activated, by_parts, by_rule, weighted_sum
 from ebcli.eb.products import LinearMap
-from ebcli.eb.registry import Call, overloads, rule
+from ebcli.eb.registry import Call, name_of, overloads, rule
 
 
 @rule(
@@ -69,3 +72,35 @@ def bicubic(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
 @rule("torchvision.roi_align", "torchvision.ps_roi_align")
 def aligned_regions(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
     return weighted_sum(call, input, LinearMap(lambda a: call.func(a, *args, **kwargs)))
+
+
+@rule(*overloads("var", "std", "var_mean", "std_mean"), makes_gates=True)
+def spread(
+    call: Call, input: Tensor, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: Any = None
+) -> Any:
+    """A mean of squared deviations, and its root. It is made to rescale, so in a product it is the gate."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    axes = (dim,) if isinstance(dim, int) else tuple(dim or range(input.ndim))
+    freedom = math.prod(input.shape[axis] for axis in axes) - (unbiased if correction is None else correction)
+    root, with_mean = name_of(call.func).startswith("std"), name_of(call.func).endswith("mean")
+
+    def spelled_out() -> Any:
+        squares = (input - input.mean(axes, keepdim=True)).square().sum(axes, keepdim=keepdim) / max(freedom, 0)
+        value = squares.sqrt() if root else squares
+        return (value, input.mean(axes, keepdim=keepdim)) if with_mean else value
+
+    found = by_parts(call, spelled_out)
+    note(found[0] if with_mean else found, ValueFacts(nonnegative=True, gate=SWITCH))
+    if with_mean and keepdim:
+        amend(found[1], mean_of=(input, input._version, axes))
+    return found
+
+
+@rule(*overloads("logsumexp"))
+def logsumexp(call: Call, input: Tensor, dim: Any, keepdim: bool = False) -> Any:
+    # a unit that adds up exp(a_k), then a logarithm; divided by that sum, so that nothing overflows
+    with torch.no_grad():
+        relative = (input - input.logsumexp(dim, keepdim=True)).exp()
+    excitation = activated(replace(call, func=lambda: relative, args=(), kwargs={}), input, nonnegative=True)
+    return activated(call, by_rule(call, torch.sum, excitation, dim, keepdim))

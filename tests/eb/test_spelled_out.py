@@ -1,0 +1,339 @@
+"""Operations that are made of others have the maps of an equal network that spells them out, by both rules."""
+
+import pytest
+import torch
+from nets import NUM_CLASSES
+from test_joint import by_definition
+from torch import nn
+from torch.nn import functional as F
+from twins import images
+
+import ebcli
+
+CELLS = {
+    "rnn_tanh": lambda x, h, _: ((x + h).tanh(),),
+    "rnn_relu": lambda x, h, _: ((x + h).relu(),),
+    "lstm": lambda x, h, c: by_gates(*(x + h).chunk(4, -1), c),
+    "gru": lambda x, h, before: (renewed(*x.chunk(3, -1), *h.chunk(3, -1), before),),
+}
+
+
+def by_gates(i, f, g, o, c):
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def renewed(xr, xz, xn, hr, hz, hn, before):
+    z = torch.sigmoid(xz + hz)
+    n = torch.tanh(xn + torch.sigmoid(xr + hr) * hn)
+    return (1 - z) * n + z * before
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer between linear ones; its last states, too, reach the classes. (B, T, 6) -> (B, NUM_CLASSES)."""
+
+    def __init__(self, kind, given=False, **options):
+        super().__init__()
+        self.kind, self.given = kind.__name__.lower(), given
+        if kind is nn.RNN:
+            self.kind = f"rnn_{options.get('nonlinearity', 'tanh')}"
+        self.stem, self.layer = nn.Linear(6, 5), kind(5, 4, **options)
+        self.fc = nn.LazyLinear(NUM_CLASSES)
+
+    def forward(self, x):
+        x = self.stem(x if self.layer.batch_first else x.transpose(0, 1))
+        sizes = [self.layer.proj_size or 4] + [4] * (self.kind == "lstm")
+        number = self.layer.num_layers * (1 + self.layer.bidirectional)
+        state = [self.first(x, number, size) for size in sizes]
+        y, last = self.run(x, state)
+        y = y.mean(1) if self.layer.batch_first else y.mean(0)
+        return self.fc(torch.cat([y, *(s.transpose(0, 1).flatten(1) for s in last)], 1))
+
+    def first(self, x, number, size):
+        """The first state: zeros, or made of the signal."""
+        batch = x.shape[0 if self.layer.batch_first else 1]
+        if not self.given:
+            return x.new_zeros(number, batch, size)
+        mean = x.mean(1 if self.layer.batch_first else 0)
+        return mean[:, :size].expand(number, batch, size)
+
+    def run(self, x, state):
+        y, last = self.layer(x, tuple(state) if self.kind == "lstm" else state[0])
+        return y, last if self.kind == "lstm" else (last,)
+
+
+class ByHand(Recurrent):
+    def run(self, x, state):
+        layer, last, at = self.layer, [], 0
+        x = x.transpose(0, 1) if layer.batch_first else x
+        for number in range(layer.num_layers):
+            sides = []
+            for suffix in ("", "_reverse")[: 1 + layer.bidirectional]:
+                own = {name.removesuffix(f"_l{number}{suffix}"): p for name, p in layer.named_parameters()}
+                now, at = [s[at] for s in state], at + 1
+                steps = {}
+                for t in range(len(x)) if not suffix else reversed(range(len(x))):
+                    before = now
+                    new = F.linear(x[t], own["weight_ih"], own.get("bias_ih"))
+                    old = F.linear(before[0], own["weight_hh"], own.get("bias_hh"))
+                    now = list(CELLS[self.kind](new, old, before[-1]))
+                    now[0] = F.linear(now[0], own["weight_hr"]) if layer.proj_size else now[0]
+                    steps[t] = now[0]
+                sides.append(torch.stack([steps[t] for t in range(len(x))]))
+                last.append(now)
+            x = torch.cat(sides, -1)
+        y = x.transpose(0, 1) if layer.batch_first else x
+        return y, [torch.stack(part) for part in zip(*last, strict=True)]
+
+
+class Cells(Recurrent):
+    """The same by PyTorch's cells, for a single layer in one direction."""
+
+    def run(self, x, state):
+        cell, is_lstm = getattr(torch, f"{self.kind}_cell"), self.kind == "lstm"
+        steps, now = [], [s[0] for s in state]
+        for step in x:
+            now = cell(step, tuple(now) if is_lstm else now[0], *self.layer._flat_weights)
+            now = now if is_lstm else [now]
+            steps.append(now[0])
+        return torch.stack(steps), [s[None] for s in now]
+
+
+RECURRENT = {
+    "lstm": (nn.LSTM, {}),
+    "lstm of two layers, both ways": (nn.LSTM, {"num_layers": 2, "bidirectional": True, "batch_first": True}),
+    "lstm with a projection": (nn.LSTM, {"proj_size": 3, "num_layers": 2}),
+    "lstm without bias": (nn.LSTM, {"bias": False, "proj_size": 2, "given": True}),
+    "gru": (nn.GRU, {}),
+    "gru, both ways": (nn.GRU, {"num_layers": 2, "bidirectional": True, "given": True}),
+    "gru without bias": (nn.GRU, {"bias": False, "batch_first": True}),
+    "rnn": (nn.RNN, {"bidirectional": True, "given": True}),
+    "rnn of relu": (nn.RNN, {"nonlinearity": "relu", "num_layers": 2}),
+}
+
+
+def assert_equal_maps(net, twin, x, layers):
+    """Both rules give both networks the same maps, and the logits of `net` are its own."""
+    for joint in (False, True):
+        for contrastive in (False, True):
+            found, expected = (
+                ebcli.excitation_backprop(n, x, [[0, 1]] * len(x), layers, contrastive, joint=joint)
+                for n in (net, twin)
+            )
+            for one, other in zip(found, expected, strict=True):
+                assert torch.equal(one.logits, net(x))
+                assert other.relevance.abs().max() > 1e-6
+                torch.testing.assert_close(one.relevance, other.relevance, rtol=1e-7, atol=1e-9)
+                torch.testing.assert_close(one.mass, other.mass)
+    assert torch.equal(ebcli.excitation_backprop(net.float(), x.float(), 0).logits, net(x.float()))
+
+
+def equal_networks(make, twin, x):
+    torch.manual_seed(0)
+    nets = [make().double().eval(), twin().double().eval()]
+    for net in nets:
+        net(x)  # which makes lazy layers
+    nets[1].load_state_dict(nets[0].state_dict())
+    return nets
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_are_loops(name):
+    kind, options = RECURRENT[name]
+    x = images((2, 3, 6))
+    net, twin = equal_networks(lambda: Recurrent(kind, **options), lambda: ByHand(kind, **options), x)
+    assert ebcli.excitation_backprop(net, x, 0).joint == ("relu" not in name)
+    assert_equal_maps(net, twin, x, ["stem", None])
+
+
+@pytest.mark.parametrize("given", [False, True])
+@pytest.mark.parametrize("name", ["lstm", "gru", "rnn", "rnn of relu"])
+def test_recurrent_cells_are_one_step(name, given):
+    kind, options = RECURRENT[name]
+    x, options = images((2, 3, 6)), {**options, "num_layers": 1, "bidirectional": False, "given": given}
+    net, twin = equal_networks(lambda: Cells(kind, **options), lambda: ByHand(kind, **options), x)
+    assert_equal_maps(net, twin, x, ["stem", None])
+
+
+def centered(a, dim):
+    return a - a.mean(dim, keepdim=True)
+
+
+def layer_norm_by_var_mean(a):
+    var, mean = torch.var_mean(a, -1, correction=0, keepdim=True)
+    return (a - mean) / (var + 1e-5).sqrt()
+
+
+TEXTS = torch.randn(7, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(5))
+W = torch.randn(4, 6, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(6))
+PAIRS = {
+    "var": (lambda a: a.var(1), lambda a: centered(a, 1).square().sum(1) / 2),
+    "var of two axes": (
+        lambda a: a.var((1, 2), False, True).squeeze(2),
+        lambda a: centered(a, (1, 2)).square().mean((1, 2), True).squeeze(2),
+    ),
+    "var of a view": (lambda a: torch.var(a.mT, 2, True, True), lambda a: centered(a, 1).square().sum(1) / 2),
+    "std": (lambda a: torch.std(a, 1, correction=0), lambda a: centered(a, 1).square().mean(1).sqrt()),
+    "std and mean": (
+        lambda a: torch.cat(torch.std_mean(a, 1), 1),
+        lambda a: torch.cat([(centered(a, 1).square().sum(1) / 2).sqrt(), a.mean(1)], 1),
+    ),
+    "layer norm by var_mean": (layer_norm_by_var_mean, lambda a: F.layer_norm(a, (6,))),
+    "divided by std": (lambda a: a / a.std(1, keepdim=True), lambda a: a / (centered(a, 1) / 2**0.5).norm(2, 1, True)),
+    "times std": (
+        lambda a: a.std(1) * F.gelu(a[:, 0]),
+        lambda a: (centered(a, 1) / 2**0.5).norm(2, 1) * F.gelu(a[:, 0]),
+    ),
+    "addmm": (
+        lambda a: torch.addmm(a[:, 0], a[:, 1, :5], W[0].to(a).T, beta=-0.5, alpha=2),
+        lambda a: a[:, 0] / -2 + 2 * (a[:, 1, :5] @ W[0].to(a).T),
+    ),
+    "addbmm": (
+        lambda a: torch.addbmm(a[:, 0], a.transpose(0, 1), W[1:4, :, 1].to(a)[..., None].expand(3, 6, 6)),
+        lambda a: a[:, 0] + torch.einsum("bti,ti->b", a, W[1:4, :, 1].to(a))[:, None],
+    ),
+    "logsumexp": (lambda a: a.logsumexp(1), lambda a: a.exp().sum(1).log()),
+    "logsumexp of two axes": (lambda a: a.logsumexp((1, 2), True), lambda a: a.exp().sum((1, 2), True).log()),
+    "bilinear of a gate": (
+        lambda a: F.bilinear(a, a[..., :5].softmax(-1), W.to(a)),
+        lambda a: (torch.einsum("oij,btj->btoi", W.to(a), a[..., :5].softmax(-1)) @ a[..., None])[..., 0],
+    ),
+    "cosine_similarity": (
+        lambda a: F.cosine_similarity(a[:, :, None], TEXTS.to(a), dim=-1),
+        lambda a: F.normalize(a, dim=-1) @ F.normalize(TEXTS.to(a), dim=-1).T,
+    ),
+    "cosine_similarity along an axis": (
+        lambda a: F.cosine_similarity(TEXTS[:3].to(a), a),
+        lambda a: torch.einsum("bti,ti->bi", F.normalize(a), F.normalize(TEXTS[:3].to(a), dim=0)),
+    ),
+}
+
+
+class Between(nn.Module):
+    """A function between linear layers. (B, 3, 6) -> (B, NUM_CLASSES)."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.stem, self.function, self.fc = nn.Linear(6, 6), function, nn.LazyLinear(NUM_CLASSES)
+
+    def forward(self, x):
+        return self.fc(F.gelu(self.function(self.stem(x)).flatten(1)))
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_equal_functions_have_equal_maps(name):
+    x = images((2, 3, 6))
+    net, twin = equal_networks(*[lambda function=function: Between(function) for function in PAIRS[name]], x)
+    assert_equal_maps(net, twin, x, ["stem", None])
+
+
+def test_similarities_are_classes():
+    """Cosines of an image and texts, as a network's output: the texts are the classifier's weights."""
+    net = nn.Sequential(nn.Linear(6, 6), nn.GELU()).double()
+    found, expected = (nn.Sequential(net, head) for head in (Cosines(), CosinesByHand()))
+    assert_equal_maps(found, expected, images((2, 6)), ["0.0", None])
+
+
+class Cosines(nn.Module):
+    def forward(self, a):
+        return F.cosine_similarity(a[:, None], TEXTS.to(a), dim=2)
+
+
+class CosinesByHand(nn.Module):
+    def forward(self, a):
+        return F.normalize(a) @ F.normalize(TEXTS.to(a)).T
+
+
+def test_logsumexp_does_not_overflow():
+    """exp(200) is infinite in float32; two units of 200 and 199 win e and 1 of e + 1."""
+    a = torch.tensor([[200.0, 199.0]], requires_grad=True)
+    with ebcli.excitation_mode():
+        value = a.logsumexp(1)
+    (P,) = torch.autograd.grad(value, a, torch.ones(1))
+    torch.testing.assert_close(P, torch.tensor([[1.0, 0.0]]) + torch.tensor([[-1.0, 1.0]]) / (1 + torch.e))
+
+
+GRID = torch.rand(1, 3, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(7)) * 2.4 - 1.2
+OTHER = torch.randn(1, 3, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(8))
+LINEAR = {
+    "lerp": lambda a: torch.lerp(a, 2 * a.flip(1), 0.3),
+    "lerp by a gate": lambda a: torch.lerp(a, a.flip(2), OTHER.to(a).sigmoid()),
+    "lerp to a constant": lambda a: OTHER.to(a).lerp(a, -0.5),
+    "addmm": lambda a: torch.addmm(a[0], a[0, :, :5], W[0].to(a).T, beta=-0.5, alpha=2)[None],
+    "baddbmm": lambda a: torch.baddbmm(a, a[..., :5], W[:1].to(a).mT, alpha=-1),
+    "addbmm": lambda a: torch.addbmm(a[0], a[0].reshape(2, 3, 3), W[:2, :, :3].to(a).mT)[None],
+    "addmv": lambda a: torch.addmv(a[0, 0], W[0].to(a), a[0, 1, :5])[None],
+    "bilinear": lambda a: F.bilinear(a, OTHER[..., :5].expand(len(a), 3, 5).to(a), W.to(a), W[:, 0, 0].to(a)),
+    "bilinear, the other side": lambda a: F.bilinear(OTHER.expand(len(a), 3, 6).to(a), a[..., :5], W.to(a)),
+    "grid_sample": lambda a: F.grid_sample(a[:, None], GRID.to(a).expand(len(a), 3, 4, 2), align_corners=False),
+}
+
+
+@pytest.mark.parametrize("name", LINEAR)
+def test_linear_operations_are_their_jacobian(name):
+    """Jointly, the weights of what a linear operation reads are its Jacobian's; step by step, check_rule compares."""
+    torch.manual_seed(1)
+    net, x = Between(LINEAR[name]).double().eval(), images((1, 3, 6))
+    net(x)
+    found = ebcli.excitation_backprop(net, x, 1, contrastive=True, joint=True)
+    below, above = lambda a: net.function(net.stem(a[None])).flatten(), lambda h: net.fc(h)[1:2]
+    maps = [by_definition(below, F.gelu, above, x[0], sign) for sign in (1, -1)]
+    torch.testing.assert_close(found.relevance[0].flatten(), maps[0] - maps[1])
+    assert torch.equal(found.logits, net(x))
+
+
+class Deformable(nn.Module):
+    """Attention that samples a few places of the values, whose places and weights are made of the queries."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.values, self.places = nn.Conv2d(3, 4, 1), nn.Conv2d(4, 4, 1), nn.Conv2d(4, 2 * 3, 1)
+        self.weights, self.norm, self.fc = nn.Conv2d(4, 3, 1), nn.GELU(), nn.Linear(4, NUM_CLASSES)
+
+    def where(self, a):
+        grid = self.places(a).unflatten(1, (3, 2)).permute(0, 1, 3, 4, 2).tanh()
+        return grid.flatten(0, 1), self.weights(a).softmax(1)[:, None]
+
+    def forward(self, x):
+        a = self.stem(x)
+        grid, weights = self.where(a)
+        values = self.values(a).repeat_interleave(3, 0)
+        sampled = F.grid_sample(values, grid, align_corners=False).unflatten(0, (-1, 3)).transpose(1, 2)
+        return self.fc(self.norm((sampled * weights).sum(2)).mean((2, 3)))
+
+
+class Given(Deformable):
+    """The same with places and weights given."""
+
+    def where(self, a):
+        return self.given
+
+
+def test_deformable_attention_hands_probability_to_its_values():
+    x = images((2, 3, 5, 5))
+    net, twin = equal_networks(Deformable, Deformable, x)
+    with torch.no_grad():
+        twin.given, twin.__class__ = twin.where(twin.stem(x)), Given
+    assert_equal_maps(net, twin, x, ["stem", None])
+    assert not ebcli.excitation_backprop(net.double(), x, 0, "stem").joint  # an average of what attention mixed
+    with pytest.raises(ebcli.LayerError, match="does not depend on layer 'places'"):
+        ebcli.excitation_backprop(net, x, 0, "places")
+
+
+def test_what_was_saved_before_outlives_them():
+    class Overwriting(nn.Module):
+        def __init__(self, overwrites):
+            super().__init__()
+            self.stem, self.fc, self.overwrites = nn.Linear(6, 5), nn.Linear(5, NUM_CLASSES), overwrites
+
+        def forward(self, x):
+            u = self.stem(x)
+            h = F.gelu(u)
+            y = h.lerp(h.flip(1), 0.3)
+            if self.overwrites:
+                u.zero_()
+            return self.fc(y)
+
+    x = images((2, 6))
+    assert_equal_maps(*equal_networks(lambda: Overwriting(True), lambda: Overwriting(False), x), x, [None])
