@@ -28,7 +28,7 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.sources import Source
 from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan
 from ebcli.run.prepare import prepare
-from ebcli.run.stages import NetworkInput
+from ebcli.run.reading import NetworkInput
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
@@ -76,7 +76,8 @@ def cost(count: int) -> None:
         computed = time.process_time()
         for source, one, explanation in zip(sources, loaded, explanations, strict=True):
             assert isinstance(one, NetworkInput)
-            prepared.stages.render(source, one, explanation, call, folder.write)
+            record, files = prepared.stages.render(source, one, explanation, call)
+            folder.write(files, record)
         end = time.process_time()
         folder.close()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)

@@ -42,6 +42,10 @@ class OutputError(EbcliError):
     """A result cannot be written, which ends the run."""
 
 
+class UnfinishedError(EbcliError):
+    """A cluster was lost; the same command with ``--skip-existing`` does the rest."""
+
+
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
 
 

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import pytest
 import torch
 from color_net import load_colors
+from PIL import ImageDraw
 from runs import tiny_model
 from stub_run import DONE, finished
 
@@ -36,6 +38,20 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
+    """The left and the top of each text that figures show, and the text."""
+    found: list[tuple[float, float, str]] = []
+    real = ImageDraw.ImageDraw.text
+
+    def text(self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: Any, **options: Any) -> None:
+        found.append((*xy, text))
+        real(self, xy, text, *rest, **options)
+
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
+    return found
 
 
 @pytest.fixture

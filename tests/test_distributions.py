@@ -37,9 +37,12 @@ def printed(*command: str | Path, cwd: Path | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory with both, the wheel built from the source distribution. Nothing is downloaded."""
-    folder = tmp_path_factory.mktemp("distributions")
-    printed(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    """The directory with both, the wheel built from the files sent to Docker alone. Nothing is downloaded."""
+    folder, sent = tmp_path_factory.mktemp("distributions"), tmp_path_factory.mktemp("sent")
+    for name in re.findall("^!(.*)$", (ROOT / ".dockerignore").read_text(encoding="utf-8"), re.MULTILINE):
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy)(ROOT / name, sent / name)
+    printed(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", folder, ROOT)
+    printed(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", folder, sent)
     return folder
 
 

@@ -117,6 +117,7 @@ def test_links_of(name: str) -> None:
         assert link.startswith("https://") or (page.parent / link).exists(), link
 
 
+@pytest.mark.slow
 def test_the_notebook() -> None:
     notebook = nbformat.read(ROOT / "docs/notebook.ipynb", as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells), "strip the outputs: they are created with the site"

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchvision.transforms._presets import ImageClassification
 
 from ebcli import LoadedModel, default_layer, load_model
+from ebcli.files.input_spec import InputSpec
 
 from . import captions
 from .captions import TASK as CAPTIONS
@@ -97,7 +97,7 @@ def measured(family: str, task: Task, found: Trained, count: int = PICTURES) -> 
 
 def _default_layer(family: str, net: nn.Module, num_classes: int) -> str:
     """The layer that ebcli chooses for a network of this family, at this size."""
-    transforms = ImageClassification(crop_size=SIDE, resize_size=SIDE)
+    transforms = InputSpec((SIDE, SIDE), (SIDE,))
     return default_layer(LoadedModel(family.lower(), net, transforms, None, "none", num_classes))
 
 

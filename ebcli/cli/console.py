@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING
 
 import click
 
-from ebcli.errors import EbcliError
+from ebcli.errors import EbcliError, UnfinishedError
 
 if TYPE_CHECKING:
     from ebcli.cli.doctor import Finding
@@ -51,7 +51,7 @@ class Printing:
     profile: bool = False
 
 
-SOME_FAILED, MISUSED, INTERRUPTED = 1, 2, 130
+SOME_FAILED, MISUSED, UNFINISHED, INTERRUPTED = 1, 2, 75, 130  # 75 is EX_TEMPFAIL of sysexits.h: repeat it
 
 
 def say(message: str) -> None:
@@ -292,7 +292,7 @@ def plain_errors(debug: bool) -> Iterator[None]:
         else:
             reason = " ".join(str(error).split())
             say_error(f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
-        sys.exit(MISUSED)
+        sys.exit(UNFINISHED if isinstance(error, UnfinishedError) else MISUSED)
 
 
 @contextmanager

@@ -1,18 +1,16 @@
-"""The self-check: installed packages, devices, weights, a small run, and disk space."""
+"""The self-check: a small run, and what ``pip check`` cannot say: devices and disk space."""
 
 from __future__ import annotations
 
 import platform
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, metadata, version
+from importlib.metadata import version
 from math import isclose
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
-
-from packaging.requirements import Requirement
 
 from ebcli.errors import EbcliError
 from ebcli.imports import DISTRIBUTION
@@ -21,7 +19,6 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
 
 HEAD = "features.17"  # the bundled network's last layer before the pooling and the classifier
 TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real ones
-DEVELOPERS = {"test", "release"}  # extras that only developers need
 
 GB = 1e9
 CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # for most weights, and for some hundred pictures
@@ -49,13 +46,10 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
         device: the device of the small run.
         output: the output directory to check.
     """
-    yield Finding("Python", True, platform.python_version())
-    yield from _packages()
-    reinstall = "reinstall both with pip install --force-reinstall torch torchvision"
+    reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
+    yield _finding("versions", _versions, "run pip check")
     yield _finding("devices", _devices, reinstall)
-    yield _finding("models", _models, reinstall)
-    yield _finding("weights", _weights, reinstall)
-    yield _finding("a small run", lambda: _small_run(device), "run an image with --debug for the traceback")
+    yield _finding("a small run", lambda: _small_run(device), reinstall)
     yield _finding("torch.hub cache", _cache, reinstall)
     elsewhere = "choose another --output directory"
     yield _finding("output directory", lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere)
@@ -72,38 +66,9 @@ def _finding(check: str, inspect: Callable[[], str], advice: str) -> Finding:
         return Finding(check, False, f"{type(error).__name__}: {reason}: {advice}")
 
 
-def _packages() -> Iterator[Finding]:
-    """This package, its dependencies, and the installed packages of its extras."""
-    try:
-        own = metadata(DISTRIBUTION)
-    except PackageNotFoundError:
-        yield Finding(DISTRIBUTION, False, "not installed, only its source is present: run pip install .")
-        return
-    yield Finding(DISTRIBUTION, True, own["Version"])
-    extras = [extra for extra in own.get_all("Provides-Extra", []) if extra not in DEVELOPERS]
-    for requirement in map(Requirement, own.get_all("Requires-Dist", [])):
-        needed, wanted = _applies(requirement, [""]), _applies(requirement, ["", *extras])
-        try:
-            installed = version(requirement.name)
-        except PackageNotFoundError:
-            if needed:
-                yield Finding(requirement.name, False, f"not installed: {_install(requirement)}")
-            continue
-        if wanted and not requirement.specifier.contains(installed, prereleases=True):
-            unfit = (
-                f"{installed} is installed, but {DISTRIBUTION} needs {requirement.specifier}: {_install(requirement)}"
-            )
-            yield Finding(requirement.name, False, unfit)
-        elif wanted:
-            yield Finding(requirement.name, True, installed)
-
-
-def _applies(requirement: Requirement, extras: Iterable[str]) -> bool:
-    return requirement.marker is None or any(requirement.marker.evaluate({"extra": extra}) for extra in extras)
-
-
-def _install(requirement: Requirement) -> str:
-    return f"pip install '{requirement.name}{requirement.specifier}'"
+def _versions() -> str:
+    packages = ", ".join(f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision"))
+    return f"{packages}, Python {platform.python_version()}"
 
 
 def _devices() -> str:
@@ -114,18 +79,6 @@ def _devices() -> str:
     names = ["cpu", *(f"cuda:{i} ({torch.cuda.get_device_name(i)})" for i in range(torch.cuda.device_count()))]
     built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
     return f"{', '.join(names)}; auto takes {resolve_device('auto')}; torch is built {built}"
-
-
-def _models() -> str:
-    import torchvision.models  # fails if it does not fit torch
-
-    return f"{len(torchvision.models.list_models(module=torchvision.models))} classifiers of torchvision"
-
-
-def _weights() -> str:
-    from ebcli.models.efficientnet_lite_weights import SHA256, published_weights
-
-    return f"{len(published_weights())} bytes, SHA-256 {SHA256}, as published"
 
 
 def _small_run(device: str) -> str:
@@ -150,7 +103,7 @@ def _small_run(device: str) -> str:
             raise EbcliError(f"a generated image failed: {record.error}")
         for path in record.output:
             Image.open(path).load()
-    head, pixels = (one.mass for one in record.classes)
+    head, pixels = (one.mass or 0.0 for one in record.classes)
     # the classifier and the pooling lose nothing; further down to the pixels, biases do
     if not (isclose(head, 1, abs_tol=TOLERANCE) and 0 < pixels < 1 + TOLERANCE):
         raise EbcliError(

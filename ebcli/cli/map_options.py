@@ -68,7 +68,7 @@ MAP = (
         "--top-k",
         common=True,
         metavar="K",
-        type=click.IntRange(min=1),
+        type=int,
         show_default="1; all for detectors and segmentation",
         help="Explain the K most likely classes.",
     ),
@@ -82,7 +82,6 @@ MAP = (
     _map(
         "--score",
         metavar="SCORE",
-        type=click.FloatRange(0, 1),
         default=MapOptions.score,
         help="Detectors: explain every detection that scores at least SCORE.",
     ),

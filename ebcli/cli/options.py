@@ -17,7 +17,7 @@ from ebcli.cli.parameters import (
 )
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, OutputOptions
 
@@ -78,21 +78,19 @@ _SALIENCY = (
     _input(
         "--every",
         metavar="N",
-        type=click.IntRange(min=1),
         default=ClipOptions.every,
         help="Videos: explain every N-th clip.",
     ),
     _input(
         "--start",
         metavar="SECONDS",
-        type=click.FloatRange(min=0),
         default=ClipOptions.start,
         help="Videos: start the first clip here.",
     ),
     _input(
         "--duration",
         metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
+        type=float,
         show_default="to the end",
         help="Videos: explain this many seconds.",
     ),
@@ -112,7 +110,7 @@ _SALIENCY = (
     _input(
         "--max-pixels",
         metavar="COUNT",
-        type=click.IntRange(min=1),
+        type=int,
         show_default="Pillow's own limit, 179 million",
         help="Reject larger images.",
     ),
@@ -144,7 +142,7 @@ _SALIENCY = (
     _output(
         "--max-side",
         metavar="PIXELS",
-        type=click.IntRange(min=1),
+        type=int,
         show_default="as large as the image",
         help="Reduce photos to this longest side before drawing; what the network sees stays the same.",
     ),
@@ -194,7 +192,6 @@ _SALIENCY = (
     ),
     _appearance(
         "--alpha",
-        type=click.FloatRange(0, 1),
         default=DrawingStyle.alpha,
         help="Set an overlay's opacity at the upper end of the scale, 0 to 1.",
     ),
@@ -224,20 +221,19 @@ _SALIENCY = (
     _resuming("--fail-fast", is_flag=True, help="Stop at the first image that fails."),
     _performance(
         "--batch-size",
-        type=click.IntRange(min=1),
+        type=int,
         show_default="by device",
         help="Explain N images at a time; halved when memory runs out.",
     ),
     _performance(
         "--workers",
-        type=click.IntRange(min=0),
+        type=int,
         show_default="up to one per CPU",
         help="Use N processes for decoding and drawing; with Ray, N workers that each load the network.",
     ),
     _performance(
         "--image-timeout",
         metavar="SECONDS",
-        type=click.FloatRange(min=0, min_open=True),
         default=ExecutionOptions.image_timeout,
         help="Time limit for decoding or drawing one image.",
     ),
@@ -261,7 +257,7 @@ _SALIENCY = (
     ),
     _cluster(
         "--gpus-per-worker",
-        type=click.FloatRange(min=0),
+        type=float,
         show_default="1 if there are GPUs",
         help="Give each Ray worker N GPUs; fractions share one.",
     ),

@@ -12,6 +12,7 @@ from typing import IO, Any
 
 import click
 
+from ebcli.cli.commands import instead_of_a_run, part
 from ebcli.cli.console import (
     Printing,
     plain_errors,
@@ -21,13 +22,12 @@ from ebcli.cli.console import (
     shown,
     sign_of_life,
 )
-from ebcli.cli.instead import instead_of_a_run, part
 from ebcli.cli.options import saliency_options
 from ebcli.cli.parameters import SectionedCommand
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
-from ebcli.cli.single import OnePicture, one_picture, spooled_stdin, temporary_output
+from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin, temporary_output
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
@@ -50,7 +50,8 @@ several targets. The command line takes precedence over the environment, which t
 Each image's record is also appended to records.jsonl in the output directory, one JSON object per line. The settings of
 the run are written to settings.toml there; --config with that file repeats it.
 
-Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 130 if interrupted (143 by SIGTERM).
+Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost, 130 if
+interrupted (143 by SIGTERM).
 """
 
 
@@ -146,9 +147,9 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
     output = plan.output
     has_page = output.report and not plan.execution.dry_run
     if has_page:
-        from ebcli.gallery.page import check_gallery, write_gallery
+        from ebcli.gallery.page import check_page, write_gallery
 
-        check_gallery(output.directory, output.overwrite)
+        check_page(output.directory, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", printing.quiet):
         from ebcli.run.engine import run
 
@@ -175,6 +176,7 @@ def _write_annotations(directory: Path, configuration: str, quiet: bool) -> None
     from ebcli.files.directory import OutputFolder
 
     with closing(OutputFolder(directory, overwrite=True)) as folder:
+        folder.record()  # there may be no records yet
         folder.write({COCO: coco_file(directory, configuration)})
     if not quiet:
         say(f"Annotations: {shown(directory / COCO)}")

@@ -12,8 +12,7 @@ import click
 
 from ebcli.cli.parameters import NOTES, BoxOf, Channels, PixelOrMask, SectionOption, Shard, Threshold
 from ebcli.errors import closest
-from ebcli.files.naming import SETTINGS_MARK
-from ebcli.imports import installed_version
+from ebcli.imports import DISTRIBUTION, installed_version
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -150,7 +149,8 @@ def _check_project_setting(option: SectionOption, key: str, value: Any) -> None:
 def settings_file(command: click.Command, options: Mapping[str, Any], images: Sequence[Path]) -> str:
     """The effective settings of a run in TOML, for ``--config``."""
     lines = [
-        f"{SETTINGS_MARK} {installed_version()}. From the same directory, --config with this file repeats the run."
+        f"# Written by {DISTRIBUTION} {installed_version()}. "
+        "From the same directory, --config with this file repeats the run."
     ]
     names = [str(image) for image in images]
     valid = [name for name in names if name.isascii() or name.encode(errors="ignore").decode() == name]

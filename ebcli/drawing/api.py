@@ -15,7 +15,8 @@ from ebcli.drawing.overlay import picture
 from ebcli.drawing.panel import Tile, arranged, peak_note
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
-from ebcli.files.images import Geometry, Placement, placement, to_rgb
+from ebcli.files.images import to_rgb
+from ebcli.files.input_spec import InputSpec, Placement
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
@@ -30,7 +31,7 @@ _MAX_TILES = 32  # a batch can have hundreds of maps
 def draw_map(
     image: Image.Image,
     saliency: Tensor | ArrayLike,
-    transforms: ImageClassification | None = None,
+    transforms: InputSpec | ImageClassification | None = None,
     *,
     style: str = "overlay",
     cmap: str | None = None,
@@ -49,7 +50,7 @@ def draw_map(
         image: an image of any mode and size; not modified.
         saliency: one map (h, w), unclamped, such as `result.maps[0, 0]`; a tensor on any device, or an array.
         transforms: the preprocessing of the network's input (resize and center crop), such as
-            `LoadedModel.transforms`. None if the network saw the whole image.
+            `LoadedModel.transforms`, or a preset of torchvision. None if the network saw the whole image.
         style: `overlay`, `heatmap`, `side-by-side`, `mask`, `contour` or `paper`.
         cmap: the name of a matplotlib colormap; None for the style's own.
         alpha: the opacity of an overlay at the upper end of the scale, 0 to 1.
@@ -84,7 +85,7 @@ def draw_map(
             f"maps[{', '.join('0' * max(1, cells.ndim - 2))}]"
         )
     whole = Placement(0, 0, *image.size)
-    region = whole if transforms is None else placement(image.size, Geometry.of(transforms))
+    region = whole if transforms is None else InputSpec.of(transforms).place(image.size)
     return picture(to_rgb(image), cells, region, drawing)
 
 

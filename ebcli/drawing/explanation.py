@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 
 def rectangle(box: Sequence[float]) -> NDArray[np.float64]:
@@ -17,60 +17,89 @@ def rectangle(box: Sequence[float]) -> NDArray[np.float64]:
     return np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]], np.float64)
 
 
-@dataclass(frozen=True)
-class LayerMaps:
-    """The maps of K classes at one layer.
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """What a map is about: a class, a detection, a segment.
 
     Attributes:
-        layer: its name; ``"input"`` for the pixels.
-        mass: (K,), the sums of the marginal maps.
-        maps: (K, h, w), signed.
-        lost_mass: for each operation above the layer, the probability that each class lost there, (K,); None if it
-            was not tracked.
-        relevance: (K, ...), signed; None unless the arrays are written.
-        method: ``"contrastive"`` or ``"marginal"``.
-        beside: (K, h, w) for each other method whose maps are shown beside these, by its name.
+        index: the class.
+        name: the class's name; None if it is unknown.
+        score: the class's or detection's probability; a segment's share of the pixels, or its mean probability if
+            ``--where`` asks for it.
+        where: where in the class's output (...) its probability starts: an index, empty for a single number; or a mask.
+        box: a detection's left, top, right and bottom, in pixels of the image.
+        outlines: the closed polygons (N, 2) around the object, in pixels of the image.
     """
 
+    index: int
+    name: str | None
+    score: float
+    where: tuple[int, ...] | NDArray[np.bool_] = ()
+    box: tuple[float, float, float, float] | None = None
+    outlines: Sequence[NDArray[np.float64]] = ()
+
+    @property
+    def title(self) -> str:
+        """The class and the score in words."""
+        return f"{self.name or f'class {self.index}'}, score {self.score:.3f}"
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """The map of a subject at a layer.
+
+    Attributes:
+        subject: what it is about.
+        layer: the layer's name; ``"input"`` for the pixels.
+        values: (h, w), signed; of a video (t, h, w), all clips one after another.
+        mass: the sum of the marginal map.
+        placement: the rectangle of the image that it covers.
+        lost_mass: the probability that was lost at each operation above the layer; None if it was not tracked.
+        relevance: (...), signed; None unless the arrays are written.
+        method: ``"contrastive"`` or ``"marginal"``.
+        beside: the maps (h, w) of other methods that are shown beside this one, by name.
+    """
+
+    subject: Subject
     layer: str
-    mass: list[float]
-    maps: NDArray[np.float32]
-    lost_mass: dict[str, list[float]] | None = None
+    values: NDArray[np.float32]
+    mass: float
+    placement: Placement
+    lost_mass: dict[str, float] | None = None
     relevance: NDArray[np.float32] | None = None
     method: str = "contrastive"
     beside: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
 
+    @property
+    def peak(self) -> float:
+        """The strongest cell, in units of a uniform map."""
+        return float(self.values.max()) * self.values.size
+
 
 @dataclass(frozen=True)
 class Explanation:
-    """The maps of one image, for K classes at one or more layers.
+    """The maps of one image.
 
     Attributes:
-        classes, scores: (K,), the class indices and their probabilities.
-        names: (K,), the class names; None where they are unknown.
-        layers: the maps, layer by layer.
+        maps: in the order of results and records: subject by subject, and layer by layer.
         seconds: this image's share of the time that its batch took.
         label, predicted: its true class and the most likely one, if the true one is known.
-        placement: the rectangle of the image that the maps cover, if the preprocessing alone does not tell.
-        boxes: (K,), the left, top, right and bottom of each detection, in pixels of the image; empty for other tasks.
-        outlines: (K,), the closed polygons (N, 2) that mark each object, in pixels of the image; empty for none.
     """
 
-    classes: list[int]
-    scores: list[float]
-    names: list[str | None]
-    layers: tuple[LayerMaps, ...]
+    maps: Sequence[Map]
     seconds: float
     label: int | None = None
     predicted: int | None = None
-    placement: Placement | None = None
-    boxes: list[tuple[float, float, float, float]] = field(default_factory=list)
-    outlines: list[list[NDArray[np.float64]]] = field(default_factory=list)
 
-    def each_map(self) -> Iterator[tuple[int, LayerMaps]]:
-        """The maps in the order of results and records: class by class, k in 0 to K - 1, and layer by layer."""
-        return ((k, at) for k in range(len(self.classes)) for at in self.layers)
+    @property
+    def subjects(self) -> list[Subject]:
+        """Each subject once."""
+        return list(dict.fromkeys(map_.subject for map_ in self.maps))
 
-    def outline(self, k: int) -> list[NDArray[np.float64]]:
-        """The polygons of map ``k``; none if it has no outline."""
-        return self.outlines[k] if self.outlines else []
+    @property
+    def by_layer(self) -> dict[str, list[Map]]:
+        """The maps of all subjects, layer by layer."""
+        found: dict[str, list[Map]] = {}
+        for map_ in self.maps:
+            found.setdefault(map_.layer, []).append(map_)
+        return found

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.drawing.color_scale import levels
-from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.explanation import Explanation, Map
 from ebcli.drawing.overlay import is_blank_on, outlined, picture
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 _TILE = 300  # pixels, the longer side of each tile's picture
 _NARROWEST = 200  # room for the notes below a picture
@@ -38,9 +38,7 @@ class Tile:
     notes: tuple[str, ...]
 
 
-def panel(
-    image: Image.Image, region: Placement, explanation: Explanation, style: DrawingStyle, name: str, about: str
-) -> Image.Image:
+def panel(image: Image.Image, explanation: Explanation, style: DrawingStyle, name: str, about: str) -> Image.Image:
     """Draw all maps of a photo in one RGB figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
@@ -48,7 +46,6 @@ def panel(
 
     Args:
         image: RGB.
-        region: the rectangle of the photo that the network saw.
         explanation: the maps; layers are shown in order.
         style: how they are drawn; ``side-by-side`` becomes ``heatmap``, as the photo is there anyway.
         name: the photo's name, the title of the figure.
@@ -58,23 +55,18 @@ def panel(
         style = replace(style, name="heatmap")
     scale = _TILE / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    region = region.scaled(image.size, size)
     small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
 
     photo = Tile(small, "photo", (f"{image.width} × {image.height} pixels",))
     rows = []
-    for k, (index, category) in enumerate(zip(explanation.classes, explanation.names, strict=True)):
-        maps = [shown for at in explanation.layers for shown in _maps(at, k)]
-        tiles = [
-            Tile(
-                on_white(outlined(picture(small, map_, region, style), explanation.outline(k), scale)),
-                title,
-                (*notes, peak_note(map_, region, size, style)),
-            )
-            for map_, title, notes in maps
-        ]
-        heading = f"{category or f'class {index}'}, score {explanation.scores[k]:.3f}"
-        rows.append((heading, [photo, *tiles]))
+    for subject in explanation.subjects:
+        maps = [shown for map_ in explanation.maps if map_.subject is subject for shown in _maps(map_)]
+        tiles = []
+        for map_, values, title, notes in maps:
+            region = map_.placement.scaled(image.size, size)
+            drawn = outlined(picture(small, values, region, style), subject.outlines, scale)
+            tiles.append(Tile(on_white(drawn), title, (*notes, peak_note(values, region, size, style))))
+        rows.append((subject.title, [photo, *tiles]))
     if all(len(tiles) == 2 for _, tiles in rows):
         named = [replace(tiles[1], title=heading, notes=tiles[1].notes) for heading, tiles in rows]
         flow = [photo, *named]
@@ -82,18 +74,22 @@ def panel(
     return arranged(name, about, rows, style)
 
 
-def _maps(at: LayerMaps, k: int) -> Iterator[tuple[NDArray[np.float32], str, tuple[str, ...]]]:
-    """The maps of a class at a layer, each with its title and notes."""
-    grid = f"{at.maps.shape[2]} × {at.maps.shape[1]} cells"
-    mass = f"mass {at.mass[k]:.3f}"
-    if not at.beside:
+def _maps(map_: Map) -> Iterator[tuple[Map, NDArray[np.float32], str, tuple[str, ...]]]:
+    """A map and those beside it, each with its values, title and notes."""
+    grid, mass = _grid(map_.values), f"mass {map_.mass:.3f}"
+    if not map_.beside:
         # a contrastive map sums to 0, so this is the mass of another map
-        yield at.maps[k], at.layer, (grid, mass if at.method == "marginal" else f"marginal {mass}")
+        yield map_, map_.values, map_.layer, (grid, mass if map_.method == "marginal" else f"marginal {mass}")
         return
-    yield at.maps[k], f"{at.layer}, {at.method}", (grid,) if "marginal" in at.beside else (grid, f"marginal {mass}")
-    for method, maps in at.beside.items():
-        grid = f"{maps.shape[2]} × {maps.shape[1]} cells"
-        yield maps[k], f"{at.layer}, {method}", (grid, mass) if method == "marginal" else (grid,)
+    notes = (grid,) if "marginal" in map_.beside else (grid, f"marginal {mass}")
+    yield map_, map_.values, f"{map_.layer}, {map_.method}", notes
+    for method, values in map_.beside.items():
+        notes = (_grid(values), mass) if method == "marginal" else (_grid(values),)
+        yield map_, values, f"{map_.layer}, {method}", notes
+
+
+def _grid(values: NDArray[np.float32]) -> str:
+    return f"{values.shape[1]} × {values.shape[0]} cells"
 
 
 def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:

@@ -7,19 +7,24 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palette, visible
-from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.explanation import Map
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
+
+if TYPE_CHECKING:
+    from ebcli.drawing.frames import FrameMaps
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
@@ -54,6 +59,13 @@ class ThumbnailNames:
         """The map of a class at a layer, transparent where it is 0; with several, that of its ``number``-th object."""
         return self._path(self._computed(layer, number), index, "map", "png")
 
+    def maps(self, maps: Sequence[Map]) -> list[Path]:
+        """The paths of an image's maps."""
+        return [
+            self.map(layer, index, number)
+            for (layer, index), number in numbered((map_.layer, map_.subject.index) for map_ in maps)
+        ]
+
     def overlay(self, layer: str, index: int, number: int = 1) -> Path:
         """A reduced copy of the result, for when the map on its own cannot be made."""
         return self._path(self._computed(layer, number), index, "overlay", "jpg")
@@ -68,29 +80,24 @@ class ThumbnailNames:
         return picture_relpath(THUMBNAILS / name[:2] / name, index, kind, suffix)
 
 
-def thumbnails(
-    names: ThumbnailNames, image: Image.Image, region: Placement, explanation: Explanation, style: DrawingStyle
-) -> dict[Path, bytes]:
+def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -> dict[Path, bytes]:
     """Make one image's thumbnails: contents by path relative to the output directory.
 
     All have the same size, at most 512 pixels a side, so they align when stacked. Blank maps get none.
 
     Args:
         names: their paths.
-        image: RGB.
-        region: the rectangle of the image that the maps cover.
-        explanation: the maps.
-        style: the colors and the color scale.
+        shown: the image, or a frame.
+        maps: the maps.
 
     Raises:
         ConfigurationError: matplotlib has no colormap of that name.
     """
-    each = [(k, at.layer, explanation.classes[k], at.maps[k]) for k, at in explanation.each_map()]
-    paths = [names.map(*one, number) for one, number in numbered((layer, index) for _, layer, index, _ in each)]
-    maps = {path: map_ for path, (*_, map_) in zip(paths, each, strict=True)}
-    outlines = {path: explanation.outline(k) for path, (k, *_) in zip(paths, each, strict=True)}
-    photo = encode_picture(shrunk(image), "jpg")
-    return {names.photo: photo} | map_thumbnails(maps, image.size, region, style, outlines)
+    files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
+    for path, one in zip(names.maps([one.map for one in maps]), maps, strict=True):
+        outlines = {path: one.map.subject.outlines}
+        files |= map_thumbnails({path: one.at(shown)}, shown.image.size, one.map.placement, one.style, outlines)
+    return files
 
 
 def map_thumbnails(

@@ -68,7 +68,7 @@ def grid(
     Raises:
         ConfigurationError: too few classes are recognized, or the network does not accept images of that size.
     """
-    side = cell or model.loaded.transforms.crop_size[0]
+    side = cell or model.loaded.transforms.shape[0]
     by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
     if len(by_class) < n * n:
         raise ConfigurationError(

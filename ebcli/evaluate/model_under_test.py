@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,13 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import functional
 
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
 from ebcli.models.fingerprint import network_settings
-from ebcli.models.keywords import CLASSIFICATION, INPUT, LAYERLESS
+from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT, LAYERLESS
 from ebcli.models.methods import IMPLEMENTED, class_scores
 from ebcli.models.probe import probe
 
@@ -79,8 +78,7 @@ class ModelUnderTest:
             "layers": self._layers,
             "methods": self._methods,
         }
-        side = self.loaded.transforms.crop_size[0]
-        self.probe(side, side)
+        self.probe(*self.loaded.transforms.shape)
 
     def probe(self, height: int, width: int) -> None:
         """Explain a blank image of that size, so that misfits are reported before any work starts.
@@ -97,17 +95,16 @@ class ModelUnderTest:
             image: the image.
             side: side of the crop; None for the preprocessing's own. The crop covers the same part of the image.
         """
-        preset = copy.copy(self.loaded.transforms)
+        spec = self.loaded.transforms
         if side is not None:
-            preset.resize_size = [round(preset.resize_size[0] * side / preset.crop_size[0])]
-            preset.crop_size = [side]
-        return preset(image)[None].to(self.device)
+            resize = tuple(round(length * side / spec.shape[0]) for length in spec.resize or ())
+            spec = replace(spec, size=(side, side), resize=resize)
+        return spec(image)[None].to(self.device)
 
     def whole(self, image: Image.Image, side: int) -> Tensor:
         """Preprocess a whole RGB image: its shorter side resized to ``side``, normalized, (1, 3, H, W)."""
-        preset = self.loaded.transforms
-        small = functional.to_tensor(functional.resize(image, [side], preset.interpolation))
-        return functional.normalize(small, preset.mean, preset.std)[None].to(self.device)
+        spec = replace(self.loaded.transforms, size=None, resize=(side,), fit=CROP)
+        return spec(image)[None].to(self.device)
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Scores (B, num_classes), by default softmax probabilities; see ``LoadedModel.scores``."""

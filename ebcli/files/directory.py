@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
+import json
 import os
 import shutil
 import tempfile
@@ -11,19 +13,18 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE, PRIVATE_NAME, SETTINGS, parse_result_name
-from ebcli.files.records import Record, RecordFile
+from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, SETTINGS, parse_result_name
+from ebcli.files.ownership import OwnFiles, file_digest
+from ebcli.files.records import Record, Result, append_lines, read_records
 
 try:
     import fcntl
 except ImportError:  # Windows: the directories of killed runs stay
     fcntl = None  # type: ignore[assignment]
 
-_MARKER = "eb-saliency-run"
+_OF_RUN = "eb-saliency-run"  # in each private directory
 
 
 def check_writable(directory: Path, file: Path | None = None) -> None:
@@ -67,8 +68,9 @@ def refuse_foreign_files(
     wanted: dict[Path, set[str]] = defaultdict(set)
     for relpath in relpaths:
         wanted[relpath.parent].add(relpath.name)
-    foreign = [path for path in map(directory.joinpath, others) if os.path.lexists(path) and not is_own(path)]
-    foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result), 4))
+    own = OwnFiles(directory)
+    foreign = [path for path in map(directory.joinpath, others) if os.path.lexists(path) and path not in own]
+    foreign += sorted(itertools.islice(_foreign(directory, wanted, is_result, own), 4))
     if foreign:
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
         raise ConfigurationError(
@@ -77,7 +79,9 @@ def refuse_foreign_files(
         )
 
 
-def _foreign(directory: Path, wanted: Mapping[Path, set[str]], is_result: Callable[[Path], bool]) -> Iterator[Path]:
+def _foreign(
+    directory: Path, wanted: Mapping[Path, set[str]], is_result: Callable[[Path], bool], own: OwnFiles
+) -> Iterator[Path]:
     for folder, names in wanted.items():
         if link := first_link(directory, folder):
             raise ConfigurationError(f"'{link}' is a symbolic link, but results stay inside --output: remove the link")
@@ -90,7 +94,7 @@ def _foreign(directory: Path, wanted: Mapping[Path, set[str]], is_result: Callab
         for entry in entries:
             path = folder / entry.name
             parsed = parse_result_name(path)
-            if parsed and parsed[0].name in names and is_result(path) and not is_own(directory / path):
+            if parsed and parsed[0].name in names and is_result(path) and directory / path not in own:
                 yield directory / path
 
 
@@ -102,45 +106,73 @@ class ResultFiles:
         directory: the output directory.
         private: the run's own directory in it.
         overwrite: also replace files that this program did not write.
+        own: the files that it wrote.
+        recording: append to the records; False if the driver of a cluster does it.
     """
 
     directory: Path
     private: Path
     overwrite: bool
+    own: OwnFiles
+    recording: bool = True
 
-    def write(self, files: Mapping[Path, bytes]) -> None:
-        """Write one image's results; all of them are stored before the first one is renamed to its final path.
+    def write(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
+        """Write files, and the record of the image whose results they are.
+
+        All are stored before they are recorded, and recorded before the first one is renamed to its final path. So
+        whenever a run is killed, what is there is complete, and known to be this program's.
 
         Args:
-            files: paths below the directory, and contents.
+            files: paths below the directory, and contents. The SHA-256 of those without a record go to the marker.
+            record: the image's.
 
         Raises:
             OutputError: there is no space, or a file that this program did not write would be replaced.
         """
-        stored: list[tuple[Path, Path]] = []
+        stored: dict[Path, Path] = {}
         path = self.directory
         try:
             for relative, content in files.items():
                 path = self.directory / relative
                 if link := first_link(self.directory, relative.parent):
                     raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
-                stored.append((self.private / uuid4().hex, path))
-                with stored[-1][0].open("xb") as file:
-                    file.write(content)
-            for temporary, path in stored:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if not (self.overwrite or not os.path.lexists(path) or is_own(path)):
+                if not (self.overwrite or not os.path.lexists(path) or path in self.own):
                     raise OutputError(
                         f"'{path}' appeared during this run, and this program did not write it: "
                         "move it away, or pass --overwrite"
                     )
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = self.private / _stored_name(relative)
+                stored[temporary] = path
+                temporary.write_bytes(content)
+            path = self.directory / MARKER
+            recorded = {Path(result.path) for result in record.results} if record and self.recording else set()
+            others = {relative: content for relative, content in files.items() if relative not in recorded}
+            if others:
+                append_lines(
+                    path, *(json.dumps([hashlib.sha256(data).hexdigest(), str(at)]) for at, data in others.items())
+                )
+            if record and self.recording:
+                self.record(record)
+            for temporary, path in stored.items():
                 temporary.replace(path)
         except OSError as error:
             raise OutputError(f"cannot write '{path}': {error.strerror or error}") from error
         finally:
-            for temporary, _ in stored:
+            for temporary in stored:
                 with contextlib.suppress(OSError):
                     temporary.unlink(missing_ok=True)
+
+    def record(self, *records: Record) -> None:
+        """Append to the records.
+
+        Raises:
+            OutputError: there is no space.
+        """
+        try:
+            append_lines(self.directory / RECORDS, *(record.line() for record in records))
+        except OSError as error:
+            raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
 
 
 class OutputFolder:
@@ -165,36 +197,27 @@ class OutputFolder:
         self._directory = directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(directory)
             private, self._lock = _private_directory(directory)
-            self.files = ResultFiles(directory, private, overwrite)
-            self._records = RecordFile(directory)
+            self.files = ResultFiles(directory, private, overwrite, OwnFiles(directory))
         except OSError as error:
             raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
 
-    def write(self, files: Mapping[Path, bytes]) -> None:
-        """Write one image's results, as ``ResultFiles.write`` does."""
-        self.files.write(files)
-
-    def write_settings(self, settings: str | None) -> None:
-        """Write the settings of the run, if there are any, as ``write`` does."""
+    def start(self, settings: str | None) -> None:
+        """Make sure that there are records, and write the settings of the run, if there are any."""
+        self.record()
         if settings is not None:
             self.write({SETTINGS: settings.encode(errors="replace")})
 
-    def record(self, record: Record) -> None:
-        """Append to the records.
+    def write(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
+        """Write files, as ``ResultFiles.write`` does."""
+        self.files.write(files, record)
 
-        Raises:
-            OutputError: there is no space.
-        """
-        try:
-            self._records.append(record)
-        except OSError as error:
-            raise OutputError(f"cannot write the records in '{self._directory}': {error.strerror}") from error
+    def record(self, *records: Record) -> None:
+        """Append to the records, as ``ResultFiles.record`` does."""
+        self.files.record(*records)
 
     def close(self) -> None:
         """Remove the run's own directory."""
-        self._records.close()
         shutil.rmtree(self.files.private, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
@@ -210,7 +233,7 @@ def _private_directory(directory: Path) -> tuple[Path, int | None]:
     """Create a directory in another one; returns it and a lock on it."""
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
-        (private / _MARKER).touch()
+        (private / _OF_RUN).touch()
         if fcntl is None:
             return private, None
         lock = os.open(private, os.O_RDONLY)
@@ -221,15 +244,40 @@ def _private_directory(directory: Path) -> tuple[Path, int | None]:
         os.close(lock)
 
 
-def _remove_abandoned(directory: Path) -> None:
-    """Remove the private directories of killed runs: those with such a name, a marker, and no lock."""
+def finish_killed_runs(directory: Path) -> None:
+    """Remove the private directories of killed runs: those with such a name, a marker, and no lock.
+
+    Results in them that are recorded already are moved to their places.
+    """
     for private in directory.glob(f"{PRIVATE}*") if fcntl is not None else ():
-        if PRIVATE_NAME.fullmatch(private.name) is None or not (private / _MARKER).is_file():
+        if PRIVATE_NAME.fullmatch(private.name) is None or not (private / _OF_RUN).is_file():
             continue
         with contextlib.suppress(OSError):  # in use, another user's, or already removed
             lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with contextlib.suppress(OSError):
+                    _restore(directory, private)
                 shutil.rmtree(private)
             finally:
                 os.close(lock)
+
+
+def _restore(directory: Path, private: Path) -> None:
+    """Move what a killed run stored and recorded to its place."""
+    stored = [path for path in private.iterdir() if path.name != _OF_RUN]
+    own, latest = OwnFiles(directory), dict[Path, Result]()
+    for record in read_records(directory) if stored else ():
+        latest.update((private / _stored_name(Path(result.path)), result) for result in record.results)
+    for temporary in stored:
+        result = latest.get(temporary)
+        if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
+            continue
+        path = directory / result.path
+        if not os.path.lexists(path) or path in own:
+            temporary.replace(path)
+
+
+def _stored_name(relative: Path) -> str:
+    """The name of a file in a private directory, from its path below the output directory."""
+    return hashlib.sha256(os.fsencode(relative)).hexdigest()

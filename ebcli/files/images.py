@@ -1,82 +1,26 @@
-"""Decoded, upright RGB images, the network's input, and its rectangle in the image."""
+"""Decoded, upright RGB images, and masks of them."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.input_spec import Placement
 from ebcli.files.regular import open_regular
 from ebcli.imports import import_optional
-
-if TYPE_CHECKING:
-    from torchvision.transforms._presets import ImageClassification
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
 _HEIF = {".heic", ".heif"}
-
-_LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """How a preset resizes and crops an image.
-
-    Attributes:
-        resize: the length after resizing of the shorter side (``fit="crop"``), of both sides (``"squash"``) or of the
-            longer side (``"pad"``); for ``"whole"``, of the shorter side, None for images as they are.
-        crop: side of the center crop; smaller images are padded. ``"whole"`` has none.
-        resample: Pillow's filter.
-        fit: ``"crop"``, ``"squash"``, ``"pad"`` or ``"whole"``.
-        fill: color of padding.
-    """
-
-    resize: int | None
-    crop: int
-    resample: Image.Resampling
-    fit: str = "crop"
-    fill: tuple[int, ...] = (0, 0, 0)
-
-    @classmethod
-    def of(cls, preset: ImageClassification) -> Geometry:
-        """The geometry of ``LoadedModel.transforms``."""
-        if not hasattr(preset, "crop_size"):  # of detectors, which resize images themselves, and segmentation networks
-            interpolation = getattr(preset, "interpolation", Image.Resampling.BILINEAR)
-            resize = getattr(preset, "resize_size", None)
-            return cls(resize and resize[0], 0, Image.Resampling[interpolation.name], "whole")
-        resample = Image.Resampling[preset.interpolation.name]
-        fit = getattr(preset, "fit", "crop")
-        fill = tuple(round(255 * value) for value in preset.mean) if fit == "pad" else (0, 0, 0)
-        return cls(preset.resize_size[0], preset.crop_size[0], resample, fit, fill)
-
-
-@dataclass(frozen=True)
-class Placement:
-    """The rectangle of an image that the network saw, in that image's own pixel coordinates.
-
-    ``(0, 0)`` is the top left *corner* of the top left pixel. Where the crop was larger than the resized
-    image and had to be padded, the rectangle reaches beyond the image.
-    """
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def scaled(self, old: tuple[int, int], new: tuple[int, int]) -> Placement:
-        """The same rectangle after the image was resized from one size (width, height) to another."""
-        x, y = new[0] / old[0], new[1] / old[1]
-        return Placement(self.left * x, self.top * y, self.right * x, self.bottom * y)
 
 
 def has_image_suffix(path: Path) -> bool:
@@ -169,43 +113,6 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def network_view(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """What the network gets, a square or the whole image, to the pixel what torchvision's preset makes of the image.
-
-    Of images more than 30 times as long as wide, values may differ in rounding.
-    """
-    crop = geometry.crop
-    new = _resized(image.size, geometry)
-    if geometry.fit == "whole":
-        return image if image.size == new else image.resize(new, geometry.resample)
-    left, top = start = [_start(side, crop) for side in new]
-    seen = Image.new("RGB", (crop, crop), geometry.fill)
-    if max(new) <= _LONGEST_RESIZED:
-        seen.paste(image if image.size == new else image.resize(new, geometry.resample), (-left, -top))
-        return seen
-    # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
-    # Pillow may take width and height in another order and so round otherwise; hence not for all images.
-    low = [max(0, at) for at in start]
-    high = [min(side, at + crop) for side, at in zip(new, start, strict=True)]
-    scale = [old / side for old, side in zip(image.size, new, strict=True)]
-    box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
-    part = image.resize((high[0] - low[0], high[1] - low[1]), geometry.resample, box=box)
-    seen.paste(part, (low[0] - left, low[1] - top))
-    return seen
-
-
-def placement(size: tuple[int, int], geometry: Geometry) -> Placement:
-    """Where the network looks in an upright image of ``size`` (width, height)."""
-    if geometry.fit == "whole":
-        return Placement(0, 0, *size)
-    edges = []
-    for side, new in zip(size, _resized(size, geometry), strict=True):
-        start = _start(new, geometry.crop)
-        edges.append((start * side / new, (start + geometry.crop) * side / new))
-    (left, right), (top, bottom) = edges
-    return Placement(left, top, right, bottom)
-
-
 def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple[int, int]) -> NDArray[np.bool_]:
     """A mask of an image, (H, W), where the network sees it: pixels brighter than half are set.
 
@@ -228,25 +135,6 @@ def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple
     box = (region.left, region.top, region.right, region.bottom)
     seen = mask.transform(shape[::-1], Image.Transform.EXTENT, box, Image.Resampling.NEAREST)
     return np.asarray(seen) > 127
-
-
-def _resized(size: tuple[int, int], geometry: Geometry) -> tuple[int, int]:
-    """The size after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
-    width, height = size
-    shorter, resize = min(size), geometry.resize
-    if resize is None:
-        return size
-    if geometry.fit == "squash":
-        return resize, resize
-    if geometry.fit == "pad":
-        return max(1, round(width / (max(size) / resize))), max(1, round(height / (max(size) / resize)))
-    longer = int(resize * max(size) / shorter)
-    return (resize, longer) if width <= height else (longer, resize)
-
-
-def _start(side: int, crop: int) -> int:
-    """Where torchvision's ``center_crop`` starts, with its rounding; below 0 where it pads."""
-    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
 
 
 @lru_cache

@@ -17,11 +17,11 @@ T = TypeVar("T", bound=Hashable)
 STDIN = Path("-")  # among the inputs; its results are named after "stdin"
 RECORDS = "records.jsonl"
 SETTINGS = Path("settings.toml")
-SETTINGS_MARK = "# Written by eb-saliency"  # how that file starts
 COCO = Path("annotations.json")
-COCO_MARK = b'{"info": {"description": "eb-saliency"}, '  # how that file starts
 PAGE = Path("report", "index.html")
-PRIVATE = ".eb-saliency-"
+COMPARISON = Path("comparison", "index.html")
+MARKER = ".eb-saliency"  # has the SHA-256 of each file of this program that is not in the records
+PRIVATE = f"{MARKER}-"
 AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 
@@ -29,7 +29,7 @@ _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
 _ROOM_OF_NUMBERED = 50  # characters of a class name before its number
-_NUMBER = re.compile(r"-([0-9]+)(?:[@+][^.]*)?\.[a-z]+$")
+_NUMBER = re.compile(r"-([0-9]{1,4})(?:[@+][^.]*)?\.[a-z]+$")
 _SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside the video of the same class
 _OUTSIDE = "absolute"
 _LONGEST_MARKS = 56
@@ -39,7 +39,8 @@ _RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|panel{_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
-_OTHERS = rf"{re.escape(RECORDS)}|{re.escape(SETTINGS.name)}|{re.escape(COCO.name)}|{PAGE.name}|{re.escape(PRIVATE)}.*?"
+_FILES = (RECORDS, SETTINGS.name, COCO.name, PAGE.name)
+_OTHERS = "|".join([*map(re.escape, _FILES), rf"{re.escape(MARKER)}(?:-.*?)?"])
 _RESERVED = re.compile(rf"(?:{_RESULT}|{_OTHERS})~*", re.DOTALL)
 
 
@@ -216,18 +217,11 @@ class ResultNames:
         if parsed is None:
             return False
         relpath, index = parsed
-        if index is None or self.panel:
+        if index is None:
             return path in self.of(relpath, ())
-        if index not in class_names:
-            return False
         number = _NUMBER.search(path.name)
-        names = {class_names[index], _numbered(class_names[index], int(number[1]) if number else 1)}
-        return any(
-            path == self._picture(relpath, index, name, layer, suffix)
-            for suffix in self._suffixes(relpath)
-            for layer in self.layers
-            for name in names
-        )
+        one = [(index, class_names.get(index), layer) for layer in self.layers]
+        return index in class_names and path in self.of(relpath, one * max(1, int(number[1]) if number else 1))
 
     def _suffixes(self, relpath: Path) -> list[str]:
         """The suffixes of the files for each map."""

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,9 @@ from numpy.typing import NDArray
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
-from ebcli.files.history import ParsedRecord, read_records
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 from ebcli.files.naming import RECORDS
+from ebcli.files.records import Record, read_records
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,11 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
         for (index, layer), raw in maps[1].items():
             key = (index, next(iter(layers[1])) if single else layer)
             if key in others[1]:
-                names = {one["index"]: one["name"] for one in second[place].classes}
+                names = {one.index: one.name for one in second[place].classes}
                 yield MapPair(second[place].input, maps[0], index, names.get(index), raw, others[1][key])
 
 
-def _latest(directory: Path) -> dict[str, ParsedRecord]:
+def _latest(directory: Path) -> dict[str, Record]:
     try:
         return {record.place: record for record in read_records(directory) if record.status == "done"}
     except OSError as error:
@@ -86,14 +85,14 @@ def _latest(directory: Path) -> dict[str, ParsedRecord]:
         ) from error
 
 
-def _maps(directory: Path, record: ParsedRecord) -> tuple[tuple[int, int], dict[tuple[int, str], RawMap]] | None:
+def _maps(directory: Path, record: Record) -> tuple[tuple[int, int], dict[tuple[int, str], RawMap]] | None:
     """The image's size, and its maps by class and layer; None if there is no intact ``.npz`` file."""
-    relpath = next((Path(path) for path, _, _ in record.results if path.endswith(".npz")), None)
+    relpath = next((Path(result.path) for result in record.results if result.path.endswith(".npz")), None)
     if relpath is None or first_link(directory, relpath):
         return None
-    layers = list(dict.fromkeys(one.get("layer") or record.layer for one in record.classes))
+    layers = list(dict.fromkeys(one.layer for one in record.classes))
     names = {layer: f"maps@{layer}" if len(layers) > 1 else "maps" for layer in layers}
-    scores: dict[Any, float | None] = {one["index"]: one["score"] for one in record.classes}
+    scores = {one.index: one.score for one in record.classes}
     found: dict[tuple[int, str], RawMap] = {}
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
         arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", *names.values()))

@@ -8,13 +8,15 @@ import json
 import math
 import os
 import stat
-import threading
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, NamedTuple
 
 from ebcli.files.naming import RECORDS
+from ebcli.files.regular import open_regular
+from ebcli.files.stamp import Stamp
 
 try:
     import fcntl
@@ -24,6 +26,18 @@ except ImportError:  # Windows: lines of two runs at once may mix
 SCHEMA = 1
 STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
+_LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
+_HUGE = 2**63
+_decoder = json.JSONDecoder(parse_constant=lambda _: None)  # NaN and Infinity are not JSON
+
+
+class Result(NamedTuple):
+    """A result file: its path below the output directory, its size in bytes, and its SHA-256."""
+
+    path: str
+    bytes: int
+    sha256: str
+
 
 @dataclass(frozen=True)
 class ClassRecord:
@@ -31,8 +45,8 @@ class ClassRecord:
 
     Attributes:
         index, name: the class; the name is None if it is unknown.
-        score: its score: a softmax or sigmoid probability, or the raw logit.
-        mass: the sum of the marginal map: the probability that reached the layer.
+        score: its score: a softmax or sigmoid probability, or the raw logit. None in a file if it was not finite.
+        mass: the sum of the marginal map: the probability that reached the layer; likewise.
         blank: the map is empty, so the picture shows none.
         losses: the probability lost at each operation, if requested.
         layer: the layer of the map.
@@ -44,8 +58,8 @@ class ClassRecord:
 
     index: int
     name: str | None
-    score: float
-    mass: float
+    score: float | None
+    mass: float | None
     blank: bool
     losses: dict[str, float] | None = None
     layer: str = ""
@@ -53,6 +67,20 @@ class ClassRecord:
     region: dict[str, Any] | None = None
     at_border: bool = False
     box: tuple[float, float, float, float] | None = None
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError if this cannot be true."""
+        if type(self.index) is not int or not 0 <= self.index < _HUGE:
+            raise TypeError(self.index)
+        if type(self.blank) is not bool or type(self.at_border) is not bool or type(self.name) not in (str, NoneType):
+            raise TypeError(self)
+        _check_numbers([number for number in (self.score, self.mass, self.peak) if number is not None])
+        boxes = [self.box] if self.box is not None else []
+        if self.region is not None:
+            boxes.append(self.region["box"])
+            _check_numbers([self.region["area"], *(self.region["polygon"] or ())])
+        for left, top, width, height in boxes:
+            _check_numbers((left, top, width, height))
 
 
 @dataclass(frozen=True)
@@ -77,7 +105,7 @@ class Record:
         output_sha256: the checksums of the result files.
         label, predicted: the true class and the most likely one, if the true one is known.
         image_size: the width and height of the upright image, if regions were requested.
-        clips: the explained clips of a video, see ``ebcli.files.clips.Clips``.
+        clips: the explained clips of a video, see ``ebcli.files.frame_ranges.Clips``.
         spent: the seconds of each of ``STAGES``; not written.
     """
 
@@ -104,11 +132,85 @@ class Record:
     clips: dict[str, Any] | None = None
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
+    @classmethod
+    def parse(cls, line: bytes) -> Record | None:
+        """The record in a line of the file; None if it cannot be true.
+
+        Anybody can write to a directory of results, so nothing is assumed about the line.
+        """
+        try:
+            text = line.decode()
+            found, end = _decoder.raw_decode(text)
+            if text[end:].strip() or found.pop("schema") != SCHEMA or found.keys() != _WRITTEN:
+                return None
+            found |= {name: tuple(found[name]) for name in _TUPLES}
+            found["classes"] = tuple([ClassRecord(**one) for one in found["classes"]])
+            record = object.__new__(cls)
+            vars(record).update(found, spent={})  # setting frozen fields one by one would take as long as all else
+            record._check()
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        return record
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """The state of the input; None if it could not be read."""
+        if self.input_bytes is None or self.input_mtime_ns is None:
+            return None
+        return Stamp(self.input_bytes, self.input_mtime_ns)
+
+    @property
+    def results(self) -> list[Result]:
+        """The result files. They are beside the input's path below the output directory, which may have moved."""
+        folder, separator, _ = self.place.rpartition(os.sep)
+        paths = [folder + separator + path.rpartition(os.sep)[2] for path in self.output]
+        return list(map(Result, paths, self.output_bytes, self.output_sha256))
+
+    def _check(self) -> None:
+        """Raise TypeError or ValueError if this cannot be true."""
+        for one in self.classes:
+            one.check()
+        layers, names = [one.layer for one in self.classes], [path.rpartition(os.sep)[2] for path in self.output]
+        texts = self.input, self.place, self.configuration, self.model, self.weights, self.layer, self.method
+        joined = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
+        if not joined.isascii():
+            os.fsencode(joined)  # raises for characters that paths cannot hold
+        parts = f"/{self.place.replace(os.sep, '/')}/"
+        if "\0" in joined or "//" in parts or "/./" in parts or "/../" in parts or (os.name == "nt" and ":" in parts):
+            raise ValueError(self.place)
+        stem = self.place.rpartition(os.sep)[2] + "."
+        if any(not name.startswith(stem) for name in names) or len(self.output_sha256) != len(names):
+            raise ValueError(self.output)
+        _check_numbers([self.seconds])
+        integers = [*self.output_bytes, *self.against, *(self.image_size or ())]
+        integers += [index for index in (self.label, self.predicted) if index is not None]
+        pictures, count = len([name for name in names if not name.endswith(".npz")]), len(self.classes)
+        if self.status == "done" and self.error is None:
+            integers += (self.input_bytes, self.input_mtime_ns)
+            possible = (1, count, 2 * count) if count else (0,)
+        elif self.status == "failed" and type(self.error) is str:
+            possible = (0,)
+        else:
+            raise ValueError(self.status)
+        _check_numbers(integers, (int,))
+        if pictures not in possible or len(self.output_bytes) != len(names) or len(self.image_size or "xy") != 2:
+            raise ValueError(self.output)
+
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
-        fields = asdict(self)
-        del fields["spent"]
-        return json.dumps(_finite({"schema": SCHEMA, **fields}), allow_nan=False)
+        written = asdict(self)
+        del written["spent"]
+        return json.dumps(_finite({"schema": SCHEMA, **written}), allow_nan=False)
+
+
+_WRITTEN = {one.name for one in fields(Record)} - {"spent"}
+_TUPLES = ("output", "output_bytes", "output_sha256", "against")
+
+
+def _check_numbers(values: Iterable[Any], kinds: tuple[type, ...] = (int, float)) -> None:
+    for value in values:
+        if type(value) not in kinds or not -_HUGE < value < _HUGE:
+            raise TypeError(value)
 
 
 def _finite(value: Any) -> Any:
@@ -120,48 +222,46 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-class RecordFile:
-    """``records.jsonl``; any number of threads, processes and machines may append to it.
+def read_records(directory: Path) -> Iterator[Record]:
+    """The records of an output directory, oldest first, without the lines that cannot be true.
 
     Raises:
-        OSError: it cannot be written, or is not a regular file.
+        OSError: there are none, or they are not a regular file.
     """
+    with open_regular(directory / RECORDS, follow=False) as file:
+        whole = True
+        while line := file.readline(_LONGEST_LINE):
+            starts, whole = whole, line.endswith(b"\n") or len(line) < _LONGEST_LINE
+            if starts and whole and (record := Record.parse(line)) is not None:
+                yield record
 
-    def __init__(self, directory: Path) -> None:
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+def append_lines(path: Path, *lines: str) -> None:
+    """Append lines to a file, all or none of them; any number of threads, processes and machines may do so.
+
+    Raises:
+        OSError: they do not fit, or it is not a regular file.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        number = os.open(path, flags, 0o666)
+    except OSError as error:
+        reason = f"{path.name} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
+        raise OSError(error.errno, reason) from error
+    with os.fdopen(number, "rb", buffering=0), _locked(number):
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+        content, end = "".join(f"{line}\n" for line in lines).encode(), os.fstat(number).st_size
+        # a killed run may have left half a line
+        if content and end and os.pread(number, 1, end - 1) != b"\n":
+            content = b"\n" + content
         try:
-            self._file = os.open(directory / RECORDS, flags, 0o666)
-        except OSError as error:
-            reason = f"{RECORDS} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-            raise OSError(error.errno, reason) from error
-        if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            os.close(self._file)
-            raise OSError(errno.EINVAL, f"{RECORDS} is not a regular file")
-        self._lock = threading.Lock()
-
-    def append(self, record: Record) -> None:
-        """Append a line, whole or not at all.
-
-        Raises:
-            OSError: it does not fit.
-        """
-        line = record.line().encode() + b"\n"
-        with self._lock, _locked(self._file):
-            end = os.fstat(self._file).st_size
-            # a killed run may have left half a line
-            if end and os.pread(self._file, 1, end - 1) != b"\n":
-                line = b"\n" + line
-            try:
-                written = os.write(self._file, line)
-                if written < len(line):  # the file system is full: the rest would say why
-                    os.write(self._file, line[written:])
-            except OSError:
-                os.ftruncate(self._file, end)
-                raise
-
-    def close(self) -> None:
-        """Close the file."""
-        os.close(self._file)
+            written = os.write(number, content)
+            if written < len(content):  # the file system is full: the rest would say why
+                os.write(number, content[written:])
+        except OSError:
+            os.ftruncate(number, end)
+            raise
 
 
 @contextlib.contextmanager

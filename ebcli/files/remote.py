@@ -1,11 +1,15 @@
-"""How remote files are fetched: limits on time and size."""
+"""Which paths are URLs, and how remote files are fetched: limits on time and size."""
 
 from __future__ import annotations
 
 import errno
+import re
 from dataclasses import dataclass
+from pathlib import Path
 
 from ebcli.errors import ConfigurationError
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,7 @@ class RemoteOptions:
 
     Attributes:
         timeout: seconds to wait for a server to answer or to send more.
-        retries: how often a failed request is repeated, after 0.5, 1, 2, ... seconds.
+        retries: how often a failed request is repeated: at once, then after 1, 2, ... seconds, or as the server asks.
         max_bytes: the size of the largest file that is read.
 
     Raises:
@@ -40,3 +44,9 @@ DEFAULT = RemoteOptions()
 def too_large(limit: int) -> OSError:
     """The error for a file that is larger than a limit in bytes."""
     return OSError(errno.EFBIG, f"it is larger than {limit} bytes")
+
+
+def url_of(path: Path) -> str | None:
+    """The URL that a path stands for; None for a local path."""
+    scheme, *rest = path.parts or ("",)
+    return f"{scheme}//{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else None

@@ -12,11 +12,12 @@ from io import BytesIO
 from pathlib import Path
 
 from ebcli.errors import ImageError
-from ebcli.files.encoding import is_own
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, parse_result_name
-from ebcli.files.remote import DEFAULT, RemoteOptions
-from ebcli.files.storage import Span, Stamp, members, read, url_of, walk, without_file_scheme
-from ebcli.files.video import frame_files
+from ebcli.files.media.frames import frame_files
+from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
+from ebcli.files.ownership import OwnResults
+from ebcli.files.remote import DEFAULT, RemoteOptions, url_of
+from ebcli.files.stamp import Stamp
+from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
@@ -50,9 +51,9 @@ class Source:
     def stamp(self) -> Stamp:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
         if self.span is None and url_of(self.path) is None and (files := frame_files(self.path)):
-            states = [Stamp.of(file) for file in files]
+            states = [stamp_of(file) for file in files]
             return Stamp(sum(one.bytes for one in states), max(one.mtime_ns for one in states))
-        return Stamp.of(self.path if self.span is None else self.span.tar, self.remote)
+        return stamp_of(self.path if self.span is None else self.span.tar, self.remote)
 
     def opened(self) -> tuple[Stamp, Path | BytesIO]:
         """Its present state, and its path if it is a local file, else its bytes.
@@ -87,8 +88,8 @@ def find(
 
     Of local directories, no more than the files of the shard and the entries of one directory are held in memory.
 
-    URLs can be files or directories, too, and tar files are directories. Pictures that this program wrote are
-    skipped; if the user named them, there is a warning.
+    URLs can be files or directories, too, and tar files are directories. Results that are recorded in a directory
+    above them are skipped; if the user named them, there is a warning.
 
     Links to directories are followed after everything else. Each directory is read once, under its own name rather
     than a link's if both are found, so cycles end. Special files and directories that cannot be listed are returned,
@@ -104,11 +105,11 @@ def find(
         remote: limits for remote files and for files in tar files.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
         stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
-        with_frames: whether a local directory of numbered frames is one video; see ``ebcli.files.video.frame_files``.
+        with_frames: whether a local directory of numbered frames is one video; see ``frame_files``.
     """
     folders = _Walk(without, exclude, shard, with_frames)
     found: dict[str, Source] = {}
-    own = []
+    skipped, own = [], OwnResults()
     for path in map(without_file_scheme, paths):
         files = [(Source(path), path)]
         if stdin is not None and path == STDIN:
@@ -122,13 +123,13 @@ def find(
                 continue
             if not _is_in(shard, source.path):
                 continue
-            if source.span is None and parse_result_name(source.path) and is_own(source.path):
-                own += [source.name] if source.named else []
+            if source.span is None and url_of(source.path) is None and source.path in own:
+                skipped += [source.name] if source.named else []
                 continue
             found.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links
-    if own:
-        count = "1 file" if len(own) == 1 else f"{len(own)} files"
-        warnings.warn(f"skipped {count} that this program wrote, such as '{own[0]}'", stacklevel=2)
+    if skipped:
+        count = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
+        warnings.warn(f"skipped {count} that this program wrote, such as '{skipped[0]}'", stacklevel=2)
     return list(found.values())
 
 

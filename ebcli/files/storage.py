@@ -10,7 +10,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,11 +20,11 @@ from urllib.request import url2pathname
 from ebcli.errors import ConfigurationError
 from ebcli.files import web
 from ebcli.files.regular import open_regular
-from ebcli.files.remote import DEFAULT, RemoteOptions, too_large
+from ebcli.files.remote import DEFAULT, RemoteOptions, too_large, url_of
+from ebcli.files.stamp import Stamp
 
 PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
 
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
 _WEB = ("http://", "https://")
 _METADATA = (
     *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
@@ -34,28 +33,20 @@ _METADATA = (
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
-@dataclass(frozen=True)
-class Stamp:
-    """The state of a file: its size in bytes and its modification time; 0 if a server does not report it."""
-
-    bytes: int
-    mtime_ns: int
-
-    @classmethod
-    def of(cls, path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
-        """The present state of a local or remote file. Raises OSError if it does not exist."""
-        url = url_of(path)
-        if url is None:
-            status = path.stat()
-            return cls(status.st_size, status.st_mtime_ns)
-        if url.startswith(_WEB):
-            return cls(*web.head(url, options))
-        with _remote(url, options) as (system, name):
-            try:
-                changed = int(system.modified(name).timestamp() * 1e9)
-            except NotImplementedError:
-                changed = 0
-            return cls(int(system.info(name)["size"] or 0), changed)
+def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
+    """The present state of a local or remote file. Raises OSError if it does not exist."""
+    url = url_of(path)
+    if url is None:
+        status = path.stat()
+        return Stamp(status.st_size, status.st_mtime_ns)
+    if url.startswith(_WEB):
+        return Stamp(*web.head(url, options))
+    with _remote(url, options) as (system, name):
+        try:
+            changed = int(system.modified(name).timestamp() * 1e9)
+        except NotImplementedError:
+            changed = 0
+        return Stamp(int(system.info(name)["size"] or 0), changed)
 
 
 @dataclass(frozen=True)
@@ -90,12 +81,6 @@ class Span:
         return content
 
 
-def url_of(path: Path) -> str | None:
-    """The URL that a path stands for; None for a local path."""
-    scheme, *rest = path.parts or ("",)
-    return f"{scheme}//{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else None
-
-
 def without_file_scheme(path: Path) -> Path:
     """``file:///data/a.jpg`` -> ``/data/a.jpg``; other paths and URLs as they are."""
     return Path(url2pathname("/" + "/".join(path.parts[1:]))) if path.parts[:1] == ("file:",) else path
@@ -108,7 +93,7 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
     if url.startswith(_WEB):
         headers, content = web.fetch(url, options)
         return Stamp(*web.state(headers)), content
-    stamp = Stamp.of(path, options)
+    stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
     with _remote(url, options) as (system, name):

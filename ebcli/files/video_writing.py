@@ -56,7 +56,7 @@ def video_writer(suffix: str, frame_rate: float, facts: Mapping[str, str]) -> Vi
 
 
 class _Mp4:
-    """H.264 in MP4. The metadata stands at the end of the file, where ``is_own`` looks for the description."""
+    """H.264 in MP4; its metadata are a comment, and this program as the description."""
 
     def __init__(self, frame_rate: float, facts: Mapping[str, str]) -> None:
         self._av = import_optional("av")

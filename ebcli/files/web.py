@@ -6,36 +6,33 @@ import errno
 import io
 import re
 import time
-import urllib.error
-import urllib.request
-from collections.abc import Callable, Iterator
-from email.message import Message
+from collections.abc import Iterator, Mapping
 from email.utils import parsedate_to_datetime
-from functools import partial
+from functools import lru_cache
 from html import unescape
-from http.client import HTTPException
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import urllib3
+from urllib3.exceptions import HTTPError, IncompleteRead, MaxRetryError, NewConnectionError, ProtocolError, TimeoutError
 
 from ebcli.files.remote import RemoteOptions, too_large
-
-T = TypeVar("T")
 
 _CHUNK = 1 << 20
 _LARGEST_LISTING = 16 << 20  # bytes
 _MOST_LISTINGS = 10_000
+_MOST_REDIRECTS = 10
 _SLOWEST = 20  # timeouts that a whole response may take
+_LONGEST_WAIT = 30  # seconds between two attempts, whatever the server asks for
+_MAY_PASS = {408, 425, 429, *range(500, 600)}
 _LINK = re.compile(rb"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if urlsplit(newurl).scheme not in ("http", "https"):
-            raise urllib.error.HTTPError(req.full_url, code, "a redirect to another protocol", headers, fp)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-_opener = urllib.request.build_opener(_Redirects)
+class _Retry(urllib3.Retry):
+    def get_retry_after(self, response: urllib3.BaseHTTPResponse) -> float | None:
+        seconds = super().get_retry_after(response)
+        return None if seconds is None else min(seconds, _LONGEST_WAIT)
 
 
 def head(url: str, options: RemoteOptions) -> tuple[int, int]:
@@ -44,19 +41,19 @@ def head(url: str, options: RemoteOptions) -> tuple[int, int]:
     Raises:
         OSError: the file does not exist, or the server does not answer.
     """
-    return state(_repeated(lambda: _response(url, options, "HEAD", options.max_bytes)[0], options))
+    return state(_response("HEAD", url, options, options.max_bytes)[0])
 
 
-def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> tuple[Message, bytes]:
+def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> tuple[Mapping[str, str], bytes]:
     """Fetch a file, or the part from one byte up to another one; returns the response's headers as well.
 
     Raises:
         OSError: the file does not exist or is too large, or the server does not answer.
     """
-    return _repeated(lambda: _response(url, options, "GET", options.max_bytes, part), options)
+    return _response("GET", url, options, options.max_bytes, part)
 
 
-def state(headers: Message) -> tuple[int, int]:
+def state(headers: Mapping[str, str]) -> tuple[int, int]:
     """The size and the modification time in nanoseconds that a response reports."""
     length, date = headers.get("Content-Length", ""), headers.get("Last-Modified")
     try:
@@ -77,7 +74,7 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
     for number, listing in enumerate(listings):
         if number == _MOST_LISTINGS:
             raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories")
-        page = _repeated(partial(_response, listing, options, "GET", _LARGEST_LISTING), options)[1]
+        page = _response("GET", listing, options, _LARGEST_LISTING)[1]
         for link in _LINK.findall(page):
             target, _ = urldefrag(urljoin(listing, unescape(link.decode(errors="replace"))))
             below = target.removeprefix(root)
@@ -123,49 +120,85 @@ class WebFile(io.RawIOBase):
 
 
 def _response(
-    url: str, options: RemoteOptions, method: str, limit: int, part: tuple[int, int] | None = None
-) -> tuple[Message, bytes]:
-    ends = time.monotonic() + _SLOWEST * options.timeout
-    headers = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}
+    method: str, url: str, options: RemoteOptions, limit: int, part: tuple[int, int] | None = None
+) -> tuple[Mapping[str, str], bytes]:
+    headers, count = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}, options.retries
     if part is not None:
-        headers["Range"] = f"bytes={part[0]}-{part[1] - 1}"
-    request = urllib.request.Request(quote_url(url), method=method, headers=headers)
-    with _opener.open(request, timeout=options.timeout) as response:
-        if method == "HEAD":
-            return response.headers, b""
-        if part is not None and response.status != 206:
-            raise OSError(errno.EIO, "the server cannot send parts of a file")
-        size, content = state(response.headers)[0], io.BytesIO()
-        limit = limit if part is None else part[1] - part[0]
-        while size <= limit and (chunk := response.read1(_CHUNK)):
-            size = max(size, content.tell() + len(chunk))
-            content.write(chunk)
-            if time.monotonic() > ends:
-                raise TimeoutError
-        if size > limit:
-            raise too_large(limit)
-        if content.tell() < size:
-            raise ConnectionError("it ended early")
-        return response.headers, content.getvalue()
+        headers["Range"], limit = f"bytes={part[0]}-{part[1] - 1}", part[1] - part[0]
+    retries: urllib3.Retry = _Retry(
+        *(None, count, count, _MOST_REDIRECTS, count, count),
+        status_forcelist=_MAY_PASS,
+        allowed_methods=None,
+        backoff_factor=0.5,
+        backoff_max=_LONGEST_WAIT,
+        raise_on_status=False,
+    )
+    try:
+        while True:
+            try:
+                with _pool(url).request(
+                    method,
+                    quote_url(url),
+                    headers=headers,
+                    timeout=options.timeout,
+                    retries=retries,
+                    preload_content=False,
+                ) as response:
+                    retries = response.retries or retries
+                    return response.headers, _body(response, options, limit, part is not None)
+            except (ProtocolError, TimeoutError) as error:  # in the middle of the body
+                retries = retries.increment(method, url, error=error)
+                retries.sleep()
+    except HTTPError as error:
+        raise OSError(errno.EIO, _reason(error, options)) from error
 
 
-def _repeated(action: Callable[[], T], options: RemoteOptions) -> T:
-    for attempt in range(options.retries + 1):
-        try:
-            return action()
-        except urllib.error.HTTPError as error:
-            answer = f"the server answered {error.code} {''.join(filter(str.isprintable, str(error.reason)[:80]))}"
-            error.close()
-            if error.code in (404, 410):
-                raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({answer})") from error
-            reason, may_help = answer, error.code in (408, 425, 429) or error.code >= 500
-        except (urllib.error.URLError, TimeoutError, ConnectionError, HTTPException) as error:
-            cause = error.reason if isinstance(error, urllib.error.URLError) else error
-            reason, may_help = f"the connection failed: {cause}", True
-            if isinstance(cause, TimeoutError):
-                reason = f"the server did not answer within {options.timeout:g} s"
-        if not may_help:
-            break
-        if attempt < options.retries:
-            time.sleep(min(0.5 * 2**attempt, 30))
-    raise OSError(errno.EIO, reason if attempt == 0 else f"{reason} (tried {attempt + 1} times)")
+def _body(response: urllib3.BaseHTTPResponse, options: RemoteOptions, limit: int, is_part: bool) -> bytes:
+    """What a response holds; nothing if only its headers were asked for."""
+    if response.status >= 400:
+        phrase = "".join(filter(str.isprintable, (response.reason or "")[:80]))
+        answer = f"the server answered {response.status} {phrase}"
+        if response.status in (404, 410):
+            raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({answer})")
+        history = response.retries.history if response.retries else ()
+        raise OSError(errno.EIO, answer + _tried(1 + sum(not one.redirect_location for one in history)))
+    if is_part and response.status != 206:
+        raise OSError(errno.EIO, "the server cannot send parts of a file")
+    ends, size, content = time.monotonic() + _SLOWEST * options.timeout, state(response.headers)[0], io.BytesIO()
+    size *= response.length_remaining != 0  # of a response without a body
+    while size <= limit and (chunk := response.read1(_CHUNK, decode_content=False)):
+        size = max(size, content.tell() + len(chunk))
+        content.write(chunk)
+        if time.monotonic() > ends:
+            raise TimeoutError
+    if size > limit:
+        raise too_large(limit)
+    return content.getvalue()
+
+
+def _reason(error: HTTPError, options: RemoteOptions) -> str:
+    tried = _tried(options.retries + 1 if isinstance(error, MaxRetryError) else 1)
+    cause: Any = getattr(error, "reason", None) or error
+    if isinstance(cause, TimeoutError) and not isinstance(cause, NewConnectionError):
+        return f"the server did not answer within {options.timeout:g} s{tried}"
+    cause = cause.__cause__ or cause
+    what = "it ended early" if isinstance(cause, IncompleteRead) else cause
+    return f"the connection failed: {what}{tried}"
+
+
+def _tried(count: int) -> str:
+    return f" (tried {count} times)" if count > 1 else ""
+
+
+def _pool(url: str) -> urllib3.PoolManager:
+    """The connections to use for a URL: those of the proxy that the environment names, if any."""
+    parts = urlsplit(url)
+    return _pool_of(None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme))
+
+
+@lru_cache
+def _pool_of(proxy: str | None) -> urllib3.PoolManager:
+    if proxy is None:
+        return urllib3.PoolManager()
+    login = unquote(urlsplit(proxy).netloc.rpartition("@")[0])
+    return urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login or None))

@@ -17,10 +17,11 @@ from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture, read_arrays
-from ebcli.files.images import Placement, decode
+from ebcli.files.images import decode
+from ebcli.files.input_spec import Placement
 from ebcli.files.naming import canonical, numbered
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.storage import url_of
 from ebcli.gallery.entries import Entry, Outcome
 from ebcli.run.workers import Workers
 
@@ -110,9 +111,9 @@ def _missing(outcome: Outcome, there: Collection[Path]) -> set[Path]:
     if names is None:
         return set()
     layer = outcome.layer
-    drawn = [one for one in outcome.classes if not one.blank]
-    shown = [one for one in drawn if names.overlay(layer, one.index, one.number) not in there]
-    return {names.photo, *(names.map(layer, one.index, one.number) for one in shown)}.difference(there)
+    drawn = [(layer, one.recorded.index, one.number) for one in outcome.maps if not one.recorded.blank]
+    shown = [one for one in drawn if names.overlay(*one) not in there]
+    return {names.photo, *(names.map(*one) for one in shown)}.difference(there)
 
 
 def _make(
@@ -121,8 +122,8 @@ def _make(
     names = outcome.names
     assert names is not None  # or nothing would be missing
     files: dict[Path, bytes] = {}
-    paths = {(one.index, one.number): names.map(outcome.layer, one.index, one.number) for one in outcome.classes}
-    paths = {key: path for key, path in paths.items() if path in missing}
+    every = {(one.recorded.index, one.number): one for one in outcome.maps}
+    paths = {key: path for key in every if (path := names.map(outcome.layer, *key)) in missing}
     with suppress(ImageError, OSError):
         if source is not None and names.photo in missing and Source(source).stamp() == names.stamp:
             files[names.photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
@@ -138,10 +139,9 @@ def _make(
             known = {path: maps[key] for key, path in paths.items() if key in maps}
             outlines = {path: [rectangle(boxes[key])] if key in boxes else [] for key, path in paths.items()}
             files |= map_thumbnails(known, size, placement, style, outlines)
-    for one in outcome.classes:
-        path = paths.get((one.index, one.number))
-        if path is not None and path not in files and one.result is not None:
+    for key, path in paths.items():
+        result = every[key].result
+        if path not in files and result is not None:
             with suppress(ImageError):
-                small = shrunk(decode(directory / one.result))
-                files[names.overlay(outcome.layer, one.index, one.number)] = encode_picture(small, "jpg")
+                files[names.overlay(outcome.layer, *key)] = encode_picture(shrunk(decode(directory / result)), "jpg")
     return files

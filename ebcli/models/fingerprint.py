@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
 
 from ebcli.imports import installed_version
 from ebcli.models.keywords import SOFTMAX
-
-
-class Described(Protocol):
-    """What a ``LoadedModel`` says about itself."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def weights(self) -> str: ...
-    @property
-    def files(self) -> Sequence[Path]: ...
-    @property
-    def transforms(self) -> object: ...
-    @property
-    def categories(self) -> Sequence[str] | None: ...
-    @property
-    def scores(self) -> str: ...
+from ebcli.models.loaded import LoadedModel
 
 
 def configuration_hash(settings: Mapping[str, object]) -> str:
@@ -34,7 +17,7 @@ def configuration_hash(settings: Mapping[str, object]) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def network_settings(loaded: Described) -> dict[str, object]:
+def network_settings(loaded: LoadedModel) -> dict[str, object]:
     """Everything about this program and the network that results depend on, for ``configuration_hash``.
 
     Checkpoints and model files count by their content, not their path.

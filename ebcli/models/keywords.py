@@ -9,6 +9,6 @@ METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam"
 LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
 BESIDE = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # methods that a panel can show beside the map
 FITS = CROP, SQUASH, PAD = "crop", "squash", "pad"  # how images are fitted into the network's square input
-WHOLE = "whole"  # detectors and segmentation networks see whole images, whatever their aspect ratio
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
 TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = "classification", "detection", "segmentation", "video"
+OWN_TASKS: set[str] = set()  # registered beside these, see ebcli/run/tasks/task.py

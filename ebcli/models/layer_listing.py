@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from ebcli.eb import layers_on_path
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
+from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import SEGMENTATION
-from ebcli.models.loading import LoadedModel
-from ebcli.models.preset import DEFAULT_SIZE
-from ebcli.models.preset import input_size as preset_size
+from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import probe
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
@@ -172,7 +171,7 @@ def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
 def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> tuple[int, ...]:
     """Height and width of the input in pixels; for video, the number of frames comes first."""
     if input_size is None:
-        return (DEFAULT_SIZE, DEFAULT_SIZE) if isinstance(model, nn.Module) else preset_size(model.transforms)
+        return (InputSpec(None) if isinstance(model, nn.Module) else model.transforms).shape
     return (input_size, input_size) if isinstance(input_size, int) else input_size
 
 

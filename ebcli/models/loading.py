@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from ebcli.errors import ConfigurationError, closest
+from ebcli.files.input_spec import InputSpec
 from ebcli.imports import contained
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
@@ -28,68 +27,14 @@ from ebcli.models.keywords import (
     SIGMOID,
     SOFTMAX,
     UNTRAINED,
+    VIDEO,
 )
+from ebcli.models.loaded import LoadedModel
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.preset import Preset, input_size
 from ebcli.models.probe import output_shape
 from ebcli.models.similarity import check_texts, like_pictures
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
-
-if TYPE_CHECKING:
-    from torchvision.transforms._presets import ImageClassification
-
-
-@dataclass(frozen=True)
-class LoadedModel:
-    """A network with its preprocessing and its class names.
-
-    Attributes:
-        name: the name it was loaded by, such as ``"vgg16"``.
-        net: maps images (B, 3, H, W) to logits (B, num_classes); detectors and segmentation networks to
-            (B, num_classes, ...); networks for video map clips (B, 3, T, H, W). In evaluation mode, on its device. A
-            detector is wrapped by ``DetectionScores``.
-        transforms: the preprocessing: a preset of torchvision, which maps an image to the network's input (3, H, W), or
-            one with the same attributes: ``resize_size``, ``crop_size``, ``mean``, ``std``, ``interpolation``,
-            ``antialias``. For video, it maps 8-bit frames (T, 3, H, W) to a clip (3, T, H, W), and ``frames`` and
-            ``frame_rate`` say how many frames a clip has, and how many per second.
-        categories: class names in the order of the logits; None if unknown.
-        weights: name of the weights, path of the checkpoint, or ``"none"``.
-        num_classes: number of classes.
-        scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
-        files: files whose content defines the network: a checkpoint, a model file.
-        task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
-
-    Examples:
-        >>> import ebcli
-        >>> from PIL import Image
-        >>> loaded = ebcli.load_model()
-        >>> loaded.transforms(Image.open("sample_images/coffee.jpg")).shape
-        torch.Size([3, 224, 224])
-        >>> loaded.categories[967]
-        'espresso'
-    """
-
-    name: str
-    net: nn.Module
-    transforms: ImageClassification | Preset
-    categories: tuple[str, ...] | None
-    weights: str
-    num_classes: int
-    files: tuple[Path, ...] = ()
-    scores: str = SOFTMAX
-    task: str = CLASSIFICATION
-
-    @property
-    def trained(self) -> bool:
-        """Whether weights were loaded, or a factory returned the network with ``"DEFAULT"`` weights."""
-        return self.weights != UNTRAINED
-
-    def to_scores(self, logits: Tensor) -> Tensor:
-        """Scores (..., num_classes) of logits: their softmax, their sigmoid, or the logits themselves."""
-        if self.scores == RAW:
-            return logits
-        return logits.sigmoid() if self.scores == SIGMOID else logits.softmax(-1)
 
 
 def load_model(
@@ -166,17 +111,15 @@ def load_model(
         if task == DETECTION:
             if preprocessing not in (None, Preprocessing()):
                 raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --mean and --std")
-            from torchvision.transforms._presets import ObjectDetection
-
-            preset = ObjectDetection()
+            spec = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
-            preset = (preprocessing or Preprocessing()).applied_to(source.transforms(net, label))
+            spec = (preprocessing or Preprocessing()).applied_to(InputSpec.of(source.transforms(net, label)))
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
             backbone, scores = source.with_features(net, label), scores or RAW
-            net = like_pictures(name, backbone or net, pictures, preset, is_backbone=backbone is not None)
+            net = like_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
             files, names = (*files, *pictures), given or list(map(str, pictures))
         elif source.takes_texts() and given is not None:
             scores = scores or RAW
@@ -188,13 +131,13 @@ def load_model(
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:
-        shape = output_shape(name, net, input_size(preset), is_dense=task in (None, SEGMENTATION))
+        shape = output_shape(name, net, spec.shape, is_dense=task not in (CLASSIFICATION, VIDEO))
         count, found = shape[1], task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = tuple(map(printable, names)) if names is not None and len(names) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
-    return LoadedModel(name, net, preset, categories, label, count, files, scores, found)
+    return LoadedModel(name, net, spec, categories, label, count, files, scores, found)
 
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import CROP, FITS
 
 if TYPE_CHECKING:
-    from torchvision.transforms._presets import ImageClassification
-
-    from ebcli.models.preset import Preset
+    from ebcli.files.input_spec import InputSpec
 
 Channels = float | Sequence[float]
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Settings that replace those of a preset; None keeps the preset's own.
+    """Settings that replace those of a preprocessing; None keeps its own.
 
     Attributes:
         resize: length of the shorter side after resizing, in pixels.
@@ -30,7 +27,7 @@ class Preprocessing:
             and blue.
         fit: ``"crop"`` resizes the shorter side and cuts off the ends of the longer one, ``"squash"`` resizes both
             sides regardless of the aspect ratio, ``"pad"`` resizes the longer side and pads the shorter one with the
-            mean color. With another fit than the preset's and without ``resize``, the network sees the whole image.
+            mean color. With another fit than the model's and without ``resize``, the network sees the whole image.
 
     Raises:
         ConfigurationError: a value is out of its range.
@@ -39,8 +36,8 @@ class Preprocessing:
         >>> import ebcli
         >>> small = ebcli.Preprocessing(resize=72, crop=64, mean=0.5)
         >>> loaded = ebcli.load_model("resnet18", weights="none", preprocessing=small)
-        >>> loaded.transforms.crop_size, loaded.transforms.std
-        ([64], [0.229, 0.224, 0.225])
+        >>> loaded.transforms.size, loaded.transforms.std
+        ((64, 64), (0.229, 0.224, 0.225))
     """
 
     resize: int | None = None
@@ -67,37 +64,25 @@ class Preprocessing:
                 raise ConfigurationError(f"{name} is {value}, but must be one or three {what}")
             object.__setattr__(self, name, values)  # one number and three equal ones compare equal
 
-    def applied_to(self, preset: ImageClassification | Preset) -> ImageClassification | Preset:
-        """A copy of the preset with these settings.
+    def applied_to(self, spec: InputSpec) -> InputSpec:
+        """The same preprocessing with these settings.
 
         Raises:
             ConfigurationError: the crop is larger than the resized image, or the network sees whole images.
         """
-        changed = copy.copy(preset)
-        if not hasattr(preset, "crop_size") and not (self.crop is None and self.fit is None):
+        if spec.size is None and not (self.crop is None and self.fit is None):
             raise ConfigurationError("the network sees whole images: drop --crop and --fit")
-        is_video = hasattr(preset, "frames")
-        if is_video and self.fit is not None:
+        if spec.frames is not None and self.fit is not None:
             raise ConfigurationError("clips are always cropped at the center: drop --fit")
-        if self.resize is not None:
-            changed.resize_size = [self.resize]
-        if self.crop is not None:
-            changed.crop_size = [self.crop] * (2 if is_video else 1)
-        if self.mean is not None:
-            changed.mean = list(self.mean)  # type: ignore[arg-type]  # a tuple since __post_init__
-        if self.std is not None:
-            changed.std = list(self.std)  # type: ignore[arg-type]
-        if self.fit not in (None, getattr(preset, "fit", CROP)):
-            from ebcli.models.fitted_preset import with_fit
-
-            changed = with_fit(changed, self.fit)
-            if self.fit != CROP and self.resize is None:
-                changed.resize_size = changed.crop_size
-        if not (self.resize or self.crop) or not hasattr(changed, "crop_size"):
-            return changed
-        resize, crop = min(changed.resize_size), changed.crop_size[0]
-        if crop > resize:
+        size = spec.size if self.crop is None else (self.crop, self.crop)
+        resize = spec.resize if self.resize is None else (self.resize,)
+        fit = self.fit or spec.fit
+        if size is not None and self.resize is None and fit not in (CROP, spec.fit):
+            resize = size[:1]
+        if (self.resize or self.crop) and size is not None and resize is not None and size[0] > min(resize):
             raise ConfigurationError(
-                f"the crop of {crop} pixels is larger than the resized image of {resize}: set both --resize and --crop"
+                f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set both --resize "
+                "and --crop"
             )
-        return changed
+        channels: dict[str, Any] = {"mean": self.mean or spec.mean, "std": self.std or spec.std}
+        return replace(spec, size=size, resize=resize, fit=fit, **channels)

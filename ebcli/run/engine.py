@@ -77,18 +77,18 @@ def run(plan: RunPlan) -> Run:
         results = _planned(prepared.sources, stages) if is_dry else _results(plan, prepared, stopping, recorded)
     common, vmax = stages.common, stages.options.style.vmax
     shown = common.model, common.weights, common.layer, device
-    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration, stages.unit)
+    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration, stages.reader.unit)
 
 
 def _planned(sources: Sequence[Source], stages: ImageStages) -> Generator[Record]:
     for source in sources:
         record = replace(stages.common, input=source.name, place=str(output_relpath(source.path)))
-        yield record if stages.accepts(source) else replace(record, status="not an image")
+        yield record if stages.reader.accepts(source) else replace(record, status="not an image")
 
 
 def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
-    sources, history = prepared.sources, prepared.history
-    if not sources and not history.written:  # otherwise a killed run may have left files to clean up
+    sources = prepared.sources
+    if not sources:
         return
     count = plan.execution.workers
     if count is None:
@@ -99,12 +99,12 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
         count = 0
     folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
-        folder.write_settings(output.settings)
+        folder.start(output.settings)
         if prepared.explainer is None:
             yield from _unreadable(prepared, folder, recorded)
             return
         pipeline = Pipeline(
-            prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
+            prepared.explainer, folder.files, workers, prepared.stages, execution.fail_fast, stopping, recorded
         )
         yield from pipeline.run(sources)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from ebcli.errors import ConfigurationError
 from ebcli.files.sources import Source
 from ebcli.models.classes import resolve_class
+from ebcli.models.loaded import LoadedModel
 
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
 
@@ -31,8 +32,7 @@ Labels = Mapping[tuple[str, ...], Row]
 def with_labels(
     sources: Sequence[Source],
     labels: Path,
-    categories: Sequence[str] | None,
-    count: int,
+    loaded: LoadedModel,
     is_image: Callable[[Source], bool],
     is_all: bool = True,
 ) -> list[Source]:
@@ -42,7 +42,7 @@ def with_labels(
         sources: the files.
         labels: a CSV file of two columns, a file and its class by index or name; or ``FOLDERS``. A file is named by
             any number of the last parts of its path.
-        categories, count: the network's classes.
+        loaded: the network, for its classes.
         is_image: whether a file is worked on; others need no label.
         is_all: whether there are no other files, of other shards.
 
@@ -50,9 +50,9 @@ def with_labels(
         ConfigurationError: the file cannot be read, a class does not exist, or no image has a label.
     """
     if labels == FOLDERS:
-        of_folder = _folders([*filter(is_image, sources)], categories, count)
+        of_folder = _folders([*filter(is_image, sources)], loaded)
         return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
-    table = _read(labels, categories, count)
+    table = _read(labels, loaded)
     keys = [_key(source.path, table) for source in sources]
     found = [
         source if key is None else replace(source, label=table[key].label)
@@ -81,7 +81,7 @@ def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
     return next((parts[start:] for start in range(len(parts)) if parts[start:] in table), None)
 
 
-def _read(path: Path, categories: Sequence[str] | None, count: int) -> Labels:
+def _read(path: Path, loaded: LoadedModel) -> Labels:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
@@ -97,7 +97,7 @@ def _read(path: Path, categories: Sequence[str] | None, count: int) -> Labels:
         if len(row) != 2:
             raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
         try:
-            label = resolve_class(categories, row[1].strip(), count)
+            label = resolve_class(loaded.categories, row[1].strip(), loaded.num_classes)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}, line {line}: {error}") from error
         table[Path(row[0]).parts] = Row(line, label)
@@ -110,16 +110,16 @@ def _folder(path: Path) -> str:
     return name if name not in ("", "..") else path.parent.resolve().name
 
 
-def _folders(sources: Sequence[Source], categories: Sequence[str] | None, count: int) -> dict[str, int]:
+def _folders(sources: Sequence[Source], loaded: LoadedModel) -> dict[str, int]:
     """The class of each directory by its name; without class names, in sorted order, as torchvision's ImageFolder."""
     names = sorted({_folder(source.path) for source in sources})
-    if categories is None and len(names) == count and not all(name.isdecimal() for name in names):
+    if loaded.categories is None and len(names) == loaded.num_classes and not all(name.isdecimal() for name in names):
         return {name: index for index, name in enumerate(names)}
     found = {}
     for name in names:
         spaced = name.replace("_", " ")
         try:
-            found[name] = resolve_class(categories, spaced, count)
+            found[name] = resolve_class(loaded.categories, spaced, loaded.num_classes)
         except ConfigurationError as error:
             reason = str(error).replace(repr(spaced), repr(name))
             raise ConfigurationError(f"the directory '{name}' is not named after a class ({reason})") from error

@@ -1,8 +1,9 @@
-"""Results of the engine as plain arrays: a batch image by image, and an image's classes that took several turns."""
+"""Results of the engine as maps: of a batch, of clips one after another, and of other methods."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -10,56 +11,101 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ebcli.drawing.explanation import LayerMaps
+from ebcli.drawing.explanation import Map, Subject
 from ebcli.eb import ExcitationResult
-from ebcli.models import LoadedModel
-from ebcli.models.keywords import DETECTION
+from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import Placement
 from ebcli.models.methods import IMPLEMENTED
 
+Arrays = Mapping[str, NDArray[np.float32]]
 
-def by_image(
-    name: str,
-    result: ExcitationResult,
-    keep_relevance: bool,
+
+def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Tensor:
+    """Where the probability starts, (B, K, num_classes, ...), for an output (B, num_classes, ...).
+
+    Args:
+        rows: the subjects of each image. Images with fewer than others repeat their first one, and inputs without an
+            image the last image's.
+        count: the least number of subjects, K.
+        logits: the output.
+    """
+    count = max(count, *map(len, rows))
+    # one by one, small numbers are written faster on the CPU
+    found = torch.zeros(
+        (len(logits), count, *logits.shape[1:]),
+        dtype=logits.dtype,
+        device="cpu" if logits.ndim == 2 else logits.device,
+    )
+    for i, of_image in enumerate(found):
+        row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
+        for subject, prior in zip(row + row[:1] * count, of_image, strict=False):
+            if isinstance(subject.where, tuple):
+                prior[subject.index][subject.where] = 1
+            else:
+                prior[subject.index] = torch.from_numpy(subject.where).to(prior) / int(subject.where.sum())
+    return found.to(logits.device)
+
+
+def maps_of(
+    results: Mapping[str, ExcitationResult],
+    rows: Sequence[Sequence[Subject]],
+    places: Sequence[Placement],
     method: str,
-    beside: Mapping[str, NDArray[np.float32]] = MappingProxyType({}),
-) -> list[LayerMaps]:
-    """The maps of a batch at one layer, image by image."""
-    mass = result.mass.tolist()
-    losses = {site: lost.tolist() for site, lost in (result.lost_mass or {}).items()}
-    maps = result.maps.float().cpu().numpy()
-    relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
-    return [
-        # copies: a view would keep the maps of the whole batch in memory
-        LayerMaps(
-            name,
-            mass[i],
-            maps[i].copy(),
-            None if result.lost_mass is None else {site: lost[i] for site, lost in losses.items()},
-            None if relevance is None else relevance[i].copy(),
-            method,
-            {other: values[i].copy() for other, values in beside.items()},
+    keep_relevance: bool,
+    beside: Mapping[str, Arrays] = MappingProxyType({}),
+) -> list[list[Map]]:
+    """The maps of each image, subject by subject and layer by layer.
+
+    Args:
+        results: by layer.
+        rows: the subjects of each image.
+        places: the rectangle of each image that its maps cover.
+        method: ``"contrastive"`` or ``"marginal"``.
+        keep_relevance: whether maps have their relevance.
+        beside: the maps (B, K, h, w) of other methods by their names, by layer.
+    """
+    by_layer = []
+    for layer, result in results.items():
+        values, mass = result.maps.float().cpu().numpy(), result.mass.tolist()
+        lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
+        relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
+        others = beside.get(layer, {})
+        by_layer.append(
+            [
+                [
+                    Map(
+                        subject,
+                        layer,
+                        values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
+                        mass[i][k],
+                        place,
+                        None if lost is None else {name: one[i][k] for name, one in lost.items()},
+                        None if relevance is None else relevance[i, k].copy(),
+                        method,
+                        {name: one[i, k].copy() for name, one in others.items()},
+                    )
+                    for k, subject in enumerate(row)
+                ]
+                for i, (row, place) in enumerate(zip(rows, places, strict=True))
+            ]
         )
-        for i in range(len(maps))
-    ]
+    return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
 
 
-def network_inputs(pixels: NDArray[np.uint8], loaded: LoadedModel) -> Tensor:
-    """Pixels (B, ..., H, W, 3) as the network's input (B, 3, ..., H, W), normalized; by a detector itself."""
-    if not pixels.flags.writeable:
-        pixels = pixels.copy()  # torch warns of arrays that it may not write to
-    images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
-    if loaded.task == DETECTION:
-        return images
-    preset = loaded.transforms
-    shape = (-1, *(1 for _ in images.shape[2:]))
-    mean, std = (torch.tensor(values).reshape(shape) for values in (preset.mean, preset.std))
-    return images.sub_(mean).div_(std)
+def in_sequence(clips: Sequence[Map]) -> Map:
+    """The map of a video: its clips one after another, each with an equal share of the probability."""
+    first, count = clips[0], len(clips)
+    if first.values.ndim != 3:
+        raise ConfigurationError(f"the map of layer {first.layer!r} has no time: choose a layer that keeps all frames")
+    lost = None
+    if first.lost_mass is not None:
+        names = dict.fromkeys(name for clip in clips for name in clip.lost_mass or {})
+        lost = {name: sum((clip.lost_mass or {}).get(name, 0.0) for clip in clips) / count for name in names}
+    values = np.concatenate([clip.values for clip in clips]) / np.float32(count)
+    return replace(first, values=values, mass=sum(clip.mass for clip in clips) / count, lost_mass=lost)
 
 
-def maps_beside(
-    net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str | None
-) -> dict[str, NDArray[np.float32]]:
+def maps_beside(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str | None) -> Arrays:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
     found = {}
     for name in methods:
@@ -68,26 +114,3 @@ def maps_beside(
         total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
         found[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
     return found
-
-
-def joined(turns: Sequence[LayerMaps], count: int) -> LayerMaps:
-    """The maps of an image at a layer, of the first ``count`` classes of all turns."""
-    first = turns[0]
-    if len(turns) == 1 and len(first.mass) == count:
-        return first
-
-    def arrays(name: str) -> np.ndarray | None:
-        parts = [getattr(turn, name) for turn in turns]
-        return None if parts[0] is None else np.concatenate(parts)[:count]
-
-    losses = None
-    if first.lost_mass is not None:
-        losses = {
-            site: [lost for turn in turns for lost in (turn.lost_mass or {}).get(site, [0.0] * len(turn.mass))][:count]
-            for site in first.lost_mass
-        }
-    maps = arrays("maps")
-    assert maps is not None
-    mass = [value for turn in turns for value in turn.mass][:count]
-    beside = {name: np.concatenate([turn.beside[name] for turn in turns])[:count] for name in first.beside}
-    return LayerMaps(first.layer, mass, maps, losses, arrays("relevance"), first.method, beside)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ImageError
-from ebcli.files.directory import OutputFolder
+from ebcli.files.directory import ResultFiles
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.run.stages import ImageStages, NetworkInput
+from ebcli.run.reading import NetworkInput
+from ebcli.run.stages import ImageStages
 from ebcli.run.workers import Workers
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
+_NO_FILES: Mapping[Path, bytes] = {}
 
 
 @dataclass(frozen=True)
@@ -32,7 +35,7 @@ class Pipeline:
 
     Attributes:
         explainer: the network.
-        folder: the output directory.
+        files: writes results and records.
         workers: the processes that load and render images.
         stages: how they do it.
         fail_fast: stop at the first failure.
@@ -41,7 +44,7 @@ class Pipeline:
     """
 
     explainer: Explainer
-    folder: OutputFolder
+    files: ResultFiles
     workers: Workers
     stages: ImageStages
     fail_fast: bool
@@ -123,12 +126,13 @@ class Pipeline:
 
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
-        record = self.stages.render(source, loaded, explanation, self.workers.call, self.folder.write)
-        self._record(record)
-        return record
+        record, files = self.stages.render(source, loaded, explanation, self.workers.call)
+        start = perf_counter()
+        self._record(record, files)
+        return replace(record, spent={**record.spent, "write": perf_counter() - start})
 
-    def _record(self, record: Record) -> None:
-        self.folder.record(record)
+    def _record(self, record: Record, files: Mapping[Path, bytes] = _NO_FILES) -> None:
+        self.files.write(files, record)
         self.recorded[record.status] += 1
 
 

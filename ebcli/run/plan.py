@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import BESIDE
@@ -58,7 +58,7 @@ class InputOptions:
             i, n = self.shard
             raise ConfigurationError(f"shard {i}/{n} does not exist: choose 1/{n} to {n}/{n}")
         if self.max_pixels is not None and self.max_pixels < 1:
-            raise ConfigurationError(f"max-pixels is {self.max_pixels}, but it must be at least 1")
+            raise ConfigurationError(f"--max-pixels is {self.max_pixels}, but it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,7 @@ class OutputOptions:
         if self.format not in FORMATS:
             raise ConfigurationError(f"unknown format {self.format!r}: choose {', '.join(FORMATS)}")
         if self.max_side is not None and self.max_side < 1:
-            raise ConfigurationError(f"max-side is {self.max_side}, but it must be at least 1")
+            raise ConfigurationError(f"--max-side is {self.max_side}, but it must be at least 1")
         if self.scale not in SCALES:
             raise ConfigurationError(f"unknown scale {self.scale!r}: choose {' or '.join(SCALES)}")
         if self.threshold[0] not in ("max", "mass") or not 0 < self.threshold[1] < 1:
@@ -200,17 +200,17 @@ class ExecutionOptions:
 
     def __post_init__(self) -> None:
         if self.batch_size is not None and self.batch_size < 1:
-            raise ConfigurationError(f"the batch size is {self.batch_size}, but it must be at least 1")
+            raise ConfigurationError(f"--batch-size is {self.batch_size}, but it must be at least 1")
         if self.workers is not None and self.workers < 0:
-            raise ConfigurationError(f"workers is {self.workers}, but it must be at least 0")
+            raise ConfigurationError(f"--workers is {self.workers}, but it must be at least 0")
         if self.image_timeout is not None and not self.image_timeout > 0:
-            raise ConfigurationError(f"image-timeout is {self.image_timeout:g}, but it must be above 0")
+            raise ConfigurationError(f"--image-timeout is {self.image_timeout:g}, but it must be above 0")
         if self.dtype not in DTYPES:
             raise ConfigurationError(f"unknown dtype {self.dtype!r}: choose {' or '.join(DTYPES)}")
         if self.engine not in ENGINES:
             raise ConfigurationError(f"unknown engine {self.engine!r}: choose {' or '.join(ENGINES)}")
         if self.gpus_per_worker is not None and not 0 <= self.gpus_per_worker < inf:
-            raise ConfigurationError(f"gpus-per-worker is {self.gpus_per_worker:g}, but it must be at least 0")
+            raise ConfigurationError(f"--gpus-per-worker is {self.gpus_per_worker:g}, but it must be at least 0")
         if self.engine == "ray" and self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
         if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):

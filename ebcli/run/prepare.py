@@ -20,30 +20,33 @@ from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.clips import ClipOptions
-from ebcli.files.directory import check_writable, refuse_foreign_files
+from ebcli.files.directory import check_writable, finish_killed_runs, refuse_foreign_files
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.history import History
-from ebcli.files.images import Geometry, has_image_suffix, limit_pixels
+from ebcli.files.images import limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
 from ebcli.files.records import Record
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source, find
-from ebcli.files.storage import url_of
-from ebcli.files.video import ClipGeometry, has_video_suffix
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.models.caveats import caveat
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
-from ebcli.models.keywords import DETECTION, SEGMENTATION, VIDEO
-from ebcli.models.measured import caveat
-from ebcli.run.facts import NetworkFacts, class_labels
+from ebcli.models.keywords import CLASSIFICATION, VIDEO
 from ebcli.run.labels import FOLDERS, with_labels
-from ebcli.run.plan import InputOptions, MapOptions, RunPlan
+from ebcli.run.network_description import NetworkDescription, class_labels
+from ebcli.run.plan import InputOptions, RunPlan
+from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions
-from ebcli.run.stages import ImageStages, NetworkInput, is_image, load_image
+from ebcli.run.stages import ImageStages
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 Load = Callable[[Source], "NetworkInput | None"]
+
+# options of the output that change no picture, record or array
+_ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "settings")
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -54,14 +57,12 @@ class Prepared:
 
     Attributes:
         explainer: the network; None if nothing is to be done with it.
-        history: what earlier runs left in the output directory.
         stages: what is done for each image.
         skipped: the inputs whose results are up to date.
         sources: the files to work on.
     """
 
     explainer: Explainer | None
-    history: History
     stages: ImageStages
     skipped: list[Path]
     sources: list[Source]
@@ -78,85 +79,62 @@ def prepare(plan: RunPlan) -> Prepared:
     """
     style, output, inputs = plan.style, plan.output, plan.inputs
     limit_pixels(inputs.max_pixels)
-    facts, explainer = NetworkFacts.of_bundled(plan), None
+    network, explainer = NetworkDescription.of_bundled(plan), None
+    if not plan.execution.dry_run:
+        check_writable(output.directory)
+        finish_killed_runs(output.directory)
     history = History.read(output.directory)
     listing = partial(
         find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
-    if not plan.execution.dry_run:
-        check_writable(output.directory)
     # importing torch takes seconds, so a network is loaded only if something is to be done with it
     is_work = any(map(_may_be_work, sources))
     if is_work:
         palette(style.colormap)  # may import matplotlib
-    if is_work and (facts is None or output.scale == "run"):
+    if is_work and (network is None or output.scale == "run"):
         explainer = _loaded(plan, len(sources))
-        facts = explainer.facts
-    facts = facts or NetworkFacts.of_plan(plan)
-    clips = _clip_geometry(plan, facts)
-    if clips is not None:
+        network = explainer.network
+    network = network or NetworkDescription.of_plan(plan)
+    loaded, is_video = network.loaded, network.loaded.task == VIDEO
+    if not is_video and inputs.clips != ClipOptions():
+        raise ConfigurationError(f"--every, --start and --duration are for videos, but {loaded.name} explains images")
+    if is_video:
         listing = partial(listing, with_frames=True)
         sources = listing(shard=inputs.shard)
-    sources = _labeled(sources, inputs, facts)
-    geometry = Geometry.of(facts.transforms)
+    reader = Reader(loaded.transforms, inputs.clips, inputs.max_pixels)
+    sources = _labeled(sources, inputs, network, reader)
     if output.scale == "run" and explainer is not None:
-        everything = sources if inputs.shard is None else _labeled(listing(), inputs, facts)
-        style = replace(style, vmax=run_vmax(explainer, everything, _loader(geometry, clips), style))
-    if not facts.trained:
-        warnings.warn(f"{facts.name} is untrained: its maps are meaningless", stacklevel=2)
-    elif doubts := caveat(facts.name):
+        everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
+        style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
+    if not loaded.trained:
+        warnings.warn(f"{loaded.name} is untrained: its maps are meaningless", stacklevel=2)
+    elif doubts := caveat(loaded.name):
         warnings.warn(doubts, stacklevel=2)
-    common = _common(plan, facts, style)
+    common = _common(plan, network, style)
     total, skipped = len(sources), []
     if output.skip_existing:
         done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
-    options = _render_options(plan, facts, style, common)
+    options = _render_options(plan, network, style, common)
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
-        possible = range(facts.num_classes) if facts.classes is None else facts.classes
+        possible = range(loaded.num_classes) if network.classes is None else network.classes
         others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
-        class_names = {index: facts.category(index) for index in possible}
+        class_names = {index: loaded.category(index) for index in possible}
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(geometry, options, output.directory, common, output.report, inputs.max_pixels)
-    if clips is not None:
-        from ebcli.run.clip_stages import ClipStages
-
-        stages = ClipStages.like(stages, clips)
-    return Prepared(explainer, history, stages, skipped, sources)
+    stages = ImageStages(reader, options, output.directory, common, output.report)
+    return Prepared(explainer, stages, skipped, sources)
 
 
-def _clip_geometry(plan: RunPlan, facts: NetworkFacts) -> ClipGeometry | None:
-    """How videos are cut into clips; None for images."""
-    options = plan.inputs.clips
-    if facts.task == VIDEO:
-        return ClipGeometry.of(facts.transforms, options)
-    if options != ClipOptions():
-        raise ConfigurationError(f"--every, --start and --duration are for videos, but {facts.name} explains images")
-    return None
-
-
-def _loader(geometry: Geometry, clips: ClipGeometry | None) -> Load:
-    if clips is None:
-        return partial(load_image, geometry=geometry)
-    from ebcli.run.clip_stages import load_clips
-
-    return partial(load_clips, geometry=clips)
-
-
-def _labeled(sources: list[Source], inputs: InputOptions, facts: NetworkFacts) -> list[Source]:
-    if inputs.labels is None or not facts.num_classes:  # there is no network if there is nothing for it to do
+def _labeled(sources: list[Source], inputs: InputOptions, network: NetworkDescription, reader: Reader) -> list[Source]:
+    if inputs.labels is None or not network.loaded.num_classes:  # there is no network if there is nothing for it to do
         return sources
-    is_all = inputs.shard is None
-    accepts = is_image
-    if facts.task == VIDEO:
-        from ebcli.run.clip_stages import is_clip as accepts
-    return with_labels(sources, inputs.labels, facts.categories, facts.num_classes, accepts, is_all)
+    return with_labels(sources, inputs.labels, network.loaded, reader.accepts, inputs.shard is None)
 
 
 def _may_be_work(source: Source) -> bool:
@@ -164,7 +142,7 @@ def _may_be_work(source: Source) -> bool:
     if source.problem is not None:
         return False
     remote = source.span is not None or url_of(source.path) is not None
-    return (remote or os.path.lexists(source.path)) and (is_image(source) or has_video_suffix(source.path))
+    return (remote or os.path.lexists(source.path)) and medium_of(source) is not None
 
 
 def _loaded(plan: RunPlan, total: int) -> Explainer:
@@ -189,11 +167,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [
-        source
-        for source in sources
-        if source.named or has_image_suffix(source.path) or has_video_suffix(source.path) or source.path.is_dir()
-    ]
+    images = [source for source in sources if source.named or has_known_suffix(source.path) or source.path.is_dir()]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):
@@ -205,15 +179,14 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
                     labels.append(images[i].label)
                     sizes.append(loaded.size)
         for explanation in explainer.explain(pixels, labels, sizes) if pixels else ():
-            for at in explanation.layers if isinstance(explanation, Explanation) else ():
-                largest = max(largest, *(_largest(maps, style) for maps in (at.maps, *at.beside.values())))
+            for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
+                largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
     return _rounded_up(largest) if largest else 1.0
 
 
-def _largest(maps: NDArray[np.float32], style: DrawingStyle) -> float:
-    """The largest finite value of maps (K, h, w), in units of a uniform map."""
-    values = visible(np.nan_to_num(maps, nan=0, posinf=0, neginf=0), style)
-    return float(values.max(initial=0)) * int(np.prod(maps.shape[1:]))
+def _largest(map_: NDArray[np.float32], style: DrawingStyle) -> float:
+    """The largest finite value of a map, in units of a uniform map."""
+    return float(visible(np.nan_to_num(map_, nan=0, posinf=0, neginf=0), style).max(initial=0)) * map_.size
 
 
 def _rounded_up(value: float) -> float:
@@ -222,77 +195,64 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
-def _common(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle) -> Record:
+def _common(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> Record:
     """The fields of a record that all images share."""
-    maps, output = plan.maps, plan.output
-    drawn = [style.name, style.colormap, style.alpha, style.signed, style.vmin, style.vmax, style.percentile]
-    settings = {
-        **network_settings(facts),
-        "layers": facts.layers,
-        "method": facts.method,
-        "against": facts.against or (),
-        "unsupported": maps.allow_unsupported,
-        "dtype": plan.execution.dtype,
-        "classes": _chosen_classes(plan, facts),
-        "look": [*drawn, output.format, output.panel, list(maps.beside), output.max_side],
-        "raw": output.raw,
-    }
-    if facts.task == VIDEO:
-        settings["clips"] = asdict(plan.inputs.clips)
-    if (regions := _region_options(plan)) is not None:
-        settings["regions"] = asdict(regions)
     return Record(
         input="",
         status="planned",
-        configuration=configuration_hash(settings),
-        model=facts.name,
-        weights=facts.weights,
-        layer=", ".join(facts.layers),
-        method=facts.method,
-        against=tuple(facts.against or ()),
+        configuration=configuration_hash(_settings(plan, network, style)),
+        model=network.loaded.name,
+        weights=network.loaded.weights,
+        layer=", ".join(network.layers),
+        method=network.method,
+        against=tuple(network.against or ()),
     )
 
 
 def _region_options(plan: RunPlan) -> RegionOptions | None:
     output = plan.output
-    return RegionOptions(*output.threshold, output.masks) if output.boxes or output.masks else None
+    kind, share = output.threshold
+    return RegionOptions(kind, share, output.masks) if output.boxes or output.masks else None
 
 
-def _chosen_classes(plan: RunPlan, facts: NetworkFacts) -> object:
-    """What the choice of the classes depends on, for the configuration."""
-    labels, maps = plan.inputs.labels, plan.maps
-    if labels is not None:
-        return ["labels", content_hash(labels) if labels != FOLDERS else None]
-    if facts.task in (DETECTION, SEGMENTATION):
-        return [facts.classes, maps.top_k, *_chosen_subjects(maps, facts.task)]
-    if maps.above is not None:
-        return ["above", maps.above]
-    return maps.most if facts.classes is None else facts.classes
+def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:
+    """Everything that results depend on: all options but those that only say where and how fast they are made."""
+    maps, output, labels = asdict(plan.maps), asdict(plan.output), plan.inputs.labels
+    del maps["track_lost_mass"]  # which changes records only
+    maps |= {"layers": network.layers, "targets": network.classes, "against": network.against}  # by their own names
+    maps["top_k"] = None if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO) else maps["top_k"]
+    if isinstance(plan.maps.where, Path):
+        maps["where"] = content_hash(plan.maps.where)
+    for name in ("boxes", "masks", "threshold", *_ELSEWHERE):
+        del output[name]
+    return {
+        **network_settings(network.loaded),
+        "method": network.method,
+        "dtype": plan.execution.dtype,
+        "labels": content_hash(labels) if labels not in (None, FOLDERS) else labels and str(labels),
+        "clips": asdict(plan.inputs.clips),
+        "maps": maps,
+        "style": {**asdict(style), "cmap": style.colormap},
+        "output": output,
+        "regions": (regions := _region_options(plan)) and asdict(regions),
+    }
 
 
-def _chosen_subjects(maps: MapOptions, task: str) -> list[object]:
-    if task == DETECTION:
-        return ["score", maps.score] if maps.box is None else ["box", maps.box]
-    if isinstance(maps.where, Path):
-        return ["mask", content_hash(maps.where)]
-    return ["above", maps.above] if maps.where is None else ["pixel", maps.where]
-
-
-def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, common: Record) -> RenderOptions:
-    weights = common.weights if facts.trained else "untrained"
+def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle, common: Record) -> RenderOptions:
+    weights = common.weights if network.loaded.trained else "untrained"
     drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
     about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
     output = plan.output
     method = "" if plan.maps.contrastive else "marginal"
     described = bool(plan.model.described)
-    if facts.against:
-        others = class_labels(facts.categories, facts.against) if described else map(str, facts.against)
+    if network.against:
+        others = class_labels(network.loaded, network.against) if described else map(str, network.against)
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
     format_ = "png" if output.format == AUTO and needs_transparency else output.format
-    video = video_format(output.format) if facts.task == VIDEO else ""
-    marked = tuple(facts.layers), facts.default_layer, method, described, video
-    names = ResultNames(format_, output.panel, output.raw, *marked)
+    video = video_format(output.format) if network.loaded.task == VIDEO else ""
+    layers, default = network.layers, network.default_layer
+    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video)
     provenance = {
         "model": common.model,
         "weights": weights,
@@ -300,18 +260,18 @@ def _render_options(plan: RunPlan, facts: NetworkFacts, style: DrawingStyle, com
         "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    arrays = _facts_of_raw(facts, common) if output.raw else None
+    arrays = _facts_of_raw(network, common) if output.raw else None
     return RenderOptions(style, names, about, provenance, arrays, _region_options(plan), output.max_side)
 
 
-def _facts_of_raw(facts: NetworkFacts, common: Record) -> dict[str, NDArray[np.str_]]:
+def _facts_of_raw(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
     """What raw files say about their making, as arrays."""
     from importlib.metadata import version
 
     return {
         "model": np.array(common.model),
         "weights": np.array(common.weights),
-        "layer": np.array(facts.layers if len(facts.layers) > 1 else common.layer),
+        "layer": np.array(network.layers if len(network.layers) > 1 else common.layer),
         "method": np.array(common.method),
         "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
     }

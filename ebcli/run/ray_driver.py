@@ -1,9 +1,6 @@
-"""A run on a Ray cluster: one Ray Data stream of images through all its machines.
+"""A run on a Ray cluster, whose workers run the local pipeline: deals out parts of the list and gathers records.
 
-files -> loaded (tasks) -> explained (actors that hold the network) -> rendered and written (tasks) -> records
-
-The driver sees only records, and appends them. It holds neither images nor the list of files: an actor finds the
-files and leaves the list in the output directory, in parts that tasks read.
+The driver lists the files as a local run does, and appends the records. Images stay with the workers.
 """
 
 from __future__ import annotations
@@ -14,53 +11,39 @@ import os
 import socket
 import sys
 import time
-import warnings
-from collections import Counter
-from collections.abc import Collection, Generator, Iterator
+from collections import Counter, deque
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from queue import Empty, Queue
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
-from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.directory import OutputFolder, ResultFiles
+from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
+from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.files.sources import Source
 from ebcli.models.device import default_batch_size
 from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
-from ebcli.run.ray_tasks import (
-    CHUNK,
-    Coordinator,
-    ExplainerActor,
-    Row,
-    TaskContext,
-    check_machine,
-    load_part,
-    render_row,
-)
+from ebcli.run.prepare import prepare
+from ebcli.run.ray_tasks import PARTS_AT_A_TIME, PipelineWorker
 from ebcli.run.workers import processors
 
 # or Ray's threads would start a new cluster when this run has left its own
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 try:
     import ray
-    import ray.data
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as missing:
-    raise ConfigurationError(f"the engine ray needs Ray ({missing}): pip install 'ray[data]'") from missing
+    raise ConfigurationError(f"the engine ray needs Ray ({missing}): pip install ray") from missing
 
-# A part of the list moves through the stream as a whole: enough batches to make Ray's overhead small, few enough to
-# repeat when a machine is lost.
+# Of a part, enough batches to make Ray's overhead small, few enough to repeat when a machine is lost.
 _BATCHES_PER_PART = 4
-_MAX_PARTS = 4096  # the driver knows them all; longer lists get larger parts
-# Loading and rendering get equal shares, or loading would take all CPUs. When one is idle, the other may use all CPUs
-# that the networks leave.
-_CPUS_PER_TASK = 0.5
+_TRIES = 3  # of a part whose worker died
 _CONNECT_TIMEOUT = 30  # seconds
 _STOP_TIMEOUT = 5  # seconds for the images in progress
 _POLL = 0.1  # seconds
+_LONGEST_REASON = 200  # characters
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # no reports to Ray's developers
     "RAY_BACKEND_LOG_LEVEL": "fatal",
@@ -85,35 +68,23 @@ class Cluster:
 
     def __init__(self, plan: RunPlan) -> None:
         _connect()
-        count, gpus, self._tasks = _allocation(plan.execution)
-        device = "cuda" if gpus else "cpu"
+        self._count, self._gpus, self._cpus = _allocation(plan.execution)
+        device = "cuda" if self._gpus else "cpu"
         batch_size = plan.execution.batch_size or default_batch_size(device)
-        self._cwd = Path.cwd()
-        # on this machine if possible, so that it sees the same files as the user
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        coordinator: Any = ray.remote(Coordinator)  # an actor class has no static type
-        self._coordinator = coordinator.options(num_cpus=0, scheduling_strategy=here).remote(self._cwd)
-        # the coordinator's machine may have no GPU
+        # this machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        prepared = _get(self._coordinator.prepare.remote(local))
-        if isinstance(prepared, EbcliError):
-            raise prepared
-        self.stages, batch_size, self.total, skipped, messages = prepared
-        for message in messages:
-            warnings.warn(message, stacklevel=2)
-        self.skipped: Collection[Path] = _Skipped(self._coordinator, skipped)
-        self.device = f"{count} x {device}"
-        # only the coordinator needs the images, which can be millions
+        prepared = prepare(local)
+        self.stages, self.skipped, self._sources = prepared.stages, prepared.skipped, prepared.sources
+        self.total, self.device = len(prepared.sources), f"{self._count} x {device}"
+        batch_size = max(1, min(batch_size, self.total + len(self.skipped)))
         execution = replace(plan.execution, device=device, batch_size=batch_size)
+        # workers need none of the images, which can be millions
         self._plan = replace(plan, inputs=InputOptions((Path(),)), execution=execution)
-        self._actors = ray.data.ActorPoolStrategy(size=count)
-        self._gpus = gpus
         # at least four parts per network, so that all finish at about the same time
-        batches = max(1, min(_BATCHES_PER_PART, self.total // (4 * count * batch_size)))
-        self._part = batch_size * max(batches, math.ceil(self.total / (_MAX_PARTS * batch_size)))
+        self._part = batch_size * max(1, min(_BATCHES_PER_PART, self.total // (4 * self._count * batch_size)))
 
     def results(self, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
-        """The record of each file, in the order in which they finish.
+        """The record of each file, in the order in which their parts finish.
 
         Args:
             stopping: set it, from any thread, to finish the images in progress and start no others.
@@ -122,73 +93,167 @@ class Cluster:
         Raises:
             ConfigurationError: a machine of the cluster cannot write to the output directory.
             OutputError: a result cannot be written; finished records are yielded first.
+            UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
         output, error = self._plan.output, None
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
-            folder.write_settings(output.settings)
-            _check_machines(self._cwd, folder.files)
-            context = TaskContext(self._cwd, self.stages, folder.files, self._plan.execution.image_timeout)
-            parts = _get(self._coordinator.deal.remote(folder.files, self._part))
-            ray.kill(self._coordinator)
-            for row in _rows(self._stream(context, parts), stopping, context.stop):
-                record: Record | EbcliError = row["record"]
-                if isinstance(record, EbcliError):
-                    error = error or record
-                    stopping.set()
-                else:
-                    if record.status != "not an image":
-                        folder.record(record)
-                        recorded[record.status] += 1
-                    if self._plan.execution.fail_fast and record.status == "failed":
+            folder.start(output.settings)
+            arguments = Path.cwd(), self._plan, self.stages, replace(folder.files, recording=False), self._cpus
+            parts = [self._sources[start : start + self._part] for start in range(0, self.total, self._part)]
+            hands = _Hands(min(self._count, len(parts)), self._gpus, arguments, parts)
+            with closing(hands.gathered(stopping)) as gathered:
+                for records, failure in gathered:
+                    for record in records:
+                        if record.status != "not an image":
+                            folder.record(record)
+                            recorded[record.status] += 1
+                        if self._plan.execution.fail_fast and record.status == "failed":
+                            stopping.set()
+                        yield record
+                    error = error or failure
+                    if error is not None:
                         stopping.set()
-                    yield record
             if error is not None:
                 raise error
 
-    def _stream(self, context: TaskContext, parts: int) -> ray.data.Dataset:
-        listed = ray.data.from_items([{"part": part} for part in range(parts)], override_num_blocks=max(1, parts))
-        return (
-            listed.flat_map(partial(load_part, context), num_cpus=_CPUS_PER_TASK, concurrency=self._tasks)
-            .map_batches(
-                ExplainerActor,
-                fn_constructor_args=(self._plan, context),
-                batch_size=self._plan.execution.batch_size,
-                compute=self._actors,
-                num_cpus=1,
-                num_gpus=self._gpus,
-            )
-            .map(partial(render_row, context), num_cpus=_CPUS_PER_TASK, concurrency=self._tasks)
-        )
+
+class _Hands:
+    """Workers with parts of the list in hand.
+
+    Args:
+        count: the number of workers.
+        gpus: the GPUs of each.
+        arguments: those of each ``PipelineWorker``; the last one is the number of its CPUs.
+        parts: what they work on.
+    """
+
+    def __init__(self, count: int, gpus: float, arguments: tuple[Any, ...], parts: Iterable[Sequence[Source]]) -> None:
+        self._parts, self._tries = deque(parts), Counter[str]()
+        worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type
+        options = {"num_cpus": arguments[-1], "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
+        self._create = partial(worker.options(max_concurrency=PARTS_AT_A_TIME + 1, **options).remote, *arguments)
+        # by what is awaited: the worker that does it, and the part; None until the worker has its network
+        self._waiting: dict[Any, tuple[Any, Sequence[Source] | None]] = {}
+        for _ in range(count):
+            self._start()
+
+    def gathered(self, stopping: Event) -> Generator[tuple[Sequence[Record], EbcliError | None]]:
+        """The records of each part, in the order in which they finish, and the error that ended it.
+
+        Ends a few seconds after a stop is requested, whatever is still in hand.
+
+        Raises:
+            UnfinishedError: the cluster is lost.
+        """
+        pulse, deadline = _Pulse(), math.inf
+        try:
+            while time.monotonic() < deadline and (self._parts or any(part for _, part in self._waiting.values())):
+                if stopping.is_set() and deadline == math.inf:
+                    deadline = time.monotonic() + _STOP_TIMEOUT
+                    self._parts.clear()
+                    for worker, _ in self._waiting.values():
+                        worker.stop.remote()
+                pulse.check()
+                for done in ray.wait(list(self._waiting), timeout=_POLL)[0]:
+                    yield self._taken(done)
+        except ray.exceptions.RayTaskError:  # unexpected, like any such error in this process
+            raise
+        except ray.exceptions.RayError as error:
+            raise UnfinishedError(_lost(error)) from error
+        finally:
+            ray.shutdown()  # ends the workers
+
+    def _start(self) -> None:
+        worker = self._create()
+        self._waiting[worker.start.remote()] = worker, None
+
+    def _taken(self, done: Any) -> tuple[Sequence[Record], EbcliError | None]:
+        """What a worker answers, which then gets another part; nothing if it died."""
+        worker, part = self._waiting.pop(done)
+        try:
+            answer = ray.get(done)
+        except ray.exceptions.RayActorError as death:
+            self._retry(worker, part, death)
+            return (), None
+        if part is not None:
+            self._deal(worker)
+            return answer
+        for _ in range(0 if answer else PARTS_AT_A_TIME):
+            self._deal(worker)
+        return (), answer
+
+    def _deal(self, worker: Any) -> None:
+        if self._parts:
+            part = self._parts.popleft()
+            self._waiting[worker.run.remote(part)] = worker, part
+
+    def _retry(self, worker: Any, part: Sequence[Source] | None, death: Exception) -> None:
+        """Put a part back, and start another worker, once for each that died."""
+        what = f"the images from {part[0].name} on" if part else "the network"
+        self._tries[what] += 1
+        if self._tries[what] == _TRIES:
+            reason = " ".join(str(death).split())[:_LONGEST_REASON]
+            raise UnfinishedError(f"{_TRIES} workers died of {what} ({reason}): repeat with fewer --workers")
+        if part is not None:
+            self._parts.appendleft(part)
+        if all(other is not worker for other, _ in self._waiting.values()):
+            self._start()
 
 
-class _Skipped(Collection[Path]):
-    """The inputs that are skipped, fetched from the coordinator in chunks."""
+class _Pulse:
+    """Notices that Ray's process on this machine has died: Ray itself takes long, and then may end this process."""
 
-    def __init__(self, coordinator: Any, count: int) -> None:
-        self._coordinator, self._count = coordinator, count
+    def __init__(self) -> None:
+        here = ray.get_runtime_context().get_node_id()
+        node = next(node for node in ray.nodes() if node["NodeID"] == here)
+        self._address, self._next = (node["NodeManagerAddress"], node["NodeManagerPort"]), 0.0
 
-    def __len__(self) -> int:
-        return self._count
+    def check(self) -> None:
+        """Raise UnfinishedError if it has."""
+        if time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + 1
+        try:
+            socket.create_connection(self._address, timeout=_CONNECT_TIMEOUT).close()
+        except OSError as error:
+            raise UnfinishedError(_lost(error)) from error
 
-    def __iter__(self) -> Iterator[Path]:
-        for start in range(0, self._count, CHUNK):
-            yield from _get(self._coordinator.skipped.remote(start))
 
-    def __contains__(self, path: object) -> bool:
-        return any(path == other for other in self)
+def _lost(error: Exception) -> str:
+    reason = " ".join(str(error).split())[:_LONGEST_REASON]
+    return f"the Ray cluster is lost ({reason}): repeat the command with --skip-existing"
 
 
-def _check_machines(cwd: Path, files: ResultFiles) -> None:
-    """Check that every machine that may run tasks can write to the output directory.
+def _allocation(execution: ExecutionOptions) -> tuple[int, float, int]:
+    """The number of workers, and the GPUs and CPUs of each.
 
     Raises:
-        ConfigurationError: one cannot.
+        ConfigurationError: the cluster is too small.
     """
-    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU")]
-    check = ray.remote(num_cpus=0)(check_machine)
-    at = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-    _get([check.options(scheduling_strategy=node).remote(cwd, files) for node in at])
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cpus = int(sum(node.get("CPU", 0) for node in nodes))
+    all_gpus = sum(node.get("GPU", 0.0) for node in nodes)
+    gpus = execution.gpus_per_worker
+    if execution.device == "cpu":
+        gpus = 0.0
+    elif gpus is None:
+        gpus = 1.0 if all_gpus or execution.device == "cuda" else 0.0
+    most = math.floor(all_gpus / gpus) if gpus else cpus - 1
+    # without GPUs, the networks take about as long as everything else
+    count = execution.workers or (min(most, cpus - 1) if gpus else max(1, cpus // 2))
+    if not 0 < count <= min(most, cpus - 1):
+        raise ConfigurationError(
+            f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
+            "and at least one more CPU than workers: lower --workers or --gpus-per-worker"
+        )
+
+    def room(share: int) -> int:
+        """For how many workers with so many CPUs there is room."""
+        fitting = [(int(node.get("CPU", 0)) // share, node.get("GPU", 0.0)) for node in nodes]
+        return sum(min(n, math.floor(on_node / gpus)) if gpus else n for n, on_node in fitting)
+
+    return count, gpus, next((share for share in range(cpus // count, 1, -1) if room(share) >= count), 1)
 
 
 def _connect() -> None:
@@ -208,7 +273,7 @@ def _connect() -> None:
             raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
-    # two CPUs, or there would be none left to load and render while a network runs
+    # two CPUs, as there must be more than workers
     own: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if address == "local" else {}
     try:
         with _silent_stderr():
@@ -216,76 +281,6 @@ def _connect() -> None:
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise ConfigurationError(f"no Ray cluster answers at '{address}': {reason}") from error
-    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # its messages arrive as exceptions as well
-    ray.data.DataContext.get_current().enable_progress_bars = False
-
-
-def _allocation(execution: ExecutionOptions) -> tuple[int, float, int]:
-    """The number of networks, the GPUs for each, and the number of tasks that load and that render.
-
-    Raises:
-        ConfigurationError: the cluster is too small.
-    """
-    resources = ray.cluster_resources()
-    cpus, all_gpus = int(resources.get("CPU", 0)), resources.get("GPU", 0.0)
-    gpus = execution.gpus_per_worker
-    if execution.device == "cpu":
-        gpus = 0.0
-    elif gpus is None:
-        gpus = 1.0 if all_gpus or execution.device == "cuda" else 0.0
-    most = math.floor(all_gpus / gpus) if gpus else cpus - 1
-    # without GPUs, the networks take about as long as everything else
-    count = execution.workers or (min(most, cpus - 1) if gpus else max(1, cpus // 2))
-    if not 0 < count <= min(most, cpus - 1):
-        raise ConfigurationError(
-            f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
-            "and at least one more CPU than workers: lower --workers or --gpus-per-worker"
-        )
-    return count, gpus, cpus - count
-
-
-def _get(reference: Any) -> Any:
-    """``ray.get``, raising this package's errors as they were raised remotely."""
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, EbcliError):
-            raise error.cause from None
-        raise
-
-
-def _rows(stream: ray.data.Dataset, stopping: Event, stop: Path) -> Iterator[Row]:
-    """The rows of a stream, until it ends, or until a few seconds after a stop is requested.
-
-    After a stop, Ray would start each remaining task, only for it to find that there is nothing left to do.
-    """
-    rows: Queue[Row | Exception | None] = Queue(CHUNK)
-    Thread(target=_fetch, args=(stream, rows), daemon=True).start()
-    deadline = math.inf
-    while time.monotonic() < deadline:
-        if stopping.is_set() and deadline == math.inf:
-            stop.touch()
-            deadline = time.monotonic() + _STOP_TIMEOUT
-        try:
-            row = rows.get(timeout=_POLL)
-        except Empty:
-            continue
-        if row is None:
-            return
-        if isinstance(row, Exception):
-            raise row
-        yield row
-    ray.shutdown()  # ends the tasks
-
-
-def _fetch(stream: ray.data.Dataset, rows: Queue[Row | Exception | None]) -> None:
-    try:
-        for row in stream.iter_rows():
-            rows.put(row)
-    except Exception as error:
-        rows.put(error)
-    else:
-        rows.put(None)
 
 
 @contextmanager

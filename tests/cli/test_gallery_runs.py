@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from color_net import GREEN, RED, SIDE, load_colors, painted
 from PIL import Image
 from runs import invoke, photos, records
 
@@ -34,6 +35,61 @@ def test_a_run_writes_its_page() -> None:
     for path in pictures_of(PAGE):
         with Image.open(path) as picture:
             picture.load()
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_a_map_that_is_negative_throughout(signed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All probability of red against green is on the side of green: -1 in units of an even spread."""
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
+    painted((60, 40), (GREEN, (0, 0, 60, 40))).save("green.png")
+    arguments = ("--model", "colors", "--target", "red", "--against", "green", "--report", *["--signed"] * signed)
+    result = invoke(*arguments, "green.png")
+    assert result.exit_code == 0, result.output
+    (record,) = records(Path("saliency"))
+    (one,) = record["classes"]
+    assert one["blank"] is not signed
+    assert one["peak"] == pytest.approx(-1, abs=1e-4)
+    assert ("is blank" in result.stderr) is not signed
+    shown = pictures_of(PAGE)
+    maps = [path for path in shown if path.suffix == ".png"]  # a reduced copy of the result would be a JPEG
+    assert (len(shown), len(maps)) == ((2, 1) if signed else (1, 0))
+    for path in [Path(record["output"][0]), *maps]:
+        with Image.open(path) as picture:
+            red, _, blue, _ = picture.convert("RGBA").getpixel((picture.width // 2, picture.height // 2))
+        assert blue > red + 50 if signed else red == blue
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["with the run", "from arrays"])
+def test_the_page_has_the_scale_of_the_run(later: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The map of a small patch has a high peak, that of a large one a low peak: bright and dim on one scale."""
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
+    painted((SIDE, SIDE), (RED, (8, 8, 16, 16))).save("peak.png")
+    painted((SIDE, SIDE), (RED, (0, 0, 32, 16))).save("even.png")
+    common = (
+        "--model",
+        "colors",
+        "--target",
+        "red",
+        "--marginal",
+        "--raw",
+        "--scale",
+        "run",
+        "--cmap",
+        "gray",
+        "peak.png",
+        "even.png",
+    )
+    if later:  # thumbnails are made of the arrays
+        assert invoke(*common).exit_code == 0
+    result = invoke(*common, "--report", "--skip-existing")
+    assert result.exit_code == 0, result.output
+    levels = []
+    for path in pictures_of(PAGE):
+        with Image.open(path) as picture:
+            if picture.format == "PNG":
+                levels.append(picture.convert("RGBA").getpixel((12, 12))[0])
+    # (8 * 8) / (32 * 16) of the peak
+    assert sorted(levels) == [pytest.approx(255 / 8, abs=4), pytest.approx(255, abs=10)]
 
 
 def test_what_is_done_already_and_what_comes_later_is_on_one_page() -> None:
@@ -94,3 +150,5 @@ def test_a_page_of_nothing(arguments: tuple[str, ...], message: str) -> None:
     result = invoke(*arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+    assert not Path("nowhere").exists()
+    assert not [*Path("empty").iterdir()]

@@ -40,6 +40,15 @@ def test_the_picture_is_that_very_file_and_nothing_else_is_written(name: str, fo
     assert invoke("in.jpg", "-o", name).exit_code == 0  # it is this program's own, so it is replaced
 
 
+def test_the_picture_is_replaced_as_a_whole() -> None:
+    """The old file stays complete, under another name, so nobody can read half of the new one."""
+    assert invoke("in.jpg", "-o", "out.png", "--target", "1").exit_code == 0
+    Path("old.png").hardlink_to("out.png")
+    before = Path("old.png").read_bytes()
+    assert invoke("in.jpg", "-o", "out.png", "--target", "2").exit_code == 0
+    assert Path("old.png").read_bytes() == before != Path("out.png").read_bytes()
+
+
 def test_a_picture_of_one_s_own_is_not_replaced(photo: Path) -> None:
     content = photo.read_bytes()
     Path("mine.jpg").write_bytes(content)
@@ -109,6 +118,8 @@ def test_stdin_among_other_images(photo: Path) -> None:
         (b"", ["-"], 2, "stdin is empty"),
         (b"no picture", ["-"], 1, "stdin: not an image that Pillow can read"),
         (b"x" * 100, ["-", "--max-bytes", "99"], 2, "more than 99 bytes"),
+        (b"x" * 2_500_001, ["-", "--max-bytes", "2500000"], 2, "more than 2500000 bytes"),  # read in several parts
+        (b"x" * 2_500_000, ["-", "--max-bytes", "2500000"], 1, "stdin: not an image that Pillow can read"),
         (b"a.jpg\n", ["-", "--from-file", "-"], 2, "drop - or --from-file -"),
         (b"x", ["-", "--engine", "ray", "--workers", "1"], 2, "cannot read stdin"),
     ],
@@ -122,7 +133,7 @@ def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: 
 def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
     with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
         stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
-        from ebcli.cli.single import OnePicture, spooled_stdin
+        from ebcli.cli.single_output import OnePicture, spooled_stdin
         from ebcli.errors import ConfigurationError
 
         with pytest.raises(ConfigurationError, match="stdout is a terminal"):
@@ -150,7 +161,7 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
         ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
         ("--frobnicate a.jpg", "Error: no such option --frobnicate: main --help lists all options\n"),
         ("-z a.jpg", "Error: no such option -z: main --help lists all options\n"),
-        ("--top-k none a.jpg", "Error: Invalid value for '--top-k': 'none' is not a valid integer range.\n"),
+        ("--top-k none a.jpg", "Error: Invalid value for '--top-k': 'none' is not a valid integer.\n"),
         ("a.jpg -o", "Error: Option '-o' requires an argument.\n"),
     ],
 )

@@ -17,7 +17,7 @@ from stub_run import DONE, PICTURE, finished, invoke
 
 from ebcli.cli.saliency import main
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.records import Record
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
@@ -49,6 +49,8 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
         ("--device cuda:1 --dtype bfloat16 a.jpg", {"device": "cuda:1", "dtype": "bfloat16"}),
         ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
         ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
+        ("--boxes --threshold 0.3 a.jpg", {"boxes": True, "threshold": ("max", 0.3)}),
+        ("--masks --threshold mass:0.3 a.jpg", {"masks": True, "threshold": ("mass", 0.3)}),
         ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
         ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
@@ -200,11 +202,6 @@ def test_a_target_wins_over_a_number_of_classes_from_the_environment(worker: moc
     assert worker.call_args.args[0].maps.targets == ("1",)
 
 
-def test_the_command_line_wins_over_the_environment(worker: mock.Mock) -> None:
-    invoke("--top-k", "2", "a.jpg", EB_SALIENCY_TOP_K="4")
-    assert worker.call_args.args[0].maps.top_k == 2
-
-
 def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
     worker.return_value = finished(
         dataclasses.replace(DONE, output=(PICTURE, PICTURE)),
@@ -231,13 +228,6 @@ def test_where_all_went_well_there_is_nothing_to_say(worker: mock.Mock) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_what_was_left_out_is_counted(worker: mock.Mock) -> None:
-    worker.return_value = finished(DONE, Record("notes.txt", "not an image"), already=(Path("b.jpg"),))
-    result = invoke("a.jpg")
-    assert result.exit_code == 0
-    assert result.stderr == "2 images: 1 done, 1 up to date; 1 other file skipped\n"
-
-
 def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     worker.return_value = finished(DONE, Record("b.jpg", "failed", error="it is broken"), Record("c", "not an image"))
     result = invoke("--json", "d")
@@ -261,19 +251,6 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")
-
-
-def test_a_dry_run_prints_the_inputs(worker: mock.Mock) -> None:
-    worker.return_value = finished(Record("a.jpg", "planned"), Record("c", "not an image"), already=(Path("b.jpg"),))
-    result = invoke("--dry-run", "d")
-    assert (result.exit_code, result.stdout) == (0, "a.jpg\n")
-    assert result.stderr == "2 images: 1 to process, 1 up to date; 1 other file skipped\n"
-
-
-def test_everything_done_already_is_no_error(worker: mock.Mock) -> None:
-    worker.return_value = finished(already=(Path("a.jpg"), Path("b.jpg")))
-    result = invoke("--skip-existing", "d")
-    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "2 images: 2 up to date\n")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -15,6 +16,7 @@ from stub_run import DONE, finished
 from ebcli.cli.saliency import main
 from ebcli.cli.settings import PRESETS
 
+DOCUMENTATION = Path(__file__).parents[2] / "docs/settings.md"
 EVERYTHING = """
 images = ["a.jpg", "b"]
 top-k = 3
@@ -93,16 +95,34 @@ def test_classes_on_the_command_line_win_over_those_in_a_file(worker: mock.Mock)
     assert "both choose the classes" in stub_run.invoke("a.jpg", "--config", "run.toml").stderr
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_are_options_that_the_help_shows(name: str, worker: mock.Mock) -> None:
-    result = stub_run.invoke("--preset", name, "a.jpg")
-    words = [str(word) for item in PRESETS[name].items() for word in (f"--{item[0]}", item[1]) if word is not True]
-    assert result.exit_code == 0, result.output
-    by_preset = worker.call_args.args[0]
-    assert stub_run.invoke(*words, "a.jpg").exit_code == 0
-    assert worker.call_args.args[0] == by_preset != make_plan("a.jpg")
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("figure", "--panel --top-k 3", {"panel": True, "top_k": 3}),
+        (
+            "dataset",
+            "--format jpg --raw --report --skip-existing",
+            {"format": "jpg", "raw": True, "report": True, "skip_existing": True},
+        ),
+        (
+            "paper",
+            "--style paper --panel --beside marginal",
+            {"style": "paper", "panel": True, "beside": ("marginal",)},
+        ),
+    ],
+)
+def test_presets_are_options_that_the_help_and_the_documentation_show(
+    name: str, words: str, expected: dict[str, object], worker: mock.Mock
+) -> None:
+    for arguments in (("--preset", name), words.split()):
+        result = stub_run.invoke(*arguments, "a.jpg")
+        assert result.exit_code == 0, result.output
+        assert worker.call_args.args[0] == make_plan("a.jpg", **expected)
     shown = " ".join(stub_run.invoke("--preset", name, "--help").output.split())
-    assert f"The preset {name} stands for {' '.join(words)}." in shown
+    assert f"The preset {name} stands for {words}." in shown
+    table = re.findall(r"^\| `(\w+)` \| .* \| `(.*)` \|$", DOCUMENTATION.read_text(), re.MULTILINE)
+    assert dict(table)[name] == words
+    assert [name for name, _ in table] == [*PRESETS]
 
 
 @pytest.mark.parametrize(

@@ -48,13 +48,9 @@ def heatmaps(figure: Image.Image, shape: tuple[int, int] = (200, 200)) -> list[n
     values = np.asarray(figure.convert("RGB")).astype(int)
     filled = (values != 255).any(-1)
     height, width = shape
-    found = []
-    for top in range(values.shape[0] - height + 1):
-        for left in range(values.shape[1] - width + 1):
-            corner = filled[top, left] and not filled[top - 1, left] and not filled[top, left - 1]
-            if corner and filled[top : top + height, left : left + width].all():
-                found.append(values[top : top + height, left : left + width])
-    return found
+    corners = filled & ~np.roll(filled, 1, 0) & ~np.roll(filled, 1, 1)
+    parts = [(slice(top, top + height), slice(left, left + width)) for top, left in np.argwhere(corners)]
+    return [values[part] for part in parts if filled[part].shape == shape and filled[part].all()]
 
 
 def test_it_is_the_commands_own_picture(tmp_path: Path) -> None:

@@ -14,7 +14,8 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.images import Geometry, Placement, decode, placement
+from ebcli.files.images import decode
+from ebcli.files.input_spec import InputSpec, Placement
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),
@@ -69,7 +70,7 @@ def shown_at(painted: Image.Image, size: tuple[int, int], style: str) -> Image.I
 @pytest.mark.parametrize("size", [(640, 400), (400, 640), (300, 300), (1333, 517)])
 def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
     """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""
-    cells, photo, place = 14, Image.new("RGB", size, "black"), placement(size, Geometry.of(preset))
+    cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.of(preset).place(size)
     nothing = Image.new("RGB", size, "black")
     for cell in ((3, 5), (6, 10), (9, 4)):
         expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
@@ -117,7 +118,7 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(
     assert upright.size == size
     preset = ImageClassification(crop_size=224, resize_size=256, mean=(0.0,) * 3, std=(1.0,) * 3)
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
-    place = placement(upright.size, Geometry.of(preset))
+    place = InputSpec.of(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
     painted = np.asarray(shown_at(picture(black, saliency, place, DrawingStyle(style, "gray")), size, style)).astype(
         int
@@ -137,7 +138,7 @@ def test_the_map_covers_the_crop_and_nothing_else(style: str) -> None:
     photo = Image.new("RGB", size, (100, 100, 100))
     saliency = np.random.default_rng(0).random((7, 7)) + 0.1
     look = DrawingStyle(style, alpha=1.0)
-    painted = np.asarray(shown_at(picture(photo, saliency, placement(size, Geometry.of(preset)), look), size, style))
+    painted = np.asarray(shown_at(picture(photo, saliency, InputSpec.of(preset).place(size), look), size, style))
     outside = OUTSIDE.get(style, (55, 55, 55))  # the photo, darkened to 0.85 * 0.65
     changed = np.abs(painted.astype(int) - outside).max(-1) > 1
     rows, columns = np.nonzero(changed)
@@ -163,7 +164,7 @@ def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch)
 def test_tiny_and_narrow_images_have_a_picture_too(
     size: tuple[int, int], preset: ImageClassification, style: str
 ) -> None:
-    place = placement(size, Geometry.of(preset))
+    place = InputSpec.of(preset).place(size)
     painted = picture(Image.new("RGB", size, "grey"), np.ones((7, 7)), place, DrawingStyle(style))
     assert painted.height == size[1]
     assert painted.width == size[0] or style == "side-by-side"
@@ -242,7 +243,7 @@ def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
 import resource, sys
 import numpy as np
 from PIL import Image
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (5000, 4000), "red")
@@ -271,4 +272,5 @@ def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
         values[row, column] = 1
         assert peaks_at_border(size, values, crop) == expected, (row, column)
         assert not peaks_at_border(size, values, Placement(0, 0, 60, 40))
+        assert not peaks_at_border(size, values, Placement(-20, -30, 80, 70))  # padded on all sides
         assert not peaks_at_border(size, values * 0, crop)

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.drawing.panel import _fitted, _font, _printable, panel
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.images import Placement
+from ebcli.files.input_spec import Placement
 
 GREEN = (0, 255, 0)
 
 
-def explained(maps: dict[str, np.ndarray], marginal: bool = False, names: tuple[str | None, ...] = ()) -> Explanation:
+def explained(
+    maps: dict[str, np.ndarray], place: Placement, marginal: bool = False, names: tuple[str | None, ...] = ()
+) -> Explanation:
     """Maps (K, h, w) by layers."""
-    layers = tuple(
-        LayerMaps(name, [0.5] * len(map_), map_, beside={"marginal": map_ * 2} if marginal else {})
-        for name, map_ in maps.items()
+    count = len(next(iter(maps.values())))
+    subjects = [Subject(k, name, 0.25) for k, name in zip(range(count), names or ["cat"] * count, strict=True)]
+    return Explanation(
+        [
+            Map(subject, layer, of[k], 0.5, place, beside={"marginal": of[k] * 2} if marginal else {})
+            for k, subject in enumerate(subjects)
+            for layer, of in maps.items()
+        ],
+        0.0,
     )
-    count = len(layers[0].maps)
-    return Explanation(list(range(count)), [0.25] * count, list(names or ["cat"] * count), layers, 0.0)
 
 
 def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:
@@ -55,7 +62,7 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     left, top = (size[0] - side) / 2, (size[1] - side) / 2
     maps = np.concatenate([spot(14, 3, 5), spot(14, 9, 4)])
     place = Placement(left, top, left + side, top + side)
-    figure = panel(photo, place, explained({"5": maps}), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
+    figure = panel(photo, explained({"5": maps}, place), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
     first, *others = tiles(figure)
     assert first[2] - first[0] == round(size[0] * 300 / max(size))
     assert first[3] - first[1] == round(size[1] * 300 / max(size))
@@ -83,10 +90,9 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     ],
 )
 def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int]) -> None:
-    shown = explained({name: np.ones((count, 7, 7), np.float32) for name, count in maps.items()}, marginal)
-    figure = panel(
-        Image.new("RGB", (60, 40), GREEN), Placement(10, 0, 50, 40), shown, DrawingStyle(alpha=0.2), "a.jpg", ""
-    )
+    values = {name: np.ones((count, 7, 7), np.float32) for name, count in maps.items()}
+    shown = explained(values, Placement(10, 0, 50, 40), marginal)
+    figure = panel(Image.new("RGB", (60, 40), GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", "")
     tops = [box[1] for box in tiles(figure)]
     assert [tops.count(top) for top in sorted(set(tops))] == rows
 
@@ -94,8 +100,9 @@ def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int])
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("size", [(1, 1), (3, 1000), (1000, 3), (4000, 3000)])
 def test_every_style_and_size_has_a_panel(style: str, size: tuple[int, int]) -> None:
-    shown = explained({"5": np.random.default_rng(0).random((2, 7, 7)).astype(np.float32)})
-    figure = panel(Image.new("RGB", size, GREEN), Placement(0, 0, *size), shown, DrawingStyle(style), "a.jpg", "about")
+    values = np.random.default_rng(0).random((2, 7, 7)).astype(np.float32)
+    shown = explained({"5": values}, Placement(0, 0, *size))
+    figure = panel(Image.new("RGB", size, GREEN), shown, DrawingStyle(style), "a.jpg", "about")
     assert figure.mode == "RGB"
     assert 600 <= figure.width < 1100
     assert 100 <= figure.height < 600
@@ -105,8 +112,7 @@ def test_a_blank_map_looks_unlike_any_other() -> None:
     maps = np.stack([np.zeros((7, 7)), np.full((7, 7), np.nan), np.ones((7, 7))]).astype(np.float32)
     figure = panel(
         Image.new("RGB", (60, 60), GREEN),
-        Placement(0, 0, 60, 60),
-        explained({"5": maps}),
+        explained({"5": maps}, Placement(0, 0, 60, 60)),
         DrawingStyle(alpha=0.2),
         "a.jpg",
         "",
@@ -122,8 +128,8 @@ def test_names_are_data() -> None:
     assert _printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
-        panel(photo, place, explained({"5": spot(7, 3, 3)}, names=(name,)), DrawingStyle(), name, name)
-        for name in ("a.jpg", hostile * 50)
+        panel(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
+        for name in ("a.jpg", hostile * 10)
     )
     assert plain.size == wild.size
     assert tiles(plain) == tiles(wild)
@@ -140,33 +146,50 @@ def test_long_names_lose_their_middle(room: int) -> None:
     assert _fitted("cat", font, 300) == "cat"
 
 
-def test_each_class_has_its_own_probability_and_mass(monkeypatch: pytest.MonkeyPatch) -> None:
-    written: list[str] = []
-    real = ImageDraw.ImageDraw.text
-
-    def text(self: ImageDraw.ImageDraw, xy: tuple[float, float], text: str, *rest: object, **options: object) -> None:
-        written.append(text)
-        real(self, xy, text, *rest, **options)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
-    layer = LayerMaps("5", [0.125, 0.75], np.ones((2, 4, 4), np.float32))
-    two = Explanation([3, 8], [0.5, 0.25], ["cat", None], (layer,), 0.0)
-    panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), two, DrawingStyle(), "a.jpg", "about")
-    told = [line for line in written if ", score" in line or "mass" in line]
+def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:
+    place, ones = Placement(0, 0, 40, 40), np.ones((4, 4), np.float32)
+    subjects = Subject(3, "cat", 0.5), Subject(8, None, 0.25)
+    maps = [Map(one, "5", ones, mass, place) for one, mass in zip(subjects, (0.125, 0.75), strict=True)]
+    panel(Image.new("RGB", (40, 40)), Explanation(maps, 0.0), DrawingStyle(), "a.jpg", "about")
+    told = [line for *_, line in written if ", score" in line or "mass" in line]
     assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
     # only a marginal map sums to its mass
-    marginal = replace(two, layers=(replace(layer, method="marginal"),))
-    panel(Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40), marginal, DrawingStyle(), "a.jpg", "about")
-    assert "mass 0.125" in written
+    marginal = Explanation([replace(map_, method="marginal") for map_ in maps], 0.0)
+    panel(Image.new("RGB", (40, 40)), marginal, DrawingStyle(), "a.jpg", "about")
+    assert "mass 0.125" in [line for *_, line in written]
+
+
+@pytest.mark.parametrize(
+    ("ends", "low", "high"),
+    [
+        ({}, "0", "each map's maximum"),
+        ({"vmin": 0.5, "percentile": 99}, "0.5", "each map's percentile 99 of its positive values"),
+        ({"vmin": 0.5, "vmax": 3}, "0.5", "3"),
+        ({"signed": True}, "−m", "m, each map's greatest magnitude"),
+        ({"signed": True, "percentile": 90}, "−m", "m, each map's percentile 90 of its magnitudes"),
+        ({"signed": True, "vmax": 2.5}, "−2.5", "2.5"),
+    ],
+)
+def test_the_legend_runs_from_the_lower_end_to_the_upper(
+    ends: dict[str, Any], low: str, high: str, written: list[tuple[float, float, str]]
+) -> None:
+    style = DrawingStyle("heatmap", "RdBu_r", **ends)
+    place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
+    figure = panel(photo, explained({"5": spot(7, 3, 3)}, place), style, "a.jpg", "about")
+    (left, top, first), (right, beside, last), _ = written[-3:]
+    assert (first, last, top) == (low, high, beside)
+    row = np.asarray(figure)[int(top) + 8, int(left) : int(right)].astype(int)
+    blue, red = (np.flatnonzero(row[:, one] - row[:, other] > 40) for one, other in ((2, 0), (0, 2)))
+    assert len(blue) > 80 < len(red)
+    assert blue.max() < red.min()  # RdBu_r begins with blue, so the lowest value is on the left
 
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
-    layer = LayerMaps("5", [0.5], spot(14, 3, 5), beside={"marginal": spot(14, 10, 9)})
-    both = Explanation([0], [0.25], ["cat"], (layer,), 0.0)
+    (one,), (other,) = spot(14, 3, 5), spot(14, 10, 9)
+    both = Map(Subject(0, "cat", 0.25), "5", one, 0.5, Placement(0, 0, 300, 300), beside={"marginal": other})
     figure = panel(
         Image.new("RGB", (300, 300), GREEN),
-        Placement(0, 0, 300, 300),
-        both,
+        Explanation([both], 0.0),
         DrawingStyle(cmap="cool", alpha=0.3),
         "a",
         "b",

@@ -63,6 +63,18 @@ def test_scores_of_maps_that_depend_on_the_class_or_not(photos: Path) -> None:
     assert found["random"]["score"] == pytest.approx(0.25, abs=0.01)
 
 
+def test_another_seed_makes_other_mosaics(photos: Path) -> None:
+    labels = str(photos.with_name("labels.csv"))
+    for seed in ("0", "1", "0"):
+        rows(run(photos, "--json", "--confidence", "0", "--labels", labels, "--seed", seed, model="colors4"))
+    made = []
+    for path in photos.with_name("kept").glob("grid-*"):
+        mosaics = [line["rows"] for line in map(json.loads, path.read_text().splitlines()) if "rows" in line]
+        made.append([[row["image"] for row in mosaic] for mosaic in mosaics])
+    assert [len(mosaics) for mosaics in made] == [12, 12]  # the third run measured nothing
+    assert made[0] != made[1]
+
+
 def test_labels_decide_which_images_are_recognized(photos: Path) -> None:
     labels = photos.with_name("labels.csv")
     labels.write_text("0.png,blue\n1.png,1\n2.png,2\nwhite.png,3\n")  # the first one is red

@@ -7,19 +7,20 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from unittest import mock
 
 import pytest
-from PIL import Image
+from galleries import wrote
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.directory import OutputFolder, refuse_foreign_files
-from ebcli.files.encoding import encode_picture
+from ebcli.files.directory import OutputFolder, finish_killed_runs, refuse_foreign_files
 from ebcli.files.naming import parse_result_name
-from ebcli.files.records import Record
+from ebcli.files.records import ClassRecord, Record
 
-OWN = encode_picture(Image.new("RGB", (1, 1)), "png")
+OWN = b"own"
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ def folder(out: Path) -> Iterator[OutputFolder]:
 
 
 def files(out: Path) -> set[str]:
-    paths = (path for path in out.rglob("*") if path.name not in ("records.jsonl", "eb-saliency-run"))
+    paths = (path for path in out.rglob("*") if path.name not in (".eb-saliency", "records.jsonl", "eb-saliency-run"))
     return {str(path.relative_to(out)) for path in paths if path.is_file()}
 
 
@@ -43,7 +44,7 @@ def test_files_are_written_where_they_belong_and_nothing_else_remains(out: Path)
         folder.write({Path("a/b.png"): b"b", Path("c.npz"): b"c"})
     assert files(out) == {"a/b.png", "c.npz"}
     assert (out / "a/b.png").read_bytes() == b"b"
-    assert sorted(path.name for path in out.iterdir()) == ["a", "c.npz", "records.jsonl"]
+    assert sorted(path.name for path in out.iterdir()) == [".eb-saliency", "a", "c.npz"]
 
 
 def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder: OutputFolder) -> None:
@@ -62,7 +63,8 @@ def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder:
 
 
 def test_a_file_that_appears_during_a_run_is_replaced_only_if_it_is_ours(out: Path, folder: OutputFolder) -> None:
-    (out / "own.png").write_bytes(OWN)
+    with closing(OutputFolder(out, overwrite=False)) as other:  # of another run
+        other.write({Path("own.png"): OWN})
     folder.write({Path("own.png"): b"new"})
     assert (out / "own.png").read_bytes() == b"new"
     (out / "other.png").write_bytes(b"other")
@@ -123,13 +125,41 @@ def test_what_a_killed_run_left_is_removed_and_what_a_live_one_needs_is_not(out:
     other.start()
     try:
         assert started.wait(60)
-        OutputFolder(out, overwrite=False).close()
+        finish_killed_runs(out)
         assert files(out) == {f"{next(out.glob('.eb-*')).name}/7"}
     finally:
         other.kill()
         other.join()
-    OutputFolder(out, overwrite=False).close()
-    assert os.listdir(out) == ["records.jsonl"]  # noqa: PTH208 - hidden files as well
+    finish_killed_runs(out)
+    assert not any(out.iterdir())
+
+
+def record_until_killed(out: Path, started: Event) -> None:
+    folder = OutputFolder(out, overwrite=False)
+
+    def killed(*_: Path) -> None:
+        started.set()
+        signal.pause()
+
+    record = wrote(Record("a.jpg", "done", place="d/a.jpg", input_bytes=1, input_mtime_ns=2), "a.jpg.1.png")
+    with mock.patch.object(Path, "replace", killed):
+        folder.write({Path("d/a.jpg.1.png"): b"1234"}, replace(record, classes=(ClassRecord(1, None, 1, 1, False),)))
+
+
+def test_what_a_killed_run_recorded_is_moved_to_its_place(out: Path) -> None:
+    context = multiprocessing.get_context("fork")
+    for content in (None, b"mine"):
+        started = context.Event()
+        run = context.Process(target=record_until_killed, args=(out, started))
+        run.start()
+        assert started.wait(60)
+        run.kill()
+        run.join()
+        if content is not None:
+            (out / "d/a.jpg.1.png").write_bytes(content)
+        finish_killed_runs(out)
+        assert (out / "d/a.jpg.1.png").read_bytes() == (content or b"1234")
+        assert files(out) == {"d/a.jpg.1.png"}
 
 
 def refuse(out: Path, *relpaths: str) -> None:
@@ -149,7 +179,8 @@ def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:
         refuse(out, "a.jpg", "b.jpg")
     with pytest.raises(ConfigurationError, match=r"out/b\.jpg.*d/a\.jpg\.3\.png' would be replaced.*write them"):
         refuse(out, "b.jpg", "d/a.jpg")
-    (out / "b.jpg.2-dog.png").write_bytes(OWN)
+    with closing(OutputFolder(out, overwrite=True)) as folder:
+        folder.write({Path("b.jpg.2-dog.png"): OWN})
     refuse(out, "b.jpg")
 
 
@@ -182,14 +213,15 @@ def test_directories_of_the_user_are_not_removed_whatever_their_names(out: Path)
         (out / name).mkdir(parents=True)
         (out / name / "thoughts.txt").write_text("mine")
     before = files(out)
-    OutputFolder(out, overwrite=True).close()
+    finish_killed_runs(out)
     assert files(out) == before
 
 
 def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(out: Path, tmp_path: Path) -> None:
     with closing(OutputFolder(out, overwrite=False)) as folder:
-        folder.write({Path("a.jpg.1.png"): OWN})
-        folder.record(Record("a.jpg", "done", ("out/a.jpg.1.png",), (len(OWN),), place="a.jpg"))
+        record = wrote(Record("a.jpg", "done", place="a.jpg"), "out/a.jpg.1.png", content=OWN)
+        folder.write({Path("a.jpg.1.png"): OWN}, record)
+    refuse(out, "a.jpg")
     (out / "a.jpg.1.png").write_bytes(b"mine")
     with pytest.raises(ConfigurationError, match="did not write it"):
         refuse(out, "a.jpg")

@@ -5,18 +5,20 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torchvision.transforms import InterpolationMode
+from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ImageError
-from ebcli.files.images import Geometry, decode, has_image_suffix, is_recognized, network_view, placement, to_rgb
-from ebcli.models.fitted_preset import with_fit
+from ebcli.files.images import decode, has_image_suffix, is_recognized, to_rgb
+from ebcli.files.input_spec import InputSpec
 
 
 def photo(width: int, height: int) -> Image.Image:
@@ -140,6 +142,20 @@ def test_an_image_is_told_by_its_name_or_by_its_content(tmp_path: Path) -> None:
     assert not is_recognized(tmp_path / "notes.txt")
 
 
+def preprocessed(preset: ImageClassification, fit: str, image: Any) -> torch.Tensor:
+    """What torchvision's preset makes of an image; for other fits, what its functions make of it, step by step."""
+    if fit == "crop":
+        return preset(image)
+    side, crop = preset.resize_size[0], preset.crop_size[0]
+    _, *size = functional.get_dimensions(image)
+    size = [side, side] if fit == "squash" else [max(1, round(length / (max(size) / side))) for length in size]
+    small = functional.resize(image, size, preset.interpolation, antialias=preset.antialias)
+    pixels = small if isinstance(small, torch.Tensor) else functional.pil_to_tensor(small)
+    fill = torch.tensor([round(255 * mean) / 255 * (fit == "pad") for mean in preset.mean])[:, None, None]
+    values = functional.center_crop(functional.convert_image_dtype(pixels) - fill, crop) + fill  # pads with zeros
+    return functional.normalize(values, preset.mean, preset.std)
+
+
 @pytest.mark.parametrize("size", [(640, 427), (427, 640), (500, 500), (301, 999), (97, 61), (3000, 100)])
 @pytest.mark.parametrize(("resize", "crop"), [(256, 224), (232, 224), (236, 235), (224, 224), (64, 100)])
 @pytest.mark.parametrize("fit", ["crop", "squash", "pad"])
@@ -152,10 +168,9 @@ def test_the_placement_is_where_the_preset_really_looks(
     preset = ImageClassification(
         crop_size=crop, resize_size=resize, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), antialias=False
     )
-    preset = with_fit(preset, fit)
-    seen = preset(torch.stack([x, y, torch.ones_like(x)]))
+    seen = preprocessed(preset, fit, torch.stack([x, y, torch.ones_like(x)]))
     assert seen.shape == (3, crop, crop)
-    place = placement(size, Geometry.of(preset))
+    place = replace(InputSpec.of(preset), fit=fit).place(size)
     fraction = (torch.arange(crop) + 0.5) / crop
     expected_x = place.left + fraction * (place.right - place.left)
     expected_y = place.top + fraction * (place.bottom - place.top)
@@ -182,10 +197,11 @@ def test_the_network_sees_what_the_preset_makes_to_the_pixel(
     preset = ImageClassification(
         crop_size=crop, resize_size=resize, mean=(0.2, 0.45, 0.0), std=(1.0,) * 3, interpolation=mode
     )
-    preset = with_fit(preset, fit)
-    pixels = preset(image) + torch.tensor(preset.mean)[:, None, None]
+    spec = replace(InputSpec.of(preset), fit=fit)
+    torch.testing.assert_close(spec(image), preprocessed(preset, fit, image))
+    pixels = preprocessed(preset, fit, image) + torch.tensor(preset.mean)[:, None, None]
     expected = (pixels * 255).round().byte().permute(1, 2, 0).numpy()
-    assert np.array_equal(np.asarray(network_view(image, Geometry.of(preset))), expected)
+    assert np.array_equal(spec.read(image), expected)
 
 
 @pytest.mark.parametrize("size", [(2000, 20), (20, 2000)])
@@ -193,9 +209,9 @@ def test_of_a_long_strip_only_what_the_crop_keeps_is_resized(size: tuple[int, in
     """The preset can do these two as well, if slowly; of 10000 x 3 it would make 853333 x 256 pixels."""
     image, preset = photo(*size), ImageClassification(crop_size=224, mean=(0.0,) * 3, std=(1.0,) * 3)
     expected = (preset(image) * 255).round().permute(1, 2, 0).numpy()
-    seen = np.asarray(network_view(image, Geometry.of(preset)))
+    seen = InputSpec.of(preset).read(image).astype(int)
     assert np.abs(seen - expected).max() <= 1
     # the middle of a strip: the short side runs from black to full, the long one stays at its middle value
-    grey = np.asarray(network_view(photo(10_000, 3), Geometry(256, 224, Image.Resampling.BILINEAR)))
+    grey = InputSpec((224, 224)).read(photo(10_000, 3))
     assert grey.shape == (224, 224, 3)
     assert set(np.unique(grey[..., 0])) <= {127, 128}

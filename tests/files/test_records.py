@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 from ebcli.errors import OutputError
-from ebcli.files.history import History, parse_record
+from ebcli.files.history import History
 from ebcli.files.naming import RECORDS
-from ebcli.files.records import ClassRecord, Record, RecordFile
+from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
+from ebcli.files.stamp import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash
 
 
@@ -31,7 +31,7 @@ def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str
     result = output / f"{name}.{suffix}"
     result.parent.mkdir(parents=True, exist_ok=True)
     result.write_bytes(b"x" * size)
-    stamp = Stamp.of(source)
+    stamp = Source(source).stamp()
     return Record(
         name,
         "done",
@@ -39,6 +39,7 @@ def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str
         (size,),
         (ClassRecord(1, "cat", 0.5, 1.0, blank=False),),
         place=name,
+        output_sha256=("",),
         input_bytes=stamp.bytes,
         input_mtime_ns=stamp.mtime_ns,
         configuration=configuration,
@@ -56,10 +57,7 @@ OUT = Path("out")
 
 
 def append(*records: Record) -> None:
-    file = RecordFile(OUT)
-    for record in records:
-        file.append(record)
-    file.close()
+    append_lines(OUT / RECORDS, *(record.line() for record in records))
 
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
@@ -86,6 +84,20 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     assert entry["schema"] == 1
 
 
+def test_a_record_reads_what_it_wrote() -> None:
+    region = {"box": (1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
+    shown = ClassRecord(1, "cat", 0.5, 1.0, False, {"Linear": 0.25}, "2", 3.5, region, True, (0, 1, 2, 3))
+    record = dataclasses.replace(done("a.jpg", "A", OUT), classes=(shown,), against=(7,), label=1, predicted=2)
+    found = Record.parse(record.line().encode())
+    assert found is not None
+    assert json.loads(found.line()) == json.loads(record.line())
+    assert (found.classes[0].region, found.against, found.results) == (
+        {"box": [1, 2, 3, 4], "area": 5.5, "polygon": [1, 2, 3.5, 4]},
+        (7,),
+        [Result("a.jpg.1-cat.png", 4, "")],
+    )
+
+
 def test_finished_takes_the_record_and_the_file_and_the_configuration_and_the_same_input() -> None:
     append(done("a.jpg", "A", OUT), done("d/b.jpg", "A", OUT))
 
@@ -109,7 +121,7 @@ def test_finished_takes_the_record_and_the_file_and_the_configuration_and_the_sa
 
 def test_a_failure_undoes_what_was_finished() -> None:
     first = done("a.jpg", "A", OUT)
-    append(first, dataclasses.replace(first, status="failed", output=(), output_bytes=()))
+    append(first, Record("a.jpg", "failed", place="a.jpg", configuration="A", error="it is broken"))
     history = History.read(OUT)
     assert not history.is_finished(OUT, Source(Path("a.jpg")), "A")
     assert "a.jpg.1-cat.png" in history.written  # the file is still ours
@@ -146,19 +158,28 @@ GOOD: dict[str, object] = {
     **{"output": ["elsewhere/b.jpg.1-cat.png", "b.jpg.npz"], "output_bytes": [4, 5], "input_bytes": 1},
     "classes": [{"index": 1, "name": "cat", "score": 0.5, "mass": 1.0, "blank": False, "layer": "2"}],
     **{"input_mtime_ns": 2, "configuration": "A", "model": "m", "weights": "w", "layer": "2", "method": "EB"},
+    **{
+        "output_sha256": ["ab", "cd"],
+        "against": [3],
+        "label": None,
+        "predicted": 1,
+        "image_size": [4, 3],
+        "clips": None,
+    },
 }
 
 
 def test_a_true_line_is_read() -> None:
-    record = parse_record(json.dumps(GOOD).encode())
+    record = Record.parse(json.dumps(GOOD).encode())
     assert record is not None
-    assert record.results == (("d/b.jpg.1-cat.png", 4, None), ("d/b.jpg.npz", 5, None))
-    assert (record.stamp, record.status, record.seconds) == ((1, 2), "done", 0.5)
-    failed = GOOD | {"status": "failed", "error": "broken", "output": [], "classes": [], "input_bytes": None}
-    assert parse_record(json.dumps(failed).encode())
+    assert record.results == [Result("d/b.jpg.1-cat.png", 4, "ab"), Result("d/b.jpg.npz", 5, "cd")]
+    assert (record.stamp, record.status, record.seconds) == (Stamp(1, 2), "done", 0.5)
+    failed = GOOD | {"status": "failed", "error": "broken", "output": [], "output_bytes": [], "output_sha256": []}
+    failed |= {"classes": [], "input_bytes": None}
+    assert Record.parse(json.dumps(failed).encode())
     name = os.fsdecode(b"\xff\n.jpg")
     odd = {"input": name, "place": name, "output": [f"{name}.1.png"]}
-    assert parse_record(json.dumps(GOOD | odd | {"output_bytes": [1]}).encode())
+    assert Record.parse(json.dumps(GOOD | odd | {"output_bytes": [1], "output_sha256": [""]}).encode())
 
 
 HOSTILE_LINES = [
@@ -175,13 +196,19 @@ HOSTILE_LINES = [
             *({"output": value} for value in ([], ["b.jpg.1.png"], 3, ["b.jpg.1.png", 3])),
             {"output": ["c.jpg.1.png", "b.jpg.npz"]},
             *({"output": ["b.jpg.1.png\0", "b.jpg.npz"]}, {"output": ["b.jpg.\ud800.png", "b.jpg.npz"]}),
-            *({"output": [], "output_bytes": []}, {"output": ["b.jpg.npz"], "output_bytes": [1]}),
+            *({"output": [path] * n, "output_bytes": [1] * n, "output_sha256": [""] * n} for path, n in (
+                ("", 0), ("b.jpg.npz", 1), ("b.jpg.1.png", 3), ("c.jpg.1.png", 1), ("b.jpg.\ud800.png", 1),
+            )),
             *({"output": ["b.jpg.1.png"] * 3}, {"output": ["d/b.jpg.1.png/..", "b.jpg.npz"]}),
-            {"output_bytes": [1, "2"]},
+            *({"output_bytes": [1, "2"]}, {"output_sha256": ["ab"]}, {"output_sha256": [1, 2]}, {"against": [None]}),
+            *({"label": "a"}, {"predicted": 1.5}, {"image_size": [1]}, {"image_size": ["1", None]}, {"later": 1}),
+            *({"error": "broken"}, {"status": "failed"}),
             *({"classes": value} for value in ([], 3, [3], [{"index": 1}], None)),
             *({"classes": [{**GOOD["classes"][0], **wrong}]} for wrong in (  # type: ignore[index]
                 *({"index": "x"}, {"index": -1}, {"index": 10**30}, {"name": 3}, {"score": "high"}, {"blank": "no"}),
-                *({"layer": None}, {"layer": "\ud800"}, {"mass": []}),
+                *({"layer": None}, {"layer": "\ud800"}, {"mass": []}, {"at_border": 1}, {"peak": "1"}, {"other": 1}),
+                *({"box": [1, 2, 3]}, {"box": "1234"}, {"region": {"box": "x"}}, {"region": [1]}),
+                *({"region": {"box": [1, 2, 3, 4], "area": 5, "polygon": polygon}} for polygon in ("ab", [None])),
             )),
             *({"seconds": "long"}, {"seconds": []}),
         )
@@ -192,7 +219,7 @@ HOSTILE_LINES = [
 
 @pytest.mark.parametrize("line", HOSTILE_LINES, ids=range(len(HOSTILE_LINES)))
 def test_a_line_that_cannot_be_true_is_as_if_it_were_not_there(line: bytes) -> None:
-    assert parse_record(line) is None
+    assert Record.parse(line) is None
     (OUT / RECORDS).write_bytes(line + b"\n")
     append(done("a.jpg", "A", OUT))
     history = History.read(OUT)
@@ -245,10 +272,9 @@ def test_reading_records_takes_little_more_than_decoding_them() -> None:
 
 
 def write_many(output: Path, number: int) -> None:
-    file = RecordFile(output)
     for i in range(200):
-        file.append(Record(f"{number}/{i}", "failed", error="x" * (i * 97 % 9000)))
-    file.close()
+        record = Record(f"{number}/{i}", "failed", error="x" * (i * 97 % 9000))
+        append_lines(output / RECORDS, record.line())
 
 
 def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
@@ -268,17 +294,15 @@ def test_processes_that_write_at_once_do_not_mix_their_lines() -> None:
 def test_a_line_that_does_not_fit_is_not_begun() -> None:
     append(Record("a.jpg", "failed"))
     before = (OUT / RECORDS).read_bytes()
-    file = RecordFile(OUT)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            file.append(Record("b.jpg", "failed"))
+            append(Record("b.jpg", "failed"))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (OUT / RECORDS).read_bytes() == before
-    file.append(Record("c.jpg", "failed"))
-    file.close()
+    append(Record("c.jpg", "failed"))
     assert [json.loads(line)["input"] for line in (OUT / RECORDS).read_bytes().splitlines()] == ["a.jpg", "c.jpg"]
 
 

@@ -6,12 +6,14 @@ import os
 import tracemalloc
 import warnings
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from galleries import wrote
 
-from ebcli.files.encoding import encode_picture
+from ebcli.files.directory import OutputFolder
+from ebcli.files.records import Record
 from ebcli.files.sources import Source, find
 
 
@@ -111,10 +113,13 @@ def test_patterns_hold_for_named_files_too() -> None:
 
 def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> None:
     make("d/a.jpg", "d/a.jpg.6.png")
-    Path("d/a.jpg.5-cat.png").write_bytes(encode_picture(Image.new("RGB", (3, 3)), "png"))
+    with closing(OutputFolder(Path("d"), overwrite=False)) as folder:
+        record = wrote(Record("a.jpg", "done", place="a.jpg"), "a.jpg.5-cat.png")
+        folder.write({Path("a.jpg.5-cat.png"): b"1234"}, record)
+        folder.write({Path("report/thumbnails/ab.0-photo.jpg"): b"small"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert names(["d"]) == ["d/a.jpg", "d/a.jpg.6.png"]
+        assert names(["d"], include=["*.jpg", "*.png"]) == ["d/a.jpg", "d/a.jpg.6.png"]
     with pytest.warns(UserWarning, match=r"skipped 1 file that this program wrote, such as 'd/a\.jpg\.5-cat\.png'"):
         assert names(["d/a.jpg.5-cat.png", "d/a.jpg"]) == ["d/a.jpg"]
 
@@ -133,8 +138,19 @@ def test_shards_are_disjoint_complete_and_about_equal() -> None:
     assert all(part == [path for path in whole if path in part] for part in parts)
 
 
+@pytest.mark.parametrize(
+    ("path", "of_3", "of_1000"), [("photos/a.jpg", 2, 178), ("photos/b.jpg", 3, 489), ("é/c d.png", 1, 778)]
+)
+def test_the_same_file_is_in_the_same_shard_in_every_version(path: str, of_3: int, of_1000: int) -> None:
+    """By the hash of its path below the output directory that ``printf %s PATH | b2sum --length 64`` prints."""
+    make(path)
+    for count, expected in ((3, of_3), (1000, of_1000)):
+        shards = {1, 2, expected - 1, expected, expected + 1, count} & set(range(1, count + 1))
+        assert [i for i in shards if find([Path(path)], shard=(i, count))] == [expected]
+
+
 def test_a_shard_does_not_hold_the_whole_listing() -> None:
-    make(*(f"d/{number % 100}/{number}.jpg" for number in range(20_000)))
+    make(*(f"d/{number % 100}/{number}.jpg" for number in range(8_000)))
 
     def peak(shard: tuple[int, int] | None) -> int:
         tracemalloc.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -37,21 +36,6 @@ def test_missing_and_altered_results_are_named() -> None:
         "12 results: 8 intact, 4 altered or missing\n"
         "To repair them, delete those that are altered and repeat the run with --skip-existing\n"
     )
-
-
-def test_records_without_checksums_are_checked_by_size() -> None:
-    photos(Path("photos"), 1)
-    assert invoke("photos").exit_code == 0
-    path = Path("saliency/records.jsonl")
-    record = json.loads(path.read_text())
-    digest = record.pop("output_sha256")
-    assert len(digest[0]) == 64
-    path.write_text(json.dumps(record) + "\n")
-    (picture,) = Path("saliency").rglob("*.jpg")
-    picture.write_bytes(picture.read_bytes()[::-1])
-    assert verify(Path("saliency")).problems == {}
-    picture.write_bytes(b"short")
-    assert list(verify(Path("saliency")).problems.values()) == ["altered"]
 
 
 def test_a_directory_without_records() -> None:

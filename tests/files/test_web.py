@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 import threading
 import time
@@ -130,12 +131,25 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
 
     server.answers["/slow.jpg"] = slow
     start = time.monotonic()
+    options = RemoteOptions(timeout=2, retries=0)
+    assert reason(f"{server.url}/silent.jpg", options) == "the server did not answer within 2 s"
+    assert 2 <= time.monotonic() - start < 4
     assert reason(f"{server.url}/silent.jpg") == "the server did not answer within 0.5 s (tried 2 times)"
-    assert time.monotonic() - start < 10
+    start = time.monotonic()
     once = RemoteOptions(timeout=0.1, retries=0)
     assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.1 s"
     assert time.monotonic() - start < 20
     stop.set()
+
+
+def test_a_photo_that_takes_too_long_fails_alone(working_directory: Path, server: Server) -> None:
+    """The limit on an image holds for all of its requests together."""
+    stop = threading.Event()
+    server.answers["/silent.jpg"] = lambda handler: stop.wait(60) and None
+    result = invoke(f"{server.url}/silent.jpg", "--image-timeout", "4", "--timeout", "60", "--workers", "1")
+    stop.set()
+    assert result.exit_code == 1
+    assert f"{server.url}/silent.jpg: it took longer than 4 s: raise --image-timeout\n" in result.stderr
 
 
 def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server) -> None:
@@ -174,7 +188,53 @@ def test_a_redirect_to_another_protocol_is_not_followed(server: Server, tmp_path
             handler.end_headers()
 
         server.answers["/a.png"] = redirect
-        assert "302" in reason(f"{server.url}/a.png")
+        assert re.search("No host specified|Not supported URL scheme ftp", reason(f"{server.url}/a.png"))
+
+
+def test_redirects_without_end_are_given_up(server: Server) -> None:
+    def redirect(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", "/a.png")
+        handler.end_headers()
+
+    server.answers["/a.png"] = redirect
+    assert "too many redirects" in reason(f"{server.url}/a.png")
+    assert server.requests["GET", "/a.png"] == 11
+
+
+def test_a_server_that_asks_to_wait_is_obeyed_within_limits(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr("urllib3.util.retry.time.sleep", waited.append)
+
+    def busy_twice(handler: BaseHTTPRequestHandler) -> None:
+        count = server.requests["GET", "/busy.png"]
+        if count == 3:
+            return server.send(handler, photo())
+        handler.send_response(429)
+        handler.send_header("Retry-After", "7" if count == 1 else "86400")
+        handler.send_header("Content-Length", "0")
+        return handler.end_headers()
+
+    server.answers["/busy.png"] = busy_twice
+    assert Source(Path(f"{server.url}/busy.png"), remote=RemoteOptions(retries=2)).opened()
+    assert waited == [7, 30]
+
+
+def test_connections_are_reused(server: Server) -> None:
+    ports = set[int]()
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.protocol_version, handler.close_connection = "HTTP/1.1", False
+        ports.add(handler.client_address[1])
+        server.send(handler, photo())
+
+    server.answers["/a.png"] = answer
+    source = Source(Path(f"{server.url}/a.png"), remote=QUICK)
+    for _ in range(3):
+        assert source.opened()
+        assert source.stamp().bytes == len(photo())
+    assert len(ports) == 1
+    assert sum(server.requests.values()) == 6
 
 
 def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:

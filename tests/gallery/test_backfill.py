@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import pytest
-from galleries import CATS, COMMON, add, append, names_of, photo
+from galleries import CATS, COMMON, add, append, names_of, photo, wrote
 from PIL import Image
 
 from ebcli.drawing.style import DrawingStyle
@@ -67,26 +67,13 @@ def pictures(page: Path) -> list[list[str | None]]:
 def test_text_from_outside_stays_text(maps: Path) -> None:
     done = add(maps, photo(Path("a.png")), [replace(CATS[0], name=HOSTILE)], common=replace(COMMON, layer=HOSTILE))
     plain = Page(write_gallery(maps)).tags
-    append(
-        maps,
-        replace(done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE),
-    )
+    failed = replace(done, status="failed", input=HOSTILE, error=HOSTILE, place=HOSTILE.replace("/", ""), model=HOSTILE)
+    append(maps, wrote(failed))
     page = Page(write_gallery(maps))
     assert page.tags == plain
     assert page.data["classes"] == [[282, HOSTILE]]
     assert page.data["images"][1]["name"] == HOSTILE
     assert page.data["images"][1]["outcomes"][0]["error"] == HOSTILE
-
-
-def test_a_second_call_extends_the_page(maps: Path) -> None:
-    add(maps, photo(Path("a.png")))
-    page = write_gallery(maps)
-    assert page == maps / "report" / "index.html"
-    add(maps, photo(Path("b.png")))
-    assert write_gallery(maps) == page
-    assert [image["name"] for image in Page(page).data["images"]] == ["a.png", "b.png"]
-    assert {path.name for path in maps.iterdir()} > {"records.jsonl", "report"}
-    assert not list(maps.glob(".eb-saliency-*"))
 
 
 def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
@@ -96,16 +83,6 @@ def test_a_page_of_others_is_not_replaced(maps: Path) -> None:
         write_gallery(maps)
     assert (maps / "report" / "index.html").read_text() == "mine"
     assert len(Page(write_gallery(maps, overwrite=True)).data["images"]) == 1
-
-
-@pytest.mark.parametrize("there", [True, False])
-def test_without_records_there_is_no_page(there: bool, maps: Path) -> None:
-    if there:
-        maps.mkdir()
-    with pytest.raises(ConfigurationError, match=r"cannot read '.*records\.jsonl' \(No such file"):
-        write_gallery(maps)
-    assert maps.exists() is there
-    assert not there or not list(maps.iterdir())
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -152,8 +129,9 @@ def test_arrays_of_several_layers(maps: Path) -> None:
     hot = {"maps@features.9": np.array([[[1.0, 0, 0, 0]]]), "maps@features.23": np.array([[[0, 0, 0, 1.0]]])}
     arrays = {**hot, "classes": np.array([282]), "crop": np.array([0, 0, 80, 80]), "image_size": np.array([80, 80])}
     Path("maps/a.png.npz").write_bytes(raw := encode_arrays(arrays))
-    output, sizes = ("maps/a.png.x.png", "maps/a.png.y.png", "maps/a.png.npz"), (0, 0, len(raw))
-    append(maps, replace(done, layer="features.9, features.23", classes=both, output=output, output_bytes=sizes))
+    output = ("maps/a.png.x.png", "maps/a.png.y.png", "maps/a.png.npz")
+    record = wrote(replace(done, layer="features.9, features.23", classes=both), *output)
+    append(maps, replace(record, output_bytes=(0, 0, len(raw))))
     page = write_gallery(maps)
     for outcome in Page(page).data["images"][0]["outcomes"]:
         layer = Page(page).data["layers"][outcome["layer"]]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.stats
+from galleries import CATS, add, photo
 from PIL import Image
 from runs import invoke, photos
 
@@ -43,6 +44,35 @@ def test_pairs_by_input_and_class_sorted_by_disagreement() -> None:
     compare("a", "b", "photos")
     with Image.open(Path("compared/comparison", rows[0]["picture"])) as strip:
         assert strip.width == 4 * 256 + 3 * 8
+
+
+def test_the_picture_shows_both_maps_at_their_places_and_where_one_is_higher() -> None:
+    """Cells of 4 x 4 of a photo of 96 x 64; the second run saw only its right half, of 48 x 64."""
+    source = photo(Path("a.png"))
+    for directory, hot in (("a", (2, 1)), ("b", (2, 2))):
+        add(Path(directory), source, CATS[:1], keep=("raw",), hot=hot)
+    (raw,) = Path("b").rglob("*.npz")
+    with np.load(raw) as arrays:
+        np.savez(raw, **{**arrays, "crop": np.array([48, 0, 96, 64])})
+    (row,) = compare("a", "b", "a.png")
+    with Image.open(Path("compared/comparison", row["picture"])) as opened:
+        strip = np.asarray(opened.convert("RGB")).astype(int)
+    scale = 256 / 96
+    tiles = [strip[:, start : start + 256] for start in range(0, strip.shape[1], 256 + 8)]
+    plain, *maps, difference = tiles
+
+    def hottest(values: np.ndarray) -> tuple[float, float]:
+        """The center of the highest values, in pixels of the photo."""
+        rows, columns = np.nonzero(values > 0.95 * values.max())
+        return (columns.mean() + 0.5) / scale, (rows.mean() + 0.5) / scale
+
+    expected = [(60, 24), (48 + 30, 40)]
+    for shown, place in zip(maps, expected, strict=True):
+        assert hottest(shown[..., 0] + shown[..., 1] - plain[..., 0] - plain[..., 1]) == pytest.approx(place, abs=3)
+    red = difference[..., 0] - difference[..., 2]
+    assert hottest(red) == pytest.approx(expected[0], abs=3)
+    assert hottest(-red) == pytest.approx(expected[1], abs=3)  # blue, where B is higher
+    assert np.ptp(red[:, : round(44 * scale)]) < 40  # where only A looked, nothing is compared
 
 
 def test_a_run_agrees_with_itself_and_other_resolutions_can_be_compared() -> None:

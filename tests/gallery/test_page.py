@@ -121,6 +121,18 @@ def test_search_filters_and_sort(page: Path, browser: Browser) -> None:
     assert browser.names() == everything
 
 
+def test_what_has_no_value_is_last_in_every_order(page: Path, browser: Browser) -> None:
+    browser.open(page)
+    for descending in (False, True):
+        for field, expected in (
+            ("score", ["cat9.png", "cat10.png", "coffee.png"]),
+            ("mass", ["cat10.png", "coffee.png", "cat9.png"]),
+        ):
+            browser.choose("#sort", field)
+            assert browser.names() == [*(expected[::-1] if descending else expected), "broken.png"], field
+        browser.one("#descending").click()
+
+
 def test_a_filter_shows_the_map_that_fits(page: Path, browser: Browser) -> None:
     browser.open(page)
     browser.choose("#status", "blank map")

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from browser import Browser
-from galleries import CATS, COMMON, add, append, crowd, names_of, photo
+from galleries import CATS, COMMON, add, append, crowd, names_of, photo, wrote
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
@@ -46,7 +46,7 @@ def test_hostile_names_are_shown_and_do_no_harm(
     for name in HOSTILE:
         Image.new("RGB", (40, 30), "teal").save(photo(Path("fine.png")).rename(name), "png")
         done = add(maps, Path(name), classes, common=common)
-    append(maps, replace(done, input=evil, place="evil", status="failed", error=evil, output=(), output_bytes=()))
+    append(maps, wrote(replace(done, input=evil, place="evil", status="failed", error=evil)))
     browser.open(write_gallery(maps))
     browser.settle()
     assert browser.complaints() == []  # an alert would also end the test

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import nn
-from torchvision.transforms._presets import ImageClassification
 
+from ebcli.files.input_spec import InputSpec
 from ebcli.models import LoadedModel
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
@@ -32,7 +32,7 @@ def load_colors(name: str = "colors", weights: str = "none", device: str = "cpu"
     """A stand-in for ``load_model``; the name sets the number of classes, as in ``colors20``."""
     torch.set_num_threads(1)
     num_classes = int(name.removeprefix("colors") or 3)
-    preset = ImageClassification(crop_size=SIDE, resize_size=SIDE, mean=(0.0,) * 3, std=(1.0,) * 3)
+    preset = InputSpec((SIDE, SIDE), (SIDE,), mean=(0.0,) * 3, std=(1.0,) * 3)
     names = ("red", "green", "blue", *(f"nothing {i}" for i in range(3, num_classes)))
     return LoadedModel(name, color_net(num_classes), preset, names, weights, num_classes)
 

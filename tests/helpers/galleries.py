@@ -5,19 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.explanation import Explanation, LayerMaps
+from ebcli.drawing.explanation import Map, Subject
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.images import Placement
-from ebcli.files.naming import output_relpath, picture_relpath, raw_relpath
-from ebcli.files.records import ClassRecord, Record, RecordFile
-from ebcli.files.storage import Stamp
+from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
+from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
+from ebcli.files.records import ClassRecord, Record, append_lines
+from ebcli.files.stamp import Stamp
+from ebcli.files.storage import stamp_of
 
 CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")
@@ -31,10 +35,7 @@ def photo(path: Path, size: tuple[int, int] = (96, 64), color: str = "steelblue"
 
 def append(directory: Path, *records: Record) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    file = RecordFile(directory)
-    for record in records:
-        file.append(record)
-    file.close()
+    append_lines(directory / RECORDS, *(record.line() for record in records))
 
 
 def add(
@@ -53,7 +54,7 @@ def add(
     """
     with Image.open(source) as opened:
         image = opened.convert("RGB")
-    stamp, relpath = Stamp.of(source), output_relpath(source)
+    stamp, relpath = stamp_of(source), output_relpath(source)
     whole = Placement(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
@@ -72,19 +73,26 @@ def add(
         place=str(relpath),
         output=tuple(str(directory / path) for path in files),
         output_bytes=tuple(map(len, files.values())),
-        classes=tuple(classes),
+        output_sha256=tuple(sha256(content).hexdigest() for content in files.values()),
+        classes=tuple(replace(one, layer=one.layer or common.layer) for one in classes),
         seconds=0.5,
         input_bytes=stamp.bytes,
         input_mtime_ns=stamp.mtime_ns,
     )
     if "thumbnails" in keep:
-        explained = explanation({common.layer: maps}, [one.index for one in classes])
-        files |= thumbnails(names_of(record), image, whole, explained, DrawingStyle())
+        explained = mapped({common.layer: maps}, [one.index for one in classes], whole)
+        files |= thumbnails(names_of(record), Shown(image), framed(explained, image.size))
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)
     append(directory, record)
     return record
+
+
+def wrote(record: Record, *output: str, content: bytes = b"1234") -> Record:
+    """The record with other results, which all have this content."""
+    count, digest = len(output), sha256(content).hexdigest()
+    return replace(record, output=output, output_bytes=(len(content),) * count, output_sha256=(digest,) * count)
 
 
 def names_of(record: Record) -> ThumbnailNames:
@@ -94,10 +102,14 @@ def names_of(record: Record) -> ThumbnailNames:
     return ThumbnailNames(record.place, stamp, record.configuration, record.method)
 
 
-def explanation(maps: dict[str, np.ndarray], classes: Sequence[int]) -> Explanation:
+def framed(maps: Sequence[Map], size: tuple[int, int], style: DrawingStyle | None = None) -> list[FrameMaps]:
+    return [FrameMaps.of(map_, size, None, style or DrawingStyle()) for map_ in maps]
+
+
+def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Placement) -> list[Map]:
     """By layers, maps (K, h, w) of K classes."""
-    layers = [LayerMaps(layer, [0.5] * len(classes), of_layer) for layer, of_layer in maps.items()]
-    return Explanation(list(classes), [0.5] * len(classes), [None] * len(classes), tuple(layers), 0.1)
+    subjects = [Subject(index, None, 0.5) for index in classes]
+    return [Map(one, layer, maps[layer][k], 0.5, place) for k, one in enumerate(subjects) for layer in maps]
 
 
 def crowd(directory: Path, count: int) -> None:
@@ -105,17 +117,17 @@ def crowd(directory: Path, count: int) -> None:
     source = photo(directory.with_name("one.png"))
     first = add(directory, source, CATS[:1])
     names = names_of(first)
-    file = RecordFile(directory)
+    records = []
     for number in range(1, count):
         index = number % 10
-        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False)
+        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False, layer=COMMON.layer)
         name = f"photos/{number:05}.jpg"
-        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",), output_bytes=(1,))
+        record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",))
         record = replace(record, classes=(one,), seconds=number / 1000)
         own = names_of(record)
         maps = own.map(COMMON.layer, index), names.map(COMMON.layer, 282)
         for new, old in ((own.photo, names.photo), maps):
             (directory / new).parent.mkdir(exist_ok=True)
             os.link(directory / old, directory / new)
-        file.append(record)
-    file.close()
+        records.append(record)
+    append(directory, *records)

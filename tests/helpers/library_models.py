@@ -72,7 +72,7 @@ def full(name: str) -> zoo.Specimen:
     if name in HUGGING_FACE:
         return small(name)
     loaded = ebcli.load_model(name, weights="none")
-    side = loaded.transforms.crop_size[0]
+    side = loaded.transforms.shape[0]
     return zoo.specimen_of(name, loaded.net, (1, 3, side, side), layer=default_layer(loaded))
 
 

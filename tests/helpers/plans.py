@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec

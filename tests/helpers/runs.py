@@ -27,8 +27,8 @@ def tiny_model(*_: object, **__: object) -> Any:
     """A stand-in for ``load_model``."""
     import torch
     from torch import nn
-    from torchvision.transforms._presets import ImageClassification
 
+    from ebcli.files.input_spec import InputSpec
     from ebcli.models import LoadedModel
 
     torch.set_num_threads(1)
@@ -37,7 +37,7 @@ def tiny_model(*_: object, **__: object) -> Any:
     head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
     net = nn.Sequential(first, nn.ReLU(), second, head)  # "2" is its default layer
     names = tuple(f"class {letter}" for letter in "abcdefg")
-    return LoadedModel("tiny", net.eval(), ImageClassification(crop_size=24, resize_size=28), names, "seeded", 7)
+    return LoadedModel("tiny", net.eval(), InputSpec((24, 24), (28,)), names, "seeded", 7)
 
 
 def invoke(*arguments: str) -> Result:
@@ -116,8 +116,9 @@ def photos(directory: Path, count: int) -> None:
 
 
 def tree(directory: Path) -> dict[str, bytes]:
-    """All that is below a directory, but the records and the settings."""
-    paths = (path for path in directory.rglob("*") if path.name not in ("records.jsonl", "settings.toml"))
+    """All that is below a directory, but the records, the settings and the marker."""
+    others = {"records.jsonl", "settings.toml", ".eb-saliency"}
+    paths = (path for path in directory.rglob("*") if path.name not in others)
     return {str(path.relative_to(directory)): path.read_bytes() if path.is_file() else b"" for path in paths}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -19,6 +18,7 @@ from torchvision import models
 from torchvision.models import detection, segmentation, video
 
 import ebcli
+from ebcli.files.input_spec import InputSpec
 from ebcli.models import LoadedModel, default_layer
 
 CLASSIFIERS = ebcli.model_names()
@@ -169,8 +169,8 @@ class _Weightless(DeviceContext):
 
 def as_loaded(specimen: Specimen) -> LoadedModel:
     """The network as a ``LoadedModel``, for listing its layers."""
-    crop = list(specimen.inputs.shape[-2:])
-    return LoadedModel(specimen.name, specimen.net, SimpleNamespace(crop_size=crop), None, "none", 1000)
+    height, width = specimen.inputs.shape[-2:]
+    return LoadedModel(specimen.name, specimen.net, InputSpec((height, width)), None, "none", 1000)
 
 
 def enliven(net: nn.Module, inputs: Tensor, *, shifts: bool = True, seed: int = 0) -> nn.Module:

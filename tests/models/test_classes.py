@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,14 @@ def test_without_class_names_only_indices_are_accepted():
 def test_class_names_in_a_file(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_bytes(content.encode())
     assert read_class_names(tmp_path / name) == ["tench", "goldfish", "great white shark"]
+
+
+def test_class_names_by_index_are_in_the_order_of_numbers(tmp_path: Path) -> None:
+    """Not of texts, where 10 comes before 2."""
+    names = [f"name {index}" for index in range(12)]
+    shuffled = {str(index): names[index] for index in (11, 2, 10, 1, 0, 3, 5, 4, 9, 6, 8, 7)}
+    (tmp_path / "labels.json").write_text(json.dumps(shuffled))
+    assert read_class_names(tmp_path / "labels.json") == names
 
 
 @pytest.mark.parametrize(

@@ -86,10 +86,10 @@ def test_the_default_layer_is_what_the_first_block_reads(model: Any) -> None:
 def test_preprocessing_is_the_processor_s(model: Any) -> None:
     preset = load_model("clip/two", class_names=TEXTS).transforms
     is_squashed = model.config.model_type == "siglip"
-    assert getattr(preset, "fit", "crop") == ("squash" if is_squashed else "crop")
-    assert (preset.crop_size, preset.mean) == ([SIDE], [0.5] * 3 if is_squashed else [captions.MEAN] * 3)
+    assert preset.fit == ("squash" if is_squashed else "crop")
+    assert (preset.size, preset.mean) == ((SIDE, SIDE), (0.5 if is_squashed else captions.MEAN,) * 3)
     Path("two/preprocessor_config.json").unlink()
-    assert load_model("clip/two", class_names=TEXTS).transforms.crop_size == [SIDE]
+    assert load_model("clip/two", class_names=TEXTS).transforms.size == (SIDE, SIDE)
 
 
 def test_a_checkpoint_of_torch_save(model: Any) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import zoo
-from test_zoo import state_of
+from test_zoo import each, state_of
 from torchvision.models.resnet import BasicBlock, ResNet
 from torchvision.ops.misc import FrozenBatchNorm2d
 
 import ebcli
 
-each_detector = pytest.mark.parametrize("name", zoo.DETECTORS)
+# Detectors of one and of two stages; the other ones are marked slow
 QUICK = ["fcos_resnet50_fpn", "fasterrcnn_mobilenet_v3_large_fpn", "ssdlite320_mobilenet_v3_large"]
 
 
@@ -21,7 +21,7 @@ def best(net, images):
     return found[0]
 
 
-@each_detector
+@each(zoo.DETECTORS, QUICK)
 def test_one_detection(name):
     net, images = zoo.detector(name)
     before = state_of(net)

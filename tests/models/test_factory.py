@@ -107,7 +107,7 @@ def test_a_factory_in_a_file(folder: Path) -> None:
     assert (loaded.name, loaded.weights, loaded.categories) == ("code/nets.py:small", "DEFAULT", None)
     assert loaded.net(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
     assert not loaded.net.training
-    assert loaded.transforms.crop_size == [224]
+    assert loaded.transforms.size == (224, 224)
     assert sys.path == path
     again = load_model(f"{folder}/code/nets.py:small", "none")
     for one, other in zip(loaded.net.parameters(), again.net.parameters(), strict=True):
@@ -124,11 +124,11 @@ def test_a_factory_in_a_module(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_attributes_of_the_network_apply_unless_arguments_replace_them() -> None:
     loaded = load_model("code/nets.py:complete")
     preset = loaded.transforms
-    assert (preset.resize_size, preset.crop_size, preset.mean, preset.std) == ([72], [64], [0.5] * 3, [0.25] * 3)
+    assert (preset.resize, preset.size, preset.mean, preset.std) == ((72,), (64, 64), (0.5,) * 3, (0.25,) * 3)
     assert loaded.categories == ("cat", "dog")
     other = load_model("code/nets.py:complete", class_names=["x", "y"], preprocessing=ebcli.Preprocessing(std=1))
     preset = other.transforms
-    assert (preset.resize_size, preset.crop_size, preset.mean, preset.std) == ([72], [64], [0.5] * 3, [1.0] * 3)
+    assert (preset.resize, preset.size, preset.mean, preset.std) == ((72,), (64, 64), (0.5,) * 3, (1.0,) * 3)
     assert other.categories == ("x", "y")
 
 

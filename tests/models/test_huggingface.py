@@ -15,7 +15,8 @@ from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
-NAMES = {0: "cat", 1: "dog", 2: "cup"}
+CATEGORIES = ("cat", "dog", "cup", "fox", "pen", "jar", "owl", "elk", "bus", "hat", "key", "box")  # 10 comes after 2
+NAMES = dict(enumerate(CATEGORIES))
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_a_directory_gives_the_same_logits_and_module_names(folder: Path) -> Non
     assert type(logits) is torch.Tensor
     torch.testing.assert_close(logits, expected(images).logits, rtol=0, atol=0)
     assert [name for name, _ in loaded.net.named_modules()] == [name for name, _ in expected.named_modules()]
-    assert (loaded.name, loaded.weights, loaded.categories) == ("hf/vit", "DEFAULT", ("cat", "dog", "cup"))
+    assert (loaded.name, loaded.weights, loaded.categories) == ("hf/vit", "DEFAULT", CATEGORIES)
     assert {file.name for file in loaded.files} == {"config.json", "model.safetensors"}
 
 
@@ -138,7 +139,7 @@ def noise(height: int, width: int) -> Image.Image:
 
 def test_without_an_image_processor_the_size_is_the_configurations(folder: Path) -> None:
     preset = load_model("hf/vit", "none").transforms
-    assert (preset.resize_size, preset.crop_size, preset.mean) == ([64], [64], [0.5] * 3)
+    assert (preset.resize, preset.size, preset.mean) == ((64,), (64, 64), (0.5,) * 3)
 
 
 def test_channels_in_another_order_are_refused(folder: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ import torchvision
 from torch import nn
 
 from ebcli.errors import ConfigurationError, LayerError
+from ebcli.files.input_spec import InputSpec
 from ebcli.models import Layer, LoadedModel, default_layer, layer_per_resolution, layers, load_model, resolve_layer
 
 
@@ -21,7 +21,7 @@ def shapes_only(name: str) -> LoadedModel:
 
 
 def wrapped(net: nn.Module, crop: int = 32) -> LoadedModel:
-    return LoadedModel("own", net, SimpleNamespace(crop_size=[crop]), None, "none", 2)
+    return LoadedModel("own", net, InputSpec((crop, crop)), None, "none", 2)
 
 
 def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> dict[str, Layer]:

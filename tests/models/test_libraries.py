@@ -8,6 +8,7 @@ import library_models
 import pytest
 import torch
 import zoo
+from test_zoo import each
 
 import ebcli
 from ebcli.models import layers
@@ -19,9 +20,17 @@ STRIDE_16 = {
     *("timm/resnet18", "hf/vit", "hf/deit", "hf/beit", "hf/dinov2", "hf/dinov2_with_registers"),
 }
 NAMES = [*library_models.TIMM, *library_models.HUGGING_FACE]
+# Those with parts that torchvision's networks do not have, or have otherwise; the other ones are marked slow
+OWN_PARTS = {
+    *("timm/seresnet18", "timm/convnextv2_atto", "timm/vit_tiny_patch16_224", "timm/vit_medium_patch16_reg4_gap_256"),
+    *("timm/deit_tiny_distilled_patch16_224", "timm/beit_base_patch16_224", "timm/mixer_s16_224", "timm/regnety_002"),
+    *("timm/swinv2_tiny_window8_256", "timm/mobilenetv4_hybrid_medium", "timm/ese_vovnet19b_dw"),
+    *("hf/vit", "hf/beit", "hf/dinov2_with_registers", "hf/swin", "hf/mobilenet_v1", "hf/segformer", "hf/poolformer"),
+    *("hf/pvt_v2", "hf/efficientnet"),
+}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES, OWN_PARTS)
 def test_marginal(name: str) -> None:
     specimen = library_models.small(name)
     plain = specimen.forward()
@@ -37,7 +46,7 @@ def test_marginal(name: str) -> None:
         assert least <= height == width <= most
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each(NAMES, OWN_PARTS)
 def test_mass_is_one_without_shifts(name: str) -> None:
     """If no constant is added to the signal, every active unit has an input that explains it."""
     specimen = library_models.small(name, shifts=False).double()

@@ -21,6 +21,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
+from ebcli.models.device import resolve_device
 from ebcli.models.sources.torchvision import Torchvision, published_state
 
 
@@ -98,13 +99,13 @@ def test_weights_have_their_own_preprocessing_also_as_a_file(hub, tmp_path):
     for weights, resize in {"IMAGENET1K_V1": 256, "IMAGENET1K_V2": 232}.items():
         file = hub / published_file("mobilenet_v3_large", weights)
         torch.save(state, file)
-        assert load_model("mobilenet_v3_large", weights).transforms.resize_size == [resize]
-        assert load_model("mobilenet_v3_large", file).transforms.resize_size == [resize]
+        assert load_model("mobilenet_v3_large", weights).transforms.resize == (resize,)
+        assert load_model("mobilenet_v3_large", file).transforms.resize == (resize,)
         qualified = f"MobileNet_V3_Large_Weights.{weights}"
         assert load_model("mobilenet_v3_large", qualified).weights == weights
     assert load_model("mobilenet_v3_large").weights == "IMAGENET1K_V2"
     torch.save(state, tmp_path / "mine.pth")
-    assert load_model("mobilenet_v3_large", tmp_path / "mine.pth").transforms.resize_size == [232]
+    assert load_model("mobilenet_v3_large", tmp_path / "mine.pth").transforms.resize == (232,)
     assert load_model("mobilenet_v3_large", tmp_path / "mine.pth").categories is not None
 
 
@@ -194,7 +195,7 @@ def test_untrained_networks_are_reproducible_and_keep_the_random_state():
     assert first.weights == "none"
     assert first.categories is not None
     assert len(first.categories) == 1000
-    assert first.transforms.crop_size == [224]
+    assert first.transforms.size == (224, 224)
 
 
 @pytest.mark.parametrize("name", ["googlenet", "inception_v3"])
@@ -209,7 +210,7 @@ def test_networks_with_auxiliary_classifiers_return_logits_without_a_warning(nam
 def test_an_untrained_vision_transformer_has_the_size_of_its_preset():
     with torch.device("meta"):  # shapes only: it has 632 million parameters
         loaded = load_model("vit_h_14", weights="none", device="meta")
-        assert loaded.transforms.crop_size == [518]
+        assert loaded.transforms.size == (518, 518)
         assert loaded.net(torch.zeros(1, 3, 518, 518)).shape == (1, 1000)
 
 
@@ -248,6 +249,28 @@ def test_an_unavailable_device_is_refused_early(monkeypatch, device, said):
     with pytest.raises(ConfigurationError, match=said) as caught:
         load_model("squeezenet1_1", weights="none", device=device)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "gpus", "rank", "device"),
+    [
+        ("auto", 4, "2", "cuda:2"),
+        ("auto", 4, "6", "cuda:2"),  # more processes than GPUs share them
+        ("auto", 4, "0", "cuda:0"),
+        ("auto", 4, None, "cuda"),
+        ("auto", 4, "x", "cuda"),
+        ("auto", 0, "2", "cpu"),
+        ("cpu", 4, "2", "cpu"),
+        ("cuda:1", 4, "2", "cuda:1"),
+    ],
+)
+def test_each_rank_gets_its_own_gpu(monkeypatch, name, gpus, rank, device):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpus > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("LOCAL_RANK", rank)
+    assert resolve_device(name) == device
 
 
 def test_the_network_is_on_the_device():

@@ -8,11 +8,12 @@ from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import InputSpec
 from ebcli.models import Preprocessing, load_model
 
 
 def test_settings_replace_those_of_the_preset() -> None:
-    preset = ImageClassification(crop_size=224, resize_size=256)
+    preset = InputSpec.of(ImageClassification(crop_size=224, resize_size=256))
     photo = torch.rand(3, 90, 120)
     changed = Preprocessing(resize=72, crop=64, mean=0.5, std=(0.25, 0.5, 0.125)).applied_to(preset)
     expected = ImageClassification(crop_size=64, resize_size=72, mean=(0.5,) * 3, std=(0.25, 0.5, 0.125))
@@ -23,7 +24,7 @@ def test_settings_replace_those_of_the_preset() -> None:
 
 
 def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
-    preset = ImageClassification(crop_size=64, resize_size=72, mean=(0.5, 0.25, 0.0), std=(1.0,) * 3)
+    preset = InputSpec((64, 64), (72,), mean=(0.5, 0.25, 0.0), std=(1.0,) * 3)
     photo = torch.rand(3, 32, 128)
     squashed = Preprocessing(fit="squash").applied_to(preset)
     small = functional.resize(photo, [64, 64], antialias=True)
@@ -33,14 +34,14 @@ def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
     torch.testing.assert_close(padded[:, 24:40], functional.normalize(small, preset.mean, preset.std))
     bands = torch.cat([padded[:, :24], padded[:, 40:]], 1)
     assert bands.abs().max() <= 0.5 / 255 + 1e-6  # the mean color in 8 bits
-    assert Preprocessing(fit="squash", resize=72).applied_to(preset).resize_size == [72]
+    assert Preprocessing(fit="squash", resize=72).applied_to(preset).resize == (72,)
     assert Preprocessing(std=2).applied_to(squashed).fit == "squash"
     cropped = Preprocessing(fit="crop", resize=72).applied_to(squashed)
     torch.testing.assert_close(cropped(photo), preset(photo), rtol=0, atol=0)
 
 
 def test_the_fit_is_part_of_the_settings() -> None:
-    preset = ImageClassification(crop_size=64, resize_size=64)
+    preset = InputSpec((64, 64), (64,))
     texts = {repr(Preprocessing(fit=fit).applied_to(preset)) for fit in ("crop", "squash", "pad")}
     assert len(texts) == 3 and repr(preset) in texts
 
@@ -68,7 +69,7 @@ def test_values_out_of_range_are_refused(settings: dict[str, object], said: str)
 
 def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="300 pixels is larger than the resized image of 256"):
-        Preprocessing(crop=300).applied_to(ImageClassification(crop_size=224))
+        Preprocessing(crop=300).applied_to(InputSpec((224, 224)))
 
 
 def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -28,8 +26,3 @@ def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> 
 
 def test_equal_specifications_are_equal() -> None:
     assert ModelSpec("vgg16") == ModelSpec("vgg16", "DEFAULT", None, Preprocessing())
-
-
-def test_it_needs_no_torch() -> None:
-    code = "import sys; from ebcli.models import ModelSpec; ModelSpec('vgg16'); assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)

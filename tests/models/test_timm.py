@@ -40,7 +40,7 @@ def test_the_crop_mode_of_published_weights_is_used() -> None:
     with torch.device("meta"):
         loaded = load_model("timm/convnextv2_nano.fcmae_ft_in22k_in1k_384", "none", "meta")
     assert loaded.transforms.fit == "squash"
-    assert (loaded.transforms.resize_size, loaded.transforms.crop_size) == ([384], [384])
+    assert (loaded.transforms.resize, loaded.transforms.size) == ((384,), (384, 384))
 
 
 def test_untrained_networks_are_reproducible_and_have_imagenet_names() -> None:
@@ -49,7 +49,7 @@ def test_untrained_networks_are_reproducible_and_have_imagenet_names() -> None:
     for one, other in zip(first.net.parameters(), second.net.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=0)
     assert first.categories == tuple(ResNet18_Weights.DEFAULT.meta["categories"])
-    assert first.transforms.resize_size != second.transforms.resize_size
+    assert first.transforms.resize != second.transforms.resize
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])

@@ -11,7 +11,6 @@ from videos import NETS
 
 import ebcli
 from ebcli.models import default_layer, layers, load_model, model_names
-from ebcli.models.preset import input_size
 from ebcli.models.sources.torchvision import Torchvision
 
 
@@ -20,11 +19,11 @@ def test_clips_are_those_by_which_torchvision_measured_its_weights(name: str) ->
     weights = torchvision.models.get_model_weights(name)["DEFAULT"]
     preset = Torchvision(name).transforms(torch.nn.Identity(), "DEFAULT")
     said = weights.meta["_docs"]  # such as "`frame_rate=15`, `clips_per_video=5`, and `clip_len=16`"
-    assert f"`frame_rate={preset.frame_rate:g}`" in said
+    assert f"`frame_rate={preset.rate:g}`" in said
     assert f"`clip_len={preset.frames}`" in said
     clip = torch.randint(0, 256, (3, 3, 200, 300), dtype=torch.uint8)
     assert torch.equal(preset(clip), weights.transforms()(clip))
-    assert input_size(preset) == (preset.frames, *weights.transforms().crop_size)
+    assert preset.shape == (preset.frames, *weights.transforms().crop_size)
 
 
 @pytest.mark.parametrize(("name", "layer", "shape"), [("mc3_18", "layer2", (128, 16, 28, 28))])
@@ -43,7 +42,7 @@ def test_own_code_says_how_clips_are_cut(tmp_path: Path, monkeypatch: pytest.Mon
     Path("nets.py").write_text(NETS)
     loaded = load_model("nets.py:colors")
     assert (loaded.task, loaded.num_classes, loaded.categories) == ("video", 3, ("red", "green", "blue"))
-    assert (loaded.transforms.frames, loaded.transforms.frame_rate) == (8, 10)
+    assert (loaded.transforms.frames, loaded.transforms.rate) == (8, 10)
     clip = loaded.transforms(torch.full((8, 3, 40, 50), 255, dtype=torch.uint8))
     assert torch.equal(clip, torch.ones(3, 8, 32, 32))
     result = ebcli.excitation_backprop(loaded.net, clip[None], 0, layer="2")

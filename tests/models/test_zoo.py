@@ -1,6 +1,6 @@
 """Properties of all networks of torchvision, and which of them lose probability and why.
 
-The heaviest are marked slow: ``pytest -m slow tests/models/test_zoo.py``.
+By default, one network of each family; all others are marked slow, and run by hand before a release.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from torchvision.ops.misc import SqueezeExcitation
 
 from ebcli.models import default_layer, layers, load_model
 
-# Networks that take more than a few seconds; each family also has faster ones
-SLOW = {
-    *("convnext_base", "convnext_large", "efficientnet_b5", "efficientnet_b6", "efficientnet_b7", "densenet161"),
-    *("efficientnet_v2_m", "efficientnet_v2_l", "maxvit_t", "regnet_x_16gf", "regnet_x_32gf", "regnet_y_16gf"),
-    *("regnet_y_32gf", "regnet_y_128gf", "resnext101_32x8d", "resnext101_64x4d", "wide_resnet101_2", "resnet152"),
-    *("swin_b", "swin_s", "swin_v2_b", "swin_v2_s", "vgg13", "vgg13_bn", "vgg16", "vgg19", "vgg19_bn"),
-    *("vit_l_16", "vit_l_32", "vit_h_14", "mvit_v1_b", "mvit_v2_s", "s3d"),
-    *("vgg16_bn", "wide_resnet50_2", "densenet201", "convnext_small"),
+# One network of each family, the smallest; the other ones are marked slow
+SMALLEST = {
+    *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_lite0", "efficientnet_v2_s"),
+    *("googlenet", "inception_v3", "mnasnet0_5", "mobilenet_v2", "mobilenet_v3_small", "regnet_x_400mf"),
+    *("regnet_y_400mf", "resnet18", "resnext50_32x4d", "shufflenet_v2_x0_5", "squeezenet1_1", "swin_t", "swin_v2_t"),
+    *("vgg11_bn", "vit_b_32"),
+    *("mc3_18", "r3d_18", "r2plus1d_18", "swin3d_t"),
+    *("deeplabv3_mobilenet_v3_large", "fcn_resnet50", "lraspp_mobilenet_v3_large"),
 }
 
 # Grids of maps for small inputs if the layer is not of stride 16, as default layers are
@@ -47,26 +47,20 @@ GRIDS = {
 WHOLE = ("alexnet", "densenet", "googlenet", "inception", "regnet", "resnet", "squeezenet", "vgg", "wide_resnet")
 WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
 
-# One small network of each family
-FAMILIES = {
-    "quick": ["resnet18", "squeezenet1_1", "mobilenet_v3_small"],
-    "slow": [
-        *("alexnet", "convnext_tiny", "densenet121", "efficientnet_b0", "efficientnet_lite0", "efficientnet_v2_s"),
-        *("googlenet", "inception_v3", "maxvit_t", "mnasnet0_5", "mobilenet_v2", "regnet_x_400mf", "regnet_y_400mf"),
-        *("resnext50_32x4d", "shufflenet_v2_x0_5", "swin_t", "swin_v2_t", "vgg11_bn", "vit_b_32"),
-    ],
-}
+# Whose every layer is tested by default; that of the others of SMALLEST, and of MaxViT, is slow
+EVERY_LAYER = ("resnet18", "squeezenet1_1", "mobilenet_v3_small")
 
 TABLE = Path(__file__).parents[2] / "docs" / "models.md"
 
 
-def each(names):
+def each(names, default):
+    """Those that are not tested by default are marked slow."""
     return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+        "name", [name if name in default else pytest.param(name, marks=pytest.mark.slow) for name in names]
     )
 
 
-every_network = each([*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION])
+every_network = each([*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION], SMALLEST)
 
 
 def state_of(net):
@@ -133,9 +127,7 @@ def test_vision_transformers_lose_probability_to_the_class_token():
     assert at_tokens[:, 0].sum() > 0.01
 
 
-@pytest.mark.parametrize(
-    "name", [*FAMILIES["quick"], *(pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES["slow"])]
-)
+@each(sorted(({*zoo.CLASSIFIERS} & SMALLEST) | {"maxvit_t"}), EVERY_LAYER)
 def test_every_listed_layer(name):
     """Every listed layer has a map, and none is inside a squeeze-excitation."""
     specimen = zoo.small(name)
@@ -158,7 +150,7 @@ def test_default_layer_of_other_tasks_is_the_tested_one(name):
     assert default_layer(load_model(name, weights="none")) == zoo.LAYERS[name]
 
 
-@pytest.mark.parametrize("name", zoo.CLASSIFIERS)
+@each(zoo.CLASSIFIERS, SMALLEST)
 def test_default_layer_is_the_documented_one(name):
     loaded = zoo.shapes_only(name)
     layer = default_layer(loaded)

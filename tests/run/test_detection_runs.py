@@ -67,16 +67,20 @@ def test_each_detection_has_a_box_and_a_map_on_its_own_object() -> None:
     assert found == {RED_SQUARE, GREEN_SQUARE, SECOND_RED}
 
 
-def test_the_box_is_drawn_over_the_picture() -> None:
-    (record,) = run("squares.png", "--target", "green", "--score", "0.9", "--style", "mask")
+@pytest.mark.parametrize("scale", [1, 0.5])
+def test_the_box_is_drawn_over_the_picture(scale: float) -> None:
+    smaller = ("--max-side", str(round(scale * SIZE[0])))
+    (record,) = run("squares.png", "--target", "green", "--score", "0.9", "--style", "mask", *smaller)
     (path,), (one,) = record["output"], record["classes"]
-    left, top, width, height = one["box"]
+    left, top, width, height = (scale * value for value in one["box"])
     pixels = np.asarray(Image.open(path).convert("RGB")).astype(int)
+    assert pixels.shape == (scale * SIZE[1], scale * SIZE[0], 3)
     middle = round(top + height / 2)
-    edges = [round(x) for x in (left, left + width) if 3 < x < SIZE[0] - 3]
+    edges = [round(x) for x in (left, left + width) if 3 < x < pixels.shape[1] - 3]
     assert edges
     for x in edges:
         assert pixels[middle, x - 2 : x + 3].sum(1).max() > 700
+    assert pixels[middle, edges[0] + 5 : edges[0] + 9].sum(1).max() < 300  # between the edges
 
 
 def test_the_detection_nearest_to_a_box() -> None:
@@ -85,6 +89,21 @@ def test_the_detection_nearest_to_a_box() -> None:
         (record,) = run("squares.png", "--box", f"{left},{top},{right - left},{bottom - top}")
         (one,) = record["classes"]
         assert is_inside(center(one["box"]), square)
+
+
+def test_a_box_is_left_top_width_and_height() -> None:
+    """A wide box overlaps with the green square most; of the same width and height, a high one with the second red."""
+    for box, square in (("30,5,90,50", GREEN_SQUARE), ("5,30,50,90", SECOND_RED)):
+        (record,) = run("squares.png", "--box", box)
+        (one,) = record["classes"]
+        assert is_inside(center(one["box"]), square)
+    painted(SIZE, (GREEN, (106, 20, 120, 45))).save("edge.png")
+    (record,) = run("edge.png", "--target", "green")
+    (one,) = record["classes"]
+    left, top, width, height = one["box"]
+    assert left + width == pytest.approx(SIZE[0])  # it ends at the edge of the image, so it is not square
+    assert width < 28 < height == pytest.approx(30)
+    assert top <= 20 + 12.5 <= top + height
 
 
 def test_scores_targets_and_numbers_choose_detections() -> None:
@@ -111,13 +130,13 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
     ("arguments", "message"),
     [
         (["--where", "3,4"], "--where works only with segmentation networks, but .* is for detection: drop it"),
-        (["--above", "0.5"], "--above works only with classes, .*: use --score, or drop it"),
+        (["--above", "0.5"], "--above works only with classifiers, .*: use --score, or drop it"),
         (["--beside", "grad-cam", "--panel"], "--beside works only with classifiers"),
         (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
         (["--box", "1,2,0,4"], "--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
         (["--box", "1,2,3"], "'1,2,3' is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80"),
-        (["--score", "1.5"], "1.5 is not in the range 0<=x<=1"),
+        (["--score", "1.5"], "--score is 1.5, but it must be from 0 to 1"),
     ],
 )
 def test_options_that_do_not_fit(arguments: list[str], message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from importlib.metadata import version
@@ -14,12 +15,11 @@ import pytest
 import torch
 from click.testing import CliRunner
 from PIL import Image
-from plans import make_plan
 from runs import invoke, photos, records, tiny_model, tree
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
-from ebcli.files.images import Geometry, decode, placement
+from ebcli.files.images import decode
 from ebcli.models import load_model
 
 pytestmark = pytest.mark.usefixtures("working_directory")
@@ -105,7 +105,7 @@ def test_the_raw_file_holds_what_the_python_interface_gives() -> None:
         "contrastive EB",
     ]
     assert f"torch {version('torch')}" in raw["versions"].tolist()
-    place = placement(decode(Path("a.jpg")).size, Geometry.of(loaded.transforms))
+    place = loaded.transforms.place(decode(Path("a.jpg")).size)
     assert raw["crop"].tolist() == [place.left, place.top, place.right, place.bottom]
     assert raw["image_size"].tolist() == [600, 400]
 
@@ -174,10 +174,15 @@ def test_own_results_are_replaced_and_never_taken_for_inputs() -> None:
     first = invoke("-o", "photos", "photos")
     assert first.exit_code == 0
     before = tree(Path("photos"))
-    (Path("photos") / "records.jsonl").rename("records.jsonl")
-    second = invoke("-o", "photos", "photos")  # the files say that they are ours, if the records are gone
+    second = invoke("-o", "photos", "photos")
     assert (second.exit_code, second.stdout) == (0, first.stdout)
     assert tree(Path("photos")) == before
+    (Path("photos") / "records.jsonl").rename("records.jsonl")
+    third = invoke("-o", "photos", "photos/0", "--include", "0000.jpg")  # now nothing says whose they are
+    assert (third.exit_code, third.stdout) == (2, "")
+    assert "would be replaced, but this program did not write it" in third.stderr
+    assert tree(Path("photos")) == before
+    Path("records.jsonl").rename("photos/records.jsonl")
     assert invoke("-o", "photos", "--skip-existing", "photos").stdout == ""
 
 
@@ -225,17 +230,6 @@ def test_fail_fast_stops_at_the_first_failure() -> None:
     assert len(result.stdout.splitlines()) == 59
 
 
-def test_shards_are_together_the_whole() -> None:
-    photos(Path("photos"), 30)
-    whole = invoke("--dry-run", "photos").stdout.splitlines()
-    parts = [invoke("--dry-run", "--shard", f"{i}/4", "photos").stdout.splitlines() for i in range(1, 5)]
-    assert sorted(path for part in parts for path in part) == whole
-    assert all(parts)
-    empty = [invoke("--dry-run", "--shard", f"{i}/99", "photos") for i in range(1, 6)]
-    assert {result.exit_code for result in empty} == {0}
-    assert sum(len(result.stdout.splitlines()) for result in empty) < 10
-
-
 def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 11)
     invoke("-o", "expected", "--raw", "photos")
@@ -277,47 +271,59 @@ def test_a_layer_without_a_map_is_refused_before_any_work() -> None:
     assert not Path("saliency").exists()
 
 
-def test_every_setting_that_changes_results_makes_another_configuration(tmp_path: Path) -> None:
-    from ebcli.run.explainer import Explainer
-    from ebcli.run.prepare import _common
+def configuration(*options: str) -> str:
+    """The hash of all settings, as the record of a run says it."""
+    arguments = ("--model", "tiny", "--workers", "0", "--json", "--overwrite", "-o", "maps", *options, "photos")
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 0, result.output
+    return str(json.loads(result.stdout)["configuration"])
 
-    checkpoint = tmp_path / "own.pth"
 
-    def configuration(**settings: Any) -> str:
-        plan = make_plan("a.jpg", **{"model": "tiny", "layers": ("2",), **settings})
-        return _common(plan, Explainer(plan).facts, plan.style).configuration
+def test_every_setting_that_changes_results_makes_another_configuration() -> None:
+    photos(Path("photos"), 1)
+    same = "--batch-size 3|--workers 1|--device cpu|--shard 1/1|--skip-existing -o other|--fail-fast|--include *|-v"
+    assert {configuration(*options.split()) for options in ["", *same.split("|")]} == {configuration()}
+    other = (
+        "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|--top-k 3|"
+        "--above 0.1|--above 0.05|--against 3|--against 4|--against 3 --against 4|--labels one.csv|--labels two.csv|"
+        "--allow-unsupported|--dtype bfloat16|--format webp|--max-side 20|--raw|--panel|--panel --beside marginal|"
+        "--panel --beside grad-cam|--style heatmap|--cmap jet|--alpha 0.5|--signed|--vmin 0.5|--vmax 2|"
+        "--percentile 99|--scale run|--boxes|--masks|--boxes --threshold 0.3|--boxes --threshold mass:0.3"
+    ).split("|")
+    Path("one.csv").write_text("0000.jpg,1\n")
+    Path("two.csv").write_text("0000.jpg,2\n")
+    found = {options: configuration(*options.split()) for options in ["", *other]}
+    assert len(set(found.values())) == len(found), found
+    assert configuration("--target", "class d") == found["--target 3"]
 
-    same = [{}, {"batch_size": 3}, {"workers": 5}, {"device": "cpu"}, {"shard": (1, 2)}, {"output": Path("x")}]
-    same += [{"skip_existing": True}, {"overwrite": True}, {"fail_fast": True}, {"include": ("*",)}]
-    assert len({configuration(**settings) for settings in same}) == 1
-    other: list[dict[str, Any]] = [{}, {"layers": ("0",)}, {"contrastive": False}, {"targets": ("3",)}, {"top_k": 2}]
-    other += [{"targets": ("3", "4")}, {"format": "jpg"}, {"raw": True}, {"cmap": "jet"}, {"alpha": 0.5}]
-    other += [
-        {"dtype": "bfloat16"},
-        {"style": "heatmap"},
-        {"signed": True},
-        {"vmin": 0.5},
-        {"vmax": 2.0},
-        {"percentile": 99.0},
-    ]
-    other += [{"panel": True}, {"panel": True, "beside": ("marginal",)}, {"layers": ("2", "0")}, {"layers": ("input",)}]
-    assert len({configuration(**settings) for settings in other}) == len(other)
-    assert configuration(targets=("class d",)) == configuration(targets=("3",))
 
-    def with_weights(*_arguments: Any, **_options: Any) -> Any:
-        import dataclasses
+def test_classes_of_one_name_are_different_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 1)
+    twins = dataclasses.replace(tiny_model(), categories=("crane", "crane", *"cdefg"))
+    monkeypatch.setattr(ebcli.run.explainer, "load_model", lambda *_, **__: twins)
+    assert configuration("--against", "0") != configuration("--against", "1")
 
-        return dataclasses.replace(tiny_model(), weights=str(checkpoint), files=(checkpoint,))
 
-    with mock.patch.object(ebcli.run.explainer, "load_model", with_weights):
-        found = []
-        for content in (b"one", b"two", b"one"):
-            checkpoint.write_bytes(content)
-            found.append(configuration(weights=str(checkpoint)))
-        assert found[0] == found[2] != found[1]
-        elsewhere = checkpoint.rename(tmp_path / "moved.pth")
-        checkpoint = elsewhere
-        assert configuration(weights=str(checkpoint)) == found[0]
+def test_another_version_computes_anew_unless_only_its_patch_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 1)
+    found = []
+    for number in ("1.2.0", "1.2.9", "1.3.0", "2.2.0"):
+        monkeypatch.setattr("importlib.metadata.version", lambda _name, number=number: number)
+        found.append(configuration())
+    assert found[0] == found[1]
+    assert len(set(found)) == 3
+
+
+def test_a_checkpoint_counts_by_its_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 1)
+    found = []
+    for name, content in (("own.pth", b"one"), ("own.pth", b"two"), ("moved.pth", b"one")):
+        checkpoint = tmp_path / name
+        checkpoint.write_bytes(content)
+        loaded = dataclasses.replace(tiny_model(), weights=str(checkpoint), files=(checkpoint,))
+        monkeypatch.setattr(ebcli.run.explainer, "load_model", lambda *_, loaded=loaded, **__: loaded)
+        found.append(configuration("--weights", str(checkpoint)))
+    assert found[0] == found[2] != found[1]
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

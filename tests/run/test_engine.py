@@ -78,18 +78,6 @@ def test_a_directory_of_photos_becomes_a_tree_of_pictures(tmp_path: Path) -> Non
     assert [path.read_bytes() for path in written] == before
 
 
-def test_one_bad_image_is_named_and_the_others_are_written(tmp_path: Path) -> None:
-    (tmp_path / "bad.jpg").write_bytes((SAMPLES / "chelsea.jpg").read_bytes()[:2000])
-    result = invoke("bad.jpg", str(SAMPLES / "rocket.jpg"), "missing.jpg")
-    assert result.exit_code == 1
-    assert len(result.stdout.splitlines()) == 1
-    assert Path(result.stdout.strip()).is_file()
-    bad, missing, summary = result.stderr.splitlines()
-    assert bad.startswith("bad.jpg: ")
-    assert missing == "missing.jpg: No such file or directory"
-    assert summary == "3 images: 1 done, 2 failed"
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
@@ -170,12 +158,6 @@ def test_list_layers() -> None:
     rows = [line.split() for line in result.stdout.splitlines()]
     assert [row for row in rows if row[-1] == "*"] == [["features.23", "MaxPool2d", "512x14x14", "16", "*"]]
     assert len({line.index("MaxPool2d") for line in result.stdout.splitlines() if "MaxPool2d" in line}) == 1
-
-
-def test_the_line_of_the_readme_for_vgg16_without_its_weights() -> None:
-    result = invoke("--model", "vgg16", "--weights", "none", "--layer", "features.23", str(SAMPLES / "rocket.jpg"))
-    assert result.exit_code == 0, result.stderr
-    assert Path(result.stdout.strip()).is_file()
 
 
 def test_a_large_image_is_no_reason_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,21 +42,20 @@ def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
     with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for .*fft_fft2 in 3"):
         network = Explainer(plan(allow_unsupported=True))
     with pytest.warns(UserWarning, match="fft_fft2"):
-        assert np.isfinite(network.explain(IMAGES)[1].layers[0].maps).all()
+        assert np.isfinite(network.explain(IMAGES)[1].maps[0].values).all()
 
 
 def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> None:
     for module in loaded.net.modules():
         if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
             nn.init.constant_(module.bias, 0.5)
-    assert Explainer(plan()).explain(IMAGES)[0].layers[0].lost_mass is None
+    assert Explainer(plan()).explain(IMAGES)[0].maps[0].lost_mass is None
     network = Explainer(plan(track_lost_mass=True, targets=("0", "2")))
     for explained in network.explain(IMAGES):
-        (at,) = explained.layers
-        assert at.lost_mass is not None
-        for k in (0, 1):
-            lost = sum(by_class[k] for by_class in at.lost_mass.values())
-            assert at.mass[k] + lost == pytest.approx(1, abs=1e-5)
+        assert [map_.subject.index for map_ in explained.maps] == [0, 2]
+        for map_ in explained.maps:
+            assert map_.lost_mass is not None
+            assert map_.mass + sum(map_.lost_mass.values()) == pytest.approx(1, abs=1e-5)
 
 
 def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,11 +70,11 @@ def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
     network = Explainer(plan(targets=("3",), dtype="bfloat16", track_lost_mass=True))
     assert {parameter.dtype for parameter in network.loaded.net.parameters()} == {torch.bfloat16}
     for coarse, fine in zip(network.explain(IMAGES), exact, strict=True):
-        (one,), (other,) = coarse.layers, fine.layers
-        assert one.maps.dtype == np.float32
-        assert 0 < np.abs(one.maps - other.maps).max() < 0.03 * np.abs(other.maps).max()
+        (one,), (other,) = coarse.maps, fine.maps
+        assert one.values.dtype == np.float32
+        assert 0 < np.abs(one.values - other.values).max() < 0.03 * np.abs(other.values).max()
         assert one.mass == pytest.approx(other.mass, rel=0.02)
-        assert coarse.scores == pytest.approx(fine.scores, rel=0.02)
+        assert one.subject.score == pytest.approx(other.subject.score, rel=0.02)
 
 
 class Overflow(nn.Module):
@@ -87,10 +86,10 @@ class Overflow(nn.Module):
 
 def test_an_image_whose_logits_are_not_finite_fails_alone(loaded: Any) -> None:
     loaded.net.insert(0, Overflow())
-    side = loaded.transforms.crop_size[0]
+    side = loaded.transforms.shape[0]
     images = [np.zeros((side, side, 3), np.uint8) for _ in range(3)]
     images[1][0, 0] = 255
     first, second, third = Explainer(plan(layers=("3",))).explain(images)
     assert isinstance(second, ImageError)
     assert "NaN or infinite" in str(second)
-    assert first.scores == third.scores
+    assert first.maps[0].subject.score == third.maps[0].subject.score

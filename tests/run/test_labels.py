@@ -75,7 +75,7 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
         for key in ("maps", "classes", "scores"):
             assert labeled[key] == pytest.approx(asked[key], abs=1e-6)
     entries = {entry.input: entry.outcomes[0] for entry in read_entries(Path("saliency"))}
-    assert {name for name, outcome in entries.items() if outcome.label != outcome.predicted} == set(wrong)
+    assert {name for name, outcome in entries.items() if outcome.record.label != outcome.record.predicted} == set(wrong)
     # other labels for the same images are other results
     assert records_of("--labels", "labels.csv", "--raw", "--report", "--skip-existing", "photos")[0] == []
     Path("labels.csv").write_text("".join(f"{path},{predicted[path]}\n" for path in predicted))
@@ -108,6 +108,17 @@ def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int
     assert "1 of 1 labeled images" in stderr
     assert [record["label"] for record in records].count(None) == 5
     assert all(one["index"] == predicted[record["input"]] for record in records for one in record["classes"])
+
+
+def test_of_rows_that_overlap_the_longest_path_counts(predicted: dict[str, int]) -> None:
+    """Whatever their order; of equal rows, the last one."""
+    first, second, *_ = predicted
+    rows = ["0003.jpg,0", f"{Path(first).name},1", f"0/{Path(second).name},4", f"{first},2", f"{Path(second).name},3"]
+    for lines in (rows, rows[::-1]):
+        Path("labels.csv").write_text("\n".join([*lines, f"{first},5"]))
+        records, _ = records_of("--labels", "labels.csv", "photos/0", "photos/1")
+        assert [record["label"] for record in records[:2]] == [5, 4]
+        assert records[2]["label"] is None
 
 
 def test_only_images_need_labels_and_labels_need_images(predicted: dict[str, int]) -> None:

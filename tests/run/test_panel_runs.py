@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from plans import make_plan
-from runs import finish, invoke, photos, records, tiny_model, tree
+from runs import finish, invoke, photos, tiny_model, tree
 from torchvision.transforms import functional
 
 import ebcli
@@ -37,7 +37,7 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
         f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")
     ]
     assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
-    assert names("saliency") == sorted([*expected, "records.jsonl", "settings.toml"])
+    assert names("saliency") == sorted([*expected, ".eb-saliency", "records.jsonl", "settings.toml"])
     before = tree(Path("saliency"))
 
     assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos").stdout == ""
@@ -108,6 +108,7 @@ def test_each_of_several_layers_is_drawn_as_it_is_alone() -> None:
 def test_blank_maps_are_told_of_each_layer() -> None:
     photos(Path("photos"), 1)
     record = json.loads(invoke("--json", "--panel", "--top-k", "7", *LAYERS, "photos").stdout)
+    assert [shown["layer"] for shown in record["classes"]] == ["2", "0", "input"] * 7
     for shown in record["classes"]:
         assert shown["blank"] == (not shown["peak"] > 0)
 
@@ -118,9 +119,10 @@ def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain(pixels)
     (one,) = Explainer(make_plan(**plan)).explain(pixels)
     (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain(pixels)
-    for at, contrastive, other in zip(both.layers, one.layers, marginal.layers, strict=True):
-        np.testing.assert_allclose(at.maps, contrastive.maps, rtol=1e-5, atol=1e-8)
-        np.testing.assert_allclose(at.beside["marginal"], other.maps, rtol=1e-5, atol=1e-8)
+    assert len(both.maps) == 4
+    for at, contrastive, other in zip(both.maps, one.maps, marginal.maps, strict=True):
+        np.testing.assert_allclose(at.values, contrastive.values, rtol=1e-5, atol=1e-8)
+        np.testing.assert_allclose(at.beside["marginal"], other.values, rtol=1e-5, atol=1e-8)
         assert other.beside == {}
 
 
@@ -143,15 +145,7 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
     # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
-    assert Explainer(make_plan("a.jpg", layers=("all",))).layers == ("2", "input")
-
-
-def test_records_of_panels_name_all_their_maps() -> None:
-    photos(Path("photos"), 1)
-    invoke("--panel", "--top-k", "2", *LAYERS, "photos")
-    (record,) = records(Path("saliency"))
-    assert len(record["output"]) == len(record["output_bytes"]) == 1
-    assert [shown["layer"] for shown in record["classes"]] == ["2", "0", "input"] * 2
+    assert Explainer(make_plan("a.jpg", layers=("all",))).network.layers == ("2", "input")
 
 
 def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> None:
@@ -162,10 +156,10 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
     for image, explanation in zip(pixels, found, strict=True):
         preset = loaded.transforms
         inputs = functional.normalize(functional.to_tensor(image), preset.mean, preset.std)[None]
-        (at,) = explanation.layers
-        for method, maps in at.beside.items():
+        assert [set(map_.beside) for map_ in explanation.maps] == [{"grad-cam", "gradient"}] * 2
+        for method in ("grad-cam", "gradient"):
             expected = IMPLEMENTED[method](loaded.net, inputs, torch.tensor([[3, 5]]), "2").clamp(min=0).numpy()
-            drawn = np.maximum(maps, 0)
+            drawn = [np.maximum(map_.beside[method], 0) for map_ in explanation.maps]
             for one, other in zip(drawn, expected, strict=True):  # as Grad-CAM's scale means nothing
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
                 assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)

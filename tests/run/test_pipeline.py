@@ -16,11 +16,14 @@ from PIL import Image
 from plans import make_plan
 from runs import invoke, photos
 
+import ebcli.drawing.frames
 import ebcli.files.directory
+import ebcli.files.media.photo
 import ebcli.run.explainer
 import ebcli.run.rendering
 import ebcli.run.stages
 from ebcli.cli.saliency import main
+from ebcli.run.reading import Reader
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -56,7 +59,7 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
 
         return task
 
-    monkeypatch.setattr(ebcli.run.stages, "load_image", counted(seen, [], ebcli.run.stages.load_image))
+    monkeypatch.setattr(Reader, "load", counted(seen, [], Reader.load))
     monkeypatch.setattr(ebcli.run.stages, "render", counted(drawn, explained, ebcli.run.stages.render, 0.02))
     real = ebcli.run.explainer.Explainer.explain
 
@@ -92,11 +95,10 @@ def test_the_stages_fill_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
 
     photos(Path("photos"), 4)
     plan = make_plan(Path("photos"), layers=("2",), workers=0, batch_size=2)
-    slowed(ebcli.run.stages, "decode", 0.05)
-    slowed(ebcli.run.rendering, "decode", 0.05)
-    slowed(ebcli.run.rendering, "picture", 0.03)
+    slowed(ebcli.files.media.photo, "decode", 0.05)
+    slowed(ebcli.drawing.frames, "picture", 0.03)
     slowed(ebcli.run.rendering, "encode_picture", 0.02)
-    slowed(ebcli.files.directory.OutputFolder, "write", 0.04)
+    slowed(ebcli.files.directory.ResultFiles, "write", 0.04)
     work = run(plan)
     slowed(ebcli.run.explainer.Explainer, "explain", 0.1)
     start = time.perf_counter()

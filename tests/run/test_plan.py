@@ -24,7 +24,7 @@ from ebcli.errors import ConfigurationError
         ({"exclude": ("*.jpg", "")}, "pattern is empty"),
         ({"format": "bmp"}, "png, jpg, webp"),
         ({"max_side": 0}, "max-side is 0"),
-        ({"batch_size": 0}, "batch size is 0"),
+        ({"batch_size": 0}, "--batch-size is 0"),
         ({"workers": -1}, "workers is -1"),
         ({"style": "blur"}, "unknown style 'blur': choose overlay, heatmap"),
         ({"scale": "batch"}, "unknown scale 'batch': choose image or run"),

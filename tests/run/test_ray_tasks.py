@@ -1,39 +1,75 @@
-"""The tasks of a Ray cluster, without one."""
+"""A worker of a Ray cluster, without one: the local pipeline on a part of the list."""
 
 from __future__ import annotations
 
-import time
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
+import pytest
 from plans import make_plan
+from runs import photos
 
-from ebcli.files.directory import ResultFiles
-from ebcli.files.sources import Source
-from ebcli.files.storage import Stamp
+import ebcli.run.explainer
+from ebcli.errors import ConfigurationError
+from ebcli.files.directory import OutputFolder
+from ebcli.files.naming import RECORDS
+from ebcli.files.ownership import OwnFiles
 from ebcli.run.prepare import prepare
-from ebcli.run.ray_tasks import ExplainerActor, Row, TaskContext
-from ebcli.run.stages import NetworkInput
+from ebcli.run.ray_tasks import PipelineWorker
 
-PAUSE = 0.05  # seconds
+pytestmark = pytest.mark.usefixtures("working_directory")
+OUT = Path("out")
 
 
-def test_a_network_s_images_say_how_long_it_waited_for_their_batch(tmp_path: Path) -> None:
-    plan = make_plan("missing.jpg", output=tmp_path)
-    context = TaskContext(tmp_path, prepare(plan).stages, ResultFiles(tmp_path, tmp_path, overwrite=True), None)
-    actor, source = ExplainerActor(plan, context), Source(Path("a.jpg"), named=True)
+@pytest.fixture
+def folder() -> OutputFolder:
+    return OutputFolder(OUT, overwrite=False)
 
-    def waited(images: int) -> float:
-        pixels = np.full((224, 224, 3), 128, np.uint8)
-        loaded = np.empty(images, object)
-        loaded[:] = [NetworkInput(pixels, Stamp(1, 1), 0.0, (32, 32)) for _ in range(images)]
-        batch: Row = {"source": np.array([source] * images, object), "loaded": loaded}
-        return sum(item.waited for item in actor(batch)["loaded"])
 
-    assert waited(2) == 0  # the cluster was starting
-    before = time.perf_counter()
-    waited(1)
-    start = time.perf_counter()
-    time.sleep(PAUSE)
-    pause = time.perf_counter() - start
-    assert pause <= waited(2) <= time.perf_counter() - before
+def made(folder: OutputFolder, cwd: Path) -> PipelineWorker:
+    plan = make_plan(Path("photos"), output=OUT, layers=("2",), batch_size=2)
+    return PipelineWorker(cwd, plan, prepare(plan).stages, replace(folder.files, recording=False), 1)
+
+
+def test_a_worker_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
+    photos(Path("photos"), 5)
+    Path("photos/0/0000.jpg").write_bytes(b"\xff\xd8\xff no more")
+    sources = prepare(make_plan(Path("photos"), output=OUT, layers=("2",))).sources
+    with closing(folder):
+        worker = made(folder, Path.cwd())
+        assert worker.start() is None
+        records, error = worker.run(sources)
+        assert error is None
+        assert [record.input for record in records] == [source.name for source in sources]
+        assert sorted(record.status for record in records) == ["done"] * 4 + ["failed"]
+        assert not (OUT / RECORDS).exists()
+        assert all(Path(path) in OwnFiles(OUT) for record in records for path in record.output)
+        again, _ = worker.run(sources)  # as after the death of another worker
+        assert [record.output_sha256 for record in again] == [record.output_sha256 for record in records]
+        worker.stop()
+        assert worker.run(sources) == ([], None)
+
+
+def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos(Path("photos"), 6)
+    sources = prepare(make_plan(Path("photos"), output=OUT, layers=("2",))).sources
+    with closing(folder):
+        error = made(folder, Path("nowhere")).start()
+        assert isinstance(error, ConfigurationError)
+        assert "cannot see the working directory 'nowhere'" in str(error)
+        worker = made(folder, Path.cwd())
+        assert worker.start() is None
+        real, calls = ebcli.run.explainer.Explainer.explain, list[int]()
+
+        def explain(*arguments: object) -> object:
+            calls.append(1)
+            if len(calls) == 3:
+                raise ConfigurationError("no memory")
+            return real(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(ebcli.run.explainer.Explainer, "explain", explain)
+        records, error = worker.run(sources)
+        assert str(error) == "no memory"
+        assert 1 <= len(records) <= 4  # those that are not drawn yet are dropped
+        assert [record.input for record in records] == [source.name for source in sources[: len(records)]]

@@ -9,14 +9,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 from PIL import Image
-from runs import invoke, photos, tree
+from runs import invoke, photos, tiny_model, tree
 
 from ebcli.cli.saliency import main
 from ebcli.drawing.style import STYLES
 
 pytestmark = pytest.mark.usefixtures("working_directory")
+
+
+def scores(path: str) -> list[float]:
+    """The probability of each class in a photo, by the network itself."""
+    loaded = tiny_model()
+    with torch.no_grad():
+        found: list[float] = loaded.net(loaded.transforms(Image.open(path))[None])[0].softmax(0).tolist()
+    return found
 
 
 def test_maps_of_other_layers_and_methods_stand_side_by_side() -> None:
@@ -41,6 +50,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     assert result.exit_code == 0, result.output
     shown = CliRunner().invoke(main, ["--info", result.stdout.strip()]).stdout
     facts = dict(re.findall(r"^(\w+): +(.*)$", shown, re.MULTILINE))
+    expected = scores("photos/0/0000.jpg")
     assert facts == {
         "input": "0000.jpg",
         "model": "tiny",
@@ -49,22 +59,41 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
         "method": "marginal EB",
         "style": "overlay",
         "class": "3 class d; 5 class f" if panel else "3 class d",
-        "score": facts["score"],
+        "score": f"{expected[3]:.4f}, {expected[5]:.4f}" if panel else f"{expected[3]:.4f}",
         "version": f"eb-saliency {version('eb-saliency')}",
     }
     as_json = CliRunner().invoke(main, ["--json", "--info", result.stdout.strip()]).stdout
     assert json.loads(as_json) == facts
     named = invoke("--raw", "--top-k", "2", "photos").stdout.split()[-1]
     with np.load(named) as raw:
-        expected = [
+        shown_by_arrays = [
             "; ".join(f"{index} {name}" for index, name in zip(raw["classes"], raw["names"], strict=True)),
             ", ".join(f"{score:.4f}" for score in raw["scores"]),
         ]
     arrays = json.loads(CliRunner().invoke(main, ["--json", "--info", named]).stdout)
-    assert [arrays["class"], arrays["score"]] == expected
+    assert [arrays["class"], arrays["score"]] == shown_by_arrays
     photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
     assert (photo.exit_code, photo.stdout) == (2, "")
     assert "contains no eb-saliency metadata" in photo.stderr
+
+
+def test_each_picture_says_its_own_class_layer_and_score() -> None:
+    """Of several photos, classes and layers, as the network itself finds them."""
+    photos(Path("photos"), 3)
+    pictures = invoke("--top-k", "3", "--layer", "0", "--batch-size", "2", "photos").stdout.splitlines()
+    assert len(pictures) == 3 * 3 * 2
+    told = []
+    for picture in pictures:
+        facts = json.loads(CliRunner().invoke(main, ["--json", "--info", picture]).stdout)
+        told.append((facts["input"], facts["class"], facts["layer"], facts["score"]))
+    expected = []
+    for path in sorted(Path("photos").rglob("*.jpg")):
+        found = scores(str(path))
+        for index in sorted(range(7), key=lambda k: -found[k])[:3]:
+            line = path.name, f"{index} class {'abcdefg'[index]}"
+            expected += [(*line, layer, f"{found[index]:.4f}") for layer in ("2", "0")]
+    assert told == expected
+    assert len({score for *_, score in told}) == 3 * 3
 
 
 @pytest.mark.parametrize(("name", "format"), [("jpg", "JPEG"), ("webp", "WEBP"), ("PNG", "PNG")])

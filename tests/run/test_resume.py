@@ -10,9 +10,11 @@ import signal
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from PIL import Image
@@ -29,13 +31,20 @@ def cwd(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def undisturbed(cwd: Path, *arguments: str) -> dict[str, bytes]:
-    """The results of the same run in another place."""
-    other = cwd.with_name("undisturbed")
-    other.mkdir()
-    (other / "photos").symlink_to(cwd / "photos")
-    finish(other, *arguments)
-    return tree(other / "maps")
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
+    """The results of the same run in another place, made once."""
+    shared = tmp_path_factory.mktemp("undisturbed")
+    photos(shared / "photos", 200)
+
+    @cache
+    def results(*arguments: str) -> dict[str, bytes]:
+        other = Path(mkdtemp(dir=shared))
+        (other / "photos").symlink_to(shared / "photos")
+        finish(other, *arguments)
+        return tree(other / "maps")
+
+    return results
 
 
 @contextmanager
@@ -52,8 +61,8 @@ def small_file_system(path: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", path], check=True)
 
 
-def test_killed_at_twenty_random_moments(cwd: Path) -> None:
-    expected = undisturbed(cwd, *RAW)
+def test_killed_at_twenty_random_moments(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
+    expected = undisturbed(*RAW)
     assert len(expected) == 4 + 200 * 3  # directories, and two pictures and an array file for each photo
     maps, dice, kills = cwd / "maps", random.Random(0), 0
     while kills < 20:
@@ -89,8 +98,8 @@ def test_what_a_run_left_that_was_killed_at_its_very_end_is_removed(cwd: Path) -
     assert not left.exists()
 
 
-def test_interrupted_in_the_middle(cwd: Path) -> None:
-    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+def test_interrupted_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
+    expected, maps = undisturbed(*PLAIN), cwd / "maps"
     run = Started(cwd, *PLAIN, workers=2)
     until(lambda: count(maps) >= 20)
     os.kill(run.process.pid, signal.SIGINT)  # type: ignore[arg-type]
@@ -104,7 +113,7 @@ def test_interrupted_in_the_middle(cwd: Path) -> None:
         assert (cwd / path).read_bytes() == expected[str(Path(path).relative_to("maps"))]
     done = len(printed)
     assert run.err.read_text() == f"Interrupted. 200 images: {done} done, {200 - done} left\n"
-    assert not list(maps.glob(".eb-*"))
+    assert not list(maps.glob(".eb-saliency-*"))
     finish(cwd, *PLAIN)
     assert tree(maps) == expected
     assert len(records(maps)) == 200
@@ -121,7 +130,7 @@ def test_terminated_in_the_middle(cwd: Path) -> None:
     assert run.err.read_text().startswith("Interrupted. 200 images: ")
     printed = run.out.read_text().splitlines()
     assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
-    assert not list((cwd / "maps").glob(".eb-*"))
+    assert not list((cwd / "maps").glob(".eb-saliency-*"))
 
 
 def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
@@ -139,11 +148,11 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     assert run.process.exitcode == 130
     assert "Interrupted. 200 images: " in run.err.read_text()
     assert {record["status"] for record in records(maps)} == {"done"}
-    assert not list(maps.glob(".eb-*"))
+    assert not list(maps.glob(".eb-saliency-*"))
 
 
-def test_a_worker_killed_in_the_middle(cwd: Path) -> None:
-    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+def test_a_worker_killed_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
+    expected, maps = undisturbed(*PLAIN), cwd / "maps"
     run = Started(cwd, *PLAIN, workers=2)
     until(lambda: count(maps) >= 20)
     victim = run.children()[0]
@@ -155,8 +164,8 @@ def test_a_worker_killed_in_the_middle(cwd: Path) -> None:
     assert [record["status"] for record in records(maps)] == ["done"] * 200
 
 
-def test_a_file_system_that_fills_up(cwd: Path) -> None:
-    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+def test_a_file_system_that_fills_up(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
+    expected, maps = undisturbed(*PLAIN), cwd / "maps"
     with small_file_system(maps, "400k"):
         run = Started(cwd, *PLAIN)
         assert run.wait() == 2
@@ -177,9 +186,9 @@ def test_a_file_system_that_fills_up(cwd: Path) -> None:
         assert Counter(record["input"] for record in records(maps)).most_common(1)[0][1] == 1
 
 
-def test_a_quota_that_is_reached(cwd: Path) -> None:
+def test_a_quota_that_is_reached(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
     """The kernel refuses to let any file grow further, which needs no rights to arrange."""
-    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+    expected, maps = undisturbed(*PLAIN), cwd / "maps"
     run = Started(cwd, *PLAIN)
     assert run.process.pid is not None
     resource.prlimit(run.process.pid, resource.RLIMIT_FSIZE, (30_000, 30_000))
@@ -204,8 +213,8 @@ def test_an_output_that_cannot_be_written_to_stops_before_any_work(cwd: Path) ->
         assert run.err.read_text().splitlines()[-1] == "Error: cannot write to 'maps': Read-only file system"
 
 
-def test_two_runs_at_once_into_one_directory(cwd: Path) -> None:
-    expected, maps = undisturbed(cwd, *PLAIN), cwd / "maps"
+def test_two_runs_at_once_into_one_directory(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
+    expected, maps = undisturbed(*PLAIN), cwd / "maps"
     shards = [Started(cwd, *PLAIN, "--shard", f"{i}/3") for i in (1, 2, 3)]
     again = Started(cwd, "photos", "-o", "maps")  # and one that does the same work once more
     assert [run.wait() for run in (*shards, again)] == [0] * 4

@@ -62,13 +62,15 @@ def test_a_sample_is_spread_over_all_files_and_bad_ones_do_not_count(monkeypatch
         shutil.copy(source, f"photos/{number:04}.jpg")
     Path("photos/0000.jpg").write_bytes(b"broken")
     looked: list[str] = []
-    from ebcli.run.stages import load_image
+    from ebcli.run.reading import Reader
 
-    def counted(source: Any, geometry: Any) -> Any:
+    load = Reader.load
+
+    def counted(self: Reader, source: Any) -> Any:
         looked.append(source.path.name)
-        return load_image(source, geometry)
+        return load(self, source)
 
-    monkeypatch.setattr("ebcli.run.prepare.load_image", counted)
+    monkeypatch.setattr(Reader, "load", counted)
     assert invoke(*OPTIONS, "--dry-run", "photos").exit_code == 0
     assert len(looked) == SAMPLE
     assert {"0000.jpg", "0001.jpg"} <= set(looked)  # the first file and the last one

@@ -71,22 +71,33 @@ def test_the_outline_of_the_segment_is_drawn() -> None:
     assert pixels[middle, left + 10 : right - 10].max() < 300
 
 
-def test_a_pixel_has_a_map_of_its_own() -> None:
-    record = run("--where", "100,60", "--raw")
-    (one,) = record["classes"]
-    assert one["name"] == "green" and one["score"] > 0.99
-    (map_,) = np.load(record["output"][-1])["maps"]
-    assert np.argwhere(map_ > 0).tolist() == [[30, 50]]
+@pytest.mark.parametrize("size", [SIZE, (192, 128), (128, 192)])
+def test_a_pixel_and_a_mask_have_maps_of_their_own(size: tuple[int, int]) -> None:
+    """The network sees the square in the middle of the photo, halved."""
+    right, down = (size[0] - 128) // 2, (size[1] - 128) // 2
 
+    def moved(square: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+        return square[0] + right, square[1] + down, square[2] + right, square[3] + down
 
-def test_a_mask_has_a_map_on_its_pixels() -> None:
-    inside = (20, 20, 40, 30)
-    painted(SIZE, ((255, 255, 255), inside)).save("mask.png")
-    record = run("--where", "mask.png", "--raw")
-    assert [one["name"] for one in record["classes"]] == ["red"]
-    (map_,) = np.load(record["output"][-1])["maps"]
-    assert np.count_nonzero(map_ > 0) == 10 * 5
-    assert share(map_, inside) == pytest.approx(1)
+    painted(size, (RED, moved(RED_SQUARE)), (GREEN, moved(GREEN_SQUARE))).save("squares.png")
+    painted(size, ((255, 255, 255), moved((20, 20, 40, 30)))).save("mask.png")
+    cells = [[row, column] for row in range(10, 15) for column in range(10, 20)]
+    for where, name, expected in ((f"{100 + right},{60 + down}", "green", [[30, 50]]), ("mask.png", "red", cells)):
+        record = run("--where", where, "--raw", "-o", name, "--style", "mask")
+        (one,) = record["classes"]
+        assert one["name"] == name and one["score"] > 0.99
+        (map_,) = np.load(record["output"][-1])["maps"]
+        assert np.argwhere(map_ > 0).tolist() == expected
+        drawn = np.asarray(Image.open(record["output"][0]).convert("RGB")).astype(int).sum(2)
+        rows, columns = np.nonzero(drawn > 700)  # the outline is white
+        (first, left), (last, end) = 2 * np.min(expected, 0), 2 * np.max(expected, 0) + 2
+        assert (rows.min(), rows.max() + 1) == pytest.approx((first + down, last + down), abs=2)
+        assert (columns.min(), columns.max() + 1) == pytest.approx((left + right, end + right), abs=2)
+    if size == SIZE:
+        return
+    place = "3,60" if right else "60,3"
+    error = run("--where", place, status=1)["error"]
+    assert error == f"the pixel {place} is outside what the network sees of the image"
 
 
 @pytest.mark.parametrize(

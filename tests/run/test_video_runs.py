@@ -15,7 +15,7 @@ from runs import records
 from videos import NETS, SIDE, SQUARE, left, moving_square, read_video, write_frames, write_video
 
 from ebcli.cli.saliency import main
-from ebcli.files.encoding import is_own, read_facts
+from ebcli.files.encoding import read_facts
 from ebcli.files.naming import parse_result_name
 
 
@@ -48,7 +48,7 @@ def test_a_video_has_a_video_and_a_contact_sheet_for_each_class() -> None:
     names = [f"move.mp4.{name}" for name in ("0-red.mp4", "2-blue.mp4", "0-red.sheet.png", "2-blue.sheet.png")]
     assert found == [f"saliency/{name}" for name in names]
     assert [parse_result_name(Path(name)) for name in names] == [(Path("move.mp4"), k) for k in (0, 2, 0, 2)]
-    assert all(map(is_own, map(Path, found)))
+    assert all(map(read_facts, map(Path, found)))
     frames = read_video(Path(found[0]))
     assert (len(frames), frames[0].size) == (20, (SIDE, SIDE))
     facts = read_facts(Path(found[1]))
@@ -120,6 +120,23 @@ def test_the_panel_is_one_contact_sheet_of_all_classes() -> None:
         assert both.height > 1.5 * one.height
 
 
+def test_a_contact_sheet_shows_twelve_frames_at_most(written: list[tuple[float, float, str]]) -> None:
+    """Evenly spread, from the first frame to the last, each with its map."""
+    write_video(Path("long.mp4"), moving_square(40))
+    (found,) = outputs(run("long.mp4", "--target", "red", "--panel", "--style", "heatmap", "--cmap", "gray"))
+    with Image.open(found) as opened:
+        figure = np.asarray(opened.convert("L")).astype(float)
+    tiles = [(int(x), int(y), text) for x, y, text in written if text.endswith(" s")]
+    frames = [round(10 * float(text.removesuffix(" s"))) for *_, text in tiles]
+    assert (len(frames), frames[0], frames[-1]) == (12, 0, 39)
+    assert set(np.diff(frames)) <= {3, 4}
+    for (x, y, _), frame in zip(tiles, frames, strict=True):
+        shown = figure[y + 20 : y + 310, x : x + 300]  # below the time, 300 pixels for 32
+        bright = np.flatnonzero(shown[60] > 128)
+        middle = (bright.min() + bright.max() + 1) / 2 * SIDE / 300
+        assert middle == pytest.approx(left(frame) + SQUARE / 2, abs=1)
+
+
 def test_every_second_clip_and_a_part() -> None:
     outputs(run("move.mp4", "--every", "2"))
     assert len(read_video(Path("saliency/move.mp4.0-red.mp4"))) == 8
@@ -137,7 +154,7 @@ def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "av", None)
     found = outputs(run("move.gif"))
     assert found == ["saliency/move.gif.0-red.webp", "saliency/move.gif.0-red.sheet.png"]
-    assert is_own(Path(found[0]))
+    assert read_facts(Path(found[0]))
     with Image.open(found[0]) as animation:
         assert animation.n_frames == 12
         animation.seek(5)
@@ -198,7 +215,7 @@ def test_a_network_for_images_names_one_for_videos() -> None:
 )
 def test_one_result_is_that_very_file(name: str, kind: str) -> None:
     assert outputs(run("move.mp4", "-o", name)) == [name]
-    assert is_own(Path(name))
+    assert read_facts(Path(name))
     if kind == "MP4":
         assert len(read_video(Path(name))) == 20
     else:

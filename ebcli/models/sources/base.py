@@ -7,18 +7,15 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
-from ebcli.models.keywords import DEFAULT, SCORES, TASKS, VIDEO
+from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.preset import Preset
-
-if TYPE_CHECKING:
-    from torchvision.transforms._presets import ImageClassification
 
 
 class ModelSource(ABC):
@@ -95,16 +92,16 @@ class ModelSource(ABC):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> ImageClassification | Preset:
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists.
+
+        Sources may also return one of torchvision's presets, such as ``ImageClassification``.
 
         For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
         """
-        from torchvision.transforms._presets import ImageClassification
-
         from ebcli.models.video import usual_preset
 
-        usual = usual_preset(net) if self.task(net) == VIDEO else ImageClassification(crop_size=224)
+        usual = usual_preset(net) if self.task(net) == VIDEO else InputSpec((224, 224))
         own = getattr(net, "preprocessing", None)
         return own.applied_to(usual) if isinstance(own, Preprocessing) else usual
 
@@ -122,7 +119,7 @@ class ModelSource(ABC):
     def task(self, net: nn.Module) -> str | None:
         """What the network does, one of ``TASKS``; None to find out. By default, ``net.task`` if it is one of them."""
         own = getattr(net, "task", None)
-        return own if isinstance(own, str) and own in TASKS else None
+        return own if isinstance(own, str) and own in {*TASKS, *OWN_TASKS} else None
 
     def takes_texts(self) -> bool:
         """Whether the class names are texts, from which ``with_texts`` makes the classifier."""

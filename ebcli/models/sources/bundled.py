@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.efficientnet_lite import EfficientNetLite
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT
-from ebcli.models.preset import Preset
 from ebcli.models.sources.base import ModelSource
 
 
@@ -35,7 +35,7 @@ class Bundled(ModelSource):
         load_checkpoint(net, published_state(net.state_dict()), f"{weights} for {self.name}")
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> Preset:
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         return PRESET
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:

@@ -10,21 +10,20 @@ import copy
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
-from ebcli.models.fitted_preset import with_fit
 from ebcli.models.keywords import CROP, DEFAULT, PAD, RAW, SIGMOID, SOFTMAX, SQUASH
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.preset import Preset
 from ebcli.models.sources.base import ModelSource, fetching, square
 
 _ADVICE = (
@@ -35,8 +34,6 @@ TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for tex
 _HEAD, _POOLER = "classifier.", "pooler."
 _RAMP = 1000  # pixels
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
-# Pillow's filters by number, in torchvision's names
-_FILTERS = {0: "NEAREST", 1: "LANCZOS", 2: "BILINEAR", 3: "BICUBIC", 4: "BOX", 5: "HAMMING"}
 
 
 class HuggingFace(ModelSource):
@@ -109,7 +106,7 @@ class HuggingFace(ModelSource):
             )
         return self._complete(loaded, found, title)
 
-    def transforms(self, net: Any, weights: str) -> ImageClassification | Preset:
+    def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
         with fetching(f"the preprocessing of {self._title}", _ADVICE), self._silent():
             if auto.get_image_processor_config(self.name):
@@ -168,7 +165,7 @@ def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
     return output.logits
 
 
-def _preset_of(processor: Any, name: str) -> ImageClassification:
+def _preset_of(processor: Any, name: str) -> InputSpec:
     """The preset equivalent to an image processor, measured on synthetic images.
 
     The values of black and white pixels give mean and standard deviation; the slope of a ramp from black to white
@@ -195,21 +192,22 @@ def _preset_of(processor: Any, name: str) -> ImageClassification:
         profile = image.select(2 - dim, crop // 2)  # (3, crop)
         return ((profile[:, high] - profile[:, low]) / (high - low) / (white - black)).mean().item()
 
-    preset = ImageClassification(
-        crop_size=crop,
-        resize_size=round(_RAMP / (_RAMP - 1) / slope(made[2], 1)),
+    resize = round(_RAMP / (_RAMP - 1) / slope(made[2], 1))
+    spec = InputSpec(
+        (crop, crop),
+        (resize,),
         mean=_rounded(-black / (white - black)),
         std=_rounded(1 / (white - black)),
-        interpolation=InterpolationMode[_FILTERS[int(processor.resample)]],
+        resample=Image.Resampling(int(processor.resample)),
     )
     wide = ramp[:, : _RAMP // 2]
     made = processed(wide, torch.linspace(0, 255, _RAMP // 2)[:, None].expand_as(wide).contiguous())
     if made.shape[2:] != (crop, crop):  # not cropped: the network's input follows the image
-        return preset
+        return spec
     across, down = slope(made[0], 1), slope(made[1], 0)
     if down < 1.5 * across:
-        return with_fit(preset, SQUASH)
-    return with_fit(preset, CROP if across * preset.resize_size[0] < 0.75 else PAD)
+        return replace(spec, fit=SQUASH)
+    return replace(spec, fit=CROP if across * resize < 0.75 else PAD)
 
 
 def _rounded(values: Tensor) -> tuple[float, ...]:

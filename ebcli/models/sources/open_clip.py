@@ -11,13 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
+from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
-from ebcli.models.fitted_preset import with_fit
 from ebcli.models.keywords import CROP, DEFAULT, RAW, SQUASH
 from ebcli.models.similarity import Similarity
 from ebcli.models.sources.base import ModelSource, fetching, square
@@ -77,7 +76,7 @@ class OpenClip(ModelSource):
             logging.disable(before)
         return net
 
-    def transforms(self, net: Any, weights: str) -> ImageClassification:
+    def transforms(self, net: Any, weights: str) -> InputSpec:
         config = self._library.get_model_preprocess_cfg(net)
         height, width = (config["size"],) * 2 if isinstance(config["size"], int) else config["size"]
         side = square(height, width, f"open_clip/{self.name}")
@@ -85,14 +84,14 @@ class OpenClip(ModelSource):
             raise ConfigurationError(
                 f"open_clip/{self.name} resizes images by {config['resize_mode']!r}, which is not supported"
             )
-        preset = ImageClassification(
-            crop_size=side,
-            resize_size=side,
-            mean=config["mean"],
-            std=config["std"],
-            interpolation=InterpolationMode(config["interpolation"]),
+        return InputSpec(
+            (side, side),
+            (side,),
+            _FITS[config["resize_mode"]],
+            tuple(config["mean"]),
+            tuple(config["std"]),
+            Image.Resampling[config["interpolation"].upper()],
         )
-        return with_fit(preset, _FITS[config["resize_mode"]])
 
     def takes_texts(self) -> bool:
         return True

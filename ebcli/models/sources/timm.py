@@ -6,14 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from PIL import Image
 from torch import nn
-from torchvision.transforms import InterpolationMode
-from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError, closest
+from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
-from ebcli.models.fitted_preset import with_fit
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
 from ebcli.models.sources.base import ModelSource, fetching, square
@@ -81,18 +80,18 @@ class Timm(ModelSource):
     def with_features(self, net: nn.Module, weights: str) -> nn.Module:
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         config = self._timm.data.resolve_data_config(model=net)
         _, height, width = config["input_size"]
         crop = square(height, width, f"timm/{self.name}")
-        preset = ImageClassification(
-            crop_size=crop,
-            resize_size=math.floor(crop / config["crop_pct"]),  # as timm.data.create_transform rounds it
-            mean=config["mean"],
-            std=config["std"],
-            interpolation=InterpolationMode(config["interpolation"]),
+        return InputSpec(
+            (crop, crop),
+            (math.floor(crop / config["crop_pct"]),),  # as timm.data.create_transform rounds it
+            _FITS[config["crop_mode"] or "center"],
+            tuple(config["mean"]),
+            tuple(config["std"]),
+            Image.Resampling[config["interpolation"].upper()],
         )
-        return with_fit(preset, _FITS[config["crop_mode"] or "center"])
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         subset = self._timm.data.infer_imagenet_subset(net)

@@ -17,10 +17,10 @@ import torch
 import torchvision.models
 from torch import nn
 from torchvision.models import WeightsEnum
-from torchvision.transforms._presets import ImageClassification
 
 import ebcli.models.torchvision_registration  # noqa: F401
 from ebcli.errors import ConfigurationError, closest
+from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
@@ -90,9 +90,9 @@ class Torchvision(ModelSource):
         load_checkpoint(net, state, title)
         return net
 
-    def transforms(self, net: nn.Module, weights: str) -> ImageClassification:
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
-        return preset_of(self.name, preset) if self._task == VIDEO else preset
+        return preset_of(self.name, preset) if self._task == VIDEO else InputSpec.of(preset)
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained

@@ -17,7 +17,7 @@ import click
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO, PRIVATE, STDIN
-from ebcli.files.storage import url_of
+from ebcli.files.remote import url_of
 from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.names import torchvision_names
@@ -54,13 +54,12 @@ class OnePicture:
             OutputError: its directory cannot be written to.
         """
         from ebcli.files.directory import check_writable
-        from ebcli.files.encoding import is_own
 
         if self.path is None:
             if sys.stdout.isatty():
                 raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
             return
-        if os.path.lexists(self.path) and not (self.overwrite or is_own(self.path)):
+        if os.path.lexists(self.path) and not (self.overwrite or _is_own(self.path)):
             raise ConfigurationError(
                 f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or pass "
                 "--overwrite"
@@ -106,6 +105,15 @@ class OnePicture:
         if not found and suffix == _VIDEO:
             raise OutputError(f"'{self.path}' cannot hold a picture, and {record.model} explains images: choose .png")
         return found[0]
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file says that this program made it."""
+    from ebcli.files.encoding import read_facts
+
+    with suppress(OSError):
+        return bool(read_facts(path))
+    return False
 
 
 def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool]) -> OnePicture | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.clips import ClipOptions, Clips, clip_starts
+from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 
 
 @pytest.mark.parametrize("total", [1, 7, 8, 9, 15, 16, 17, 40])

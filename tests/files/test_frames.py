@@ -17,28 +17,26 @@ from torchvision.transforms._presets import VideoClassification
 from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.clips import ClipOptions
+from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
-from ebcli.files.sources import Source, find
-from ebcli.files.video import (
-    ClipGeometry,
-    clip_placement,
+from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.frames import (
+    Frames,
     frame_files,
     frames,
     is_video,
-    network_clips,
-    network_frame,
     sampled,
 )
+from ebcli.files.sources import Source, find
 
-SAME = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE))
+SAME = InputSpec((SIDE, SIDE), (SIDE,), frames=8, rate=10.0)
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
 
 
-def positions(path: Path, geometry: ClipGeometry = SAME) -> list[int]:
+def positions(path: Path) -> list[int]:
     """Where the red square is in each frame that is sampled."""
     found = []
-    for frame in sampled(path, geometry):
+    for frame in sampled(path, 10.0, ClipOptions()):
         red = np.asarray(frame.load())[4 : 4 + SQUARE, :, 0] > 128
         found.append(int(red.all(0).argmax()))
     return found
@@ -98,8 +96,7 @@ def test_other_directories_are_searched(change: str, tmp_path: Path) -> None:
 def test_the_frames_are_those_that_torchvision_samples(rate: float, tmp_path: Path) -> None:
     path = tmp_path / "move.mp4"
     write_video(path, moving_square(30, (64, SIDE)))
-    geometry = ClipGeometry(8, rate, (SIDE,), (SIDE, SIDE))
-    shown = [round(10 * frame.time) for frame in sampled(path, geometry)]
+    shown = [round(10 * frame.time) for frame in sampled(path, rate, ClipOptions())]
     index = VideoClips._resample_video_idx(len(shown), 10.0, rate)
     expected = list(range(30))[index] if isinstance(index, slice) else index.tolist()
     assert shown == expected[: len(shown)]
@@ -117,21 +114,21 @@ def test_the_network_gets_what_the_preset_makes_of_a_frame(
     pixels = np.random.default_rng(0).integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
     preset = VideoClassification(crop_size=crop, resize_size=resize, mean=(0.0,) * 3, std=(1.0,) * 3)
     expected = 255 * preset(torch.from_numpy(pixels).permute(2, 0, 1)[None])[:, 0].permute(1, 2, 0).numpy()
-    found = network_frame(Image.fromarray(pixels), ClipGeometry(16, 15, resize, crop))
+    found = InputSpec.of(preset, 16, 15).read(Image.fromarray(pixels))
     differences = np.abs(found - expected)
     assert differences.max() < 1.01
     assert (differences > 0.01).mean() < 0.002  # where a sum in another order is rounded otherwise
 
 
 def test_the_placement_is_the_cropped_part() -> None:
-    region = clip_placement((320, 240), ClipGeometry(16, 15, (128, 171), (112, 112)))
+    region = InputSpec((112, 112), (128, 171), frames=16, rate=15).place((320, 240))
     assert (region.left, region.right) == (pytest.approx(30 * 320 / 171), pytest.approx(142 * 320 / 171))
     assert (region.top, region.bottom) == (8 * 240 / 128, 120 * 240 / 128)
 
 
 def test_the_last_frame_of_a_short_video_is_repeated(tmp_path: Path) -> None:
     write_frames(tmp_path / "clip", moving_square(3))
-    pixels, clips, size = network_clips(tmp_path / "clip", SAME)
+    pixels, size, clips = Frames().read(tmp_path / "clip", SAME, ClipOptions())
     assert (pixels.shape, clips.starts, clips.total, size) == ((1, 8, SIDE, SIDE, 3), (0,), 3, (SIDE, SIDE))
     images = [np.asarray(image) for image in moving_square(3)]
     assert np.array_equal(pixels[0], [*images, *[images[-1]] * 5])
@@ -140,10 +137,10 @@ def test_the_last_frame_of_a_short_video_is_repeated(tmp_path: Path) -> None:
 def test_a_part_of_a_video_is_read(tmp_path: Path) -> None:
     path = tmp_path / "move.mp4"
     write_video(path, moving_square(40, (64, SIDE)))
-    part = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(start=1.5, duration=0.8))
-    assert [round(10 * frame.time) for frame in sampled(path, part)] == list(range(15, 23))
+    part = ClipOptions(start=1.5, duration=0.8)
+    assert [round(10 * frame.time) for frame in sampled(path, 10.0, part)] == list(range(15, 23))
     with pytest.raises(ImageError, match=r"it ends after 4\.0 s: lower --start"):
-        list(sampled(path, ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(start=9))))
+        list(sampled(path, 10.0, ClipOptions(start=9)))
 
 
 @pytest.mark.parametrize(("suffix", "codec"), CONTAINERS.items())
@@ -156,10 +153,9 @@ def test_a_truncated_video_is_no_shorter_video(suffix: str, codec: str, share: f
     content = path.read_bytes()
     path.write_bytes(content[: int(share * len(content))])
     with pytest.raises(ImageError, match="truncated") as caught:
-        network_clips(path, SAME)
+        Frames().read(path, SAME, ClipOptions())
     assert "--duration" in str(caught.value)
-    intact = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(duration=0.8))
-    assert network_clips(path, intact)[1].total == 8
+    assert Frames().read(path, SAME, ClipOptions(duration=0.8))[2].total == 8
 
 
 def test_a_video_without_its_end_is_not_read_at_all(tmp_path: Path) -> None:
@@ -167,7 +163,7 @@ def test_a_video_without_its_end_is_not_read_at_all(tmp_path: Path) -> None:
     write_video(path, moving_square(20))
     path.write_bytes(path.read_bytes()[:600])
     with pytest.raises(ImageError, match="not a video that FFmpeg can read, or is truncated"):
-        network_clips(path, SAME)
+        Frames().read(path, SAME, ClipOptions())
 
 
 @pytest.mark.parametrize(
@@ -177,7 +173,7 @@ def test_other_content_is_refused_and_playlists_are_not_followed(content: bytes,
     path = tmp_path / "a.mp4"
     path.write_bytes(content)
     with pytest.raises(ImageError, match="not a video that FFmpeg can read"):
-        network_clips(path, SAME)
+        Frames().read(path, SAME, ClipOptions())
 
 
 def test_sound_alone_is_no_video(tmp_path: Path) -> None:
@@ -191,7 +187,7 @@ def test_sound_alone_is_no_video(tmp_path: Path) -> None:
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
     with pytest.raises(ImageError, match="no video stream"):
-        network_clips(path, SAME)
+        Frames().read(path, SAME, ClipOptions())
 
 
 def test_still_images_are_no_videos(tmp_path: Path) -> None:
@@ -199,7 +195,7 @@ def test_still_images_are_no_videos(tmp_path: Path) -> None:
     moving_square(1)[0].save(path)
     assert not is_video(path)
     with pytest.raises(ImageError, match="it is a still image: give a video"):
-        network_clips(path, SAME)
+        Frames().read(path, SAME, ClipOptions())
 
 
 def test_huge_frames_are_refused(tmp_path: Path) -> None:
@@ -208,18 +204,17 @@ def test_huge_frames_are_refused(tmp_path: Path) -> None:
     try:
         limit_pixels(1000)
         with pytest.raises(ImageError, match="too many pixels: raise --max-pixels"):
-            network_clips(path, SAME)
+            Frames().read(path, SAME, ClipOptions())
     finally:
         Image.MAX_IMAGE_PIXELS = before
 
 
 def test_clips_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_frames(tmp_path / "clip", moving_square(24))
-    monkeypatch.setattr("ebcli.files.video._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
+    monkeypatch.setattr("ebcli.files.media.frames._LARGEST_CLIPS", 16 * 3 * SIDE * SIDE)
     with pytest.raises(ImageError, match="explain a part with --duration"):
-        network_clips(tmp_path / "clip", SAME)
-    every_third = ClipGeometry(8, 10.0, (SIDE,), (SIDE, SIDE), ClipOptions(every=3))
-    assert network_clips(tmp_path / "clip", every_third)[1].starts == (0,)
+        Frames().read(tmp_path / "clip", SAME, ClipOptions())
+    assert Frames().read(tmp_path / "clip", SAME, ClipOptions(every=3))[2].starts == (0,)
 
 
 def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:
@@ -238,7 +233,8 @@ def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:
 def test_a_video_in_a_tar_file_or_behind_a_url_is_read_from_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "a.mp4"
     write_video(path, moving_square(10))
-    assert network_clips(io.BytesIO(path.read_bytes()), SAME)[1] == network_clips(path, SAME)[1]
+    _, _, clips = Frames().read(io.BytesIO(path.read_bytes()), SAME, ClipOptions())
+    assert clips == Frames().read(path, SAME, ClipOptions())[2]
 
 
 def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,4 +242,4 @@ def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkey
     write_video(path, moving_square(3))
     monkeypatch.setitem(sys.modules, "av", None)
     with pytest.raises(ConfigurationError, match="this needs the package av: pip install av"):
-        network_clips(path, SAME)
+        Frames().read(path, SAME, ClipOptions())

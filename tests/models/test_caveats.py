@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from runs import invoke, tiny_model
 
-from ebcli.models import measured, model_names
+from ebcli.models import caveats, model_names
 from ebcli.run import explainer
 
 DOUBTFUL = ["vit_b_16", "timm/vit_base_patch16_clip_224", "timm/deit3_small_patch16_224", "hf/google/vit-base-patch16"]
@@ -15,21 +15,21 @@ DOUBTFUL = ["vit_b_16", "timm/vit_base_patch16_clip_224", "timm/deit3_small_patc
 
 @pytest.mark.parametrize("name", DOUBTFUL)
 def test_doubts_about_vision_transformers(name):
-    assert measured.caveat(name).startswith(f"{name}'s maps may be wrong in part")
+    assert caveats.caveat(name).startswith(f"{name}'s maps may be wrong in part")
 
 
 def test_no_doubts_about_others():
-    doubtful = {name for name in model_names() if measured.caveat(name)}
+    doubtful = {name for name in model_names() if caveats.caveat(name)}
     assert doubtful == {name for name in model_names() if name.startswith("vit_")}
     for name in ("timm/mobilevit_xxs", "timm/maxvit_tiny_rw_224", "hf/microsoft/swin-tiny", "nets.py:activity"):
-        assert measured.caveat(name) is None
+        assert caveats.caveat(name) is None
 
 
 def test_the_page_has_the_number():
     page = Path(__file__).parents[2].joinpath("docs/trained.md").read_text(encoding="utf-8")
     (row,) = (line for line in page.partition("All layers")[0].splitlines() if line.startswith("| ViT "))
     share = float(row.split("|")[4])
-    assert f"{share:.2f} of a map" in measured.caveat("vit_b_16")
+    assert f"{share:.2f} of a map" in caveats.caveat("vit_b_16")
 
 
 @pytest.mark.parametrize(("name", "count"), [("vit_tiny", 1), ("tiny", 0)])

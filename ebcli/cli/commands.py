@@ -17,6 +17,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import ExecutionOptions
 
 T = TypeVar("T")
 
@@ -143,7 +144,8 @@ def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
     from ebcli.gallery.page import write_gallery
     from ebcli.run.workers import processors
 
-    workers = processors() if options["workers"] is None else options["workers"]
+    workers = part(ExecutionOptions, options).workers
+    workers = processors() if workers is None else workers
     style = part(DrawingStyle, options, name=options["style"])
     page = write_gallery(options["report_only"], style, workers, options["overwrite"], images)
     click.echo(os.fsencode(page))

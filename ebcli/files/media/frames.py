@@ -6,9 +6,9 @@ import contextlib
 import os
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
-from math import inf
+from math import inf, prod
 from pathlib import Path
 from typing import IO, Any
 
@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from ebcli.errors import ImageError
-from ebcli.files.clips import ClipOptions, Clips, clip_starts
-from ebcli.files.images import Placement, check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
+from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
+from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
+from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.medium import Medium, Shown, register
 from ebcli.files.regular import open_regular
 from ebcli.imports import import_optional
 
@@ -45,31 +47,6 @@ class Frame:
     time: float
     end: float
     load: Callable[[], Image.Image]
-
-
-@dataclass(frozen=True)
-class ClipGeometry:
-    """How a preset for video cuts clips and crops their frames.
-
-    Attributes:
-        frames: frames per clip.
-        frame_rate: frames per second.
-        resize: height and width after resizing; the length of the shorter side if it is one number.
-        crop: height and width of the center crop.
-        options: which part of a video is explained.
-    """
-
-    frames: int
-    frame_rate: float
-    resize: tuple[int, ...]
-    crop: tuple[int, int]
-    options: ClipOptions = field(default_factory=ClipOptions)
-
-    @classmethod
-    def of(cls, preset: Any, options: ClipOptions) -> ClipGeometry:
-        """The geometry of ``LoadedModel.transforms``."""
-        height, width = preset.crop_size
-        return cls(preset.frames, preset.frame_rate, tuple(preset.resize_size), (height, width), options)
 
 
 def has_video_suffix(path: Path) -> bool:
@@ -139,14 +116,14 @@ def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Ite
         yield from _of_animation(file) if is_picture else _of_video(file, start)
 
 
-def sampled(file: Path | IO[bytes], geometry: ClipGeometry) -> Generator[Frame]:
-    """The frame that is shown at each tick of the network's frame rate, in the part that is asked for.
+def sampled(file: Path | IO[bytes], rate: float, part: ClipOptions) -> Generator[Frame]:
+    """The frame that is shown at each tick of a frame rate, in a part of a video.
 
     Raises:
         ImageError: see ``frames``; or the video ends before that part.
     """
-    rate, start = geometry.frame_rate, geometry.options.start
-    end = inf if geometry.options.duration is None else start + geometry.options.duration
+    start = part.start
+    end = inf if part.duration is None else start + part.duration
     count, until = 0, 0.0
     for frame, until in _with_ends(frames(file, rate, start)):
         # a hundredth of a tick for rounded time stamps
@@ -170,85 +147,59 @@ def _with_ends(frames: Iterator[Frame]) -> Iterator[tuple[Frame, float]]:
         yield last, last.end
 
 
-def network_clips(file: Path | IO[bytes], geometry: ClipGeometry) -> tuple[NDArray[np.uint8], Clips, tuple[int, int]]:
-    """What the network gets of a video, (clips, frames, crop, crop, 3), which clips that is, and (width, height).
+class Frames(Medium):
+    """A video, cut into clips for the network."""
 
-    Raises:
-        ImageError: see ``sampled``; or the clips do not fit into memory.
-    """
-    length, every = geometry.frames, geometry.options.every
-    seen: dict[int, NDArray[np.uint8]] = {}
-    total, size = 0, (0, 0)
-    limit = _LARGEST_CLIPS // (3 * geometry.crop[0] * geometry.crop[1])
-    for total, frame in enumerate(sampled(file, geometry), 1):
-        if (total - 1) // length % every:
-            continue
-        image = frame.load()
-        size = size if seen else image.size
-        seen[total - 1] = network_frame(image, geometry)
-        if len(seen) > limit:
-            raise ImageError("its clips do not fit into memory: explain a part with --duration, or less with --every")
-    starts = clip_starts(total, length, every)
-    chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
-    pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
-    return pixels, Clips(starts, length, geometry.frame_rate, total, geometry.options.start), size
+    unit = "video"
 
+    def takes(self, spec: InputSpec) -> bool:
+        return spec.frames is not None
 
-def network_frame(image: Image.Image, geometry: ClipGeometry) -> NDArray[np.uint8]:
-    """What the network gets of a frame, (crop, crop, 3).
+    def has_suffix(self, path: Path) -> bool:
+        return has_video_suffix(path)
 
-    As torchvision's preset for video, this interpolates between neighboring pixels without antialiasing, which Pillow
-    cannot do. Only what survives the crop is computed.
-    """
-    pixels = np.asarray(image)
-    rows, columns = (
-        _neighbors(old, new, crop)
-        for old, new, crop in zip(image.size[::-1], _resized(image.size, geometry), geometry.crop, strict=True)
-    )
-    left, right = (
-        _blended(pixels[rows[0]][:, side], pixels[rows[1]][:, side], rows[2][:, None, None]) for side in columns[:2]
-    )
-    cropped = np.rint(_blended(left, right, columns[2][:, None])).astype(np.uint8)
-    cropped[~rows[3]] = 0
-    cropped[:, ~columns[3]] = 0
-    return cropped
+    def recognizes(self, path: Path) -> bool:
+        return is_video(path)
 
+    def read(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
+    ) -> tuple[NDArray[np.uint8], tuple[int, int], Clips]:
+        """The clips, (clips, frames, crop, crop, 3), the frames' width and height, and which clips these are.
 
-def clip_placement(size: tuple[int, int], geometry: ClipGeometry) -> Placement:
-    """Where the network looks in frames of a size (width, height)."""
-    edges = []
-    for old, new, crop in zip(size[::-1], _resized(size, geometry), geometry.crop, strict=True):
-        start = _start(new, crop)
-        edges.append((start * old / new, (start + crop) * old / new))
-    (top, bottom), (left, right) = edges
-    return Placement(left, top, right, bottom)
+        Raises:
+            ImageError: see ``sampled``; or the clips do not fit into memory.
+        """
+        assert spec.frames is not None
+        length, every = spec.frames, part.every
+        seen: dict[int, NDArray[np.uint8]] = {}
+        total, size = 0, (0, 0)
+        limit = _LARGEST_CLIPS // (3 * prod(spec.shape[1:]))
+        for total, frame in enumerate(sampled(file, spec.rate, part), 1):
+            if (total - 1) // length % every:
+                continue
+            image = frame.load()
+            size = size if seen else image.size
+            seen[total - 1] = spec.read(image)
+            if len(seen) > limit:
+                raise ImageError(
+                    "its clips do not fit into memory: explain a part with --duration, or less with --every"
+                )
+        starts = clip_starts(total, length, every)
+        chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
+        pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
+        return pixels, size, Clips(starts, length, spec.rate, total, part.start)
 
-
-def _resized(size: tuple[int, int], geometry: ClipGeometry) -> tuple[int, int]:
-    """Height and width after resizing, with torchvision's rounding."""
-    if len(geometry.resize) == 2:
-        return geometry.resize[0], geometry.resize[1]
-    width, height = size
-    side = geometry.resize[0]
-    longer = int(side * max(size) / min(size))
-    return (longer, side) if width <= height else (side, longer)
-
-
-def _start(side: int, crop: int) -> int:
-    """Where torchvision's ``center_crop`` starts; below 0 where it pads."""
-    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
-
-
-def _neighbors(old: int, new: int, crop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """For each cell of a crop: the pixels on both sides, the share of the second one, and whether there are any."""
-    cells = np.arange(crop) + _start(new, crop)
-    positions = np.clip((cells + 0.5) * (old / new) - 0.5, 0, old - 1)
-    first = positions.astype(int)
-    return first, np.minimum(first + 1, old - 1), (positions - first).astype(np.float32), (cells >= 0) & (cells < new)
-
-
-def _blended(one: NDArray[Any], other: NDArray[Any], share: NDArray[Any]) -> NDArray[Any]:
-    return one + (other.astype(np.float32) - one) * share
+    def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+        assert clips is not None
+        rest = clips.explained()
+        wanted = next(rest, None)
+        with contextlib.closing(sampled(file, rate, part)) as found:
+            for number, frame in enumerate(found):
+                if wanted is None:
+                    return
+                if number == wanted[0]:
+                    yield Shown(frame.load(), *wanted)
+                    wanted = next(rest, None)
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -339,3 +290,6 @@ def _cut_short(end: float, of: str = "") -> str:
 def _upright(frame: Any) -> Image.Image:
     image: Image.Image = frame.to_image()
     return image.rotate(frame.rotation, expand=True) if frame.rotation else image
+
+
+register(Frames())

@@ -1,0 +1,78 @@
+"""Maps frame by frame, on one color scale; a photo is a clip of one frame."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.drawing.color_scale import limits, visible
+from ebcli.drawing.explanation import Map
+from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture
+from ebcli.drawing.style import DrawingStyle
+from ebcli.files.frame_ranges import Clips
+from ebcli.files.media.medium import Shown
+
+
+@dataclass(frozen=True)
+class FrameMaps:
+    """The map of a subject at a layer, frame by frame; a photo is a clip of one frame.
+
+    Attributes:
+        map: the map; the sum over all its cells is that of a map.
+        size: the width and height of frames.
+        clips: which clips of a video they are; None for a photo.
+        style: how it is drawn, with one color scale for all frames.
+        is_blank: whether there is nothing to draw in any frame.
+    """
+
+    map: Map
+    size: tuple[int, int]
+    clips: Clips | None
+    style: DrawingStyle
+    is_blank: bool
+
+    @classmethod
+    def of(cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle) -> FrameMaps:
+        """Find the color scale of a map."""
+        cells = map_.values
+        if clips is None:
+            return cls(map_, size, clips, style, is_blank_on(size, cells, map_.placement, style.signed))
+        is_blank = is_blank_on(size, np.abs(cells).max(0) if style.signed else cells.max(0), map_.placement)
+        if not is_blank and style.vmax is None:
+            high = float(f"{limits(cells, style)[1] * cells.size:.3g}")
+            style = replace(style, vmax=max(high, style.vmin * (1 + 1e-6)), percentile=100.0)
+        return cls(map_, size, clips, style, is_blank)
+
+    @property
+    def at_border(self) -> bool:
+        """Whether it peaks at an edge of the center crop."""
+        values = self.map.values if self.clips is None else self.map.values.max(0)
+        return peaks_at_border(self.size, values, self.map.placement)
+
+    def at(self, shown: Shown) -> NDArray[np.float32]:
+        """The map (h, w) of a frame; of a video, multiplied by the number of cells in time.
+
+        So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
+        time, from center to center; a clip's maps do not mix with another's.
+        """
+        if self.clips is None:
+            return self.map.values
+        count = len(self.map.values)
+        depth = count // len(self.clips.starts)
+        cells = self.map.values[shown.clip * depth : (shown.clip + 1) * depth]
+        position = min(max((shown.place + 0.5) * depth / self.clips.frames - 0.5, 0.0), depth - 1.0)
+        before = int(position)
+        one, other = cells[before], cells[min(before + 1, depth - 1)]
+        if not self.style.signed:  # clamp before interpolating
+            one, other = visible(one, self.style), visible(other, self.style)
+        return ((one + (position - before) * (other - one)) * count).astype(np.float32)
+
+    def drawn(self, shown: Shown) -> Image.Image:
+        """A frame with its map over it, at the frame's own size."""
+        image = shown.image
+        region = self.map.placement.scaled(self.size, image.size)
+        drawn = picture(image, self.at(shown), region, self.style, is_blank=self.is_blank)
+        return outlined(drawn, self.map.subject.outlines, image.width / self.size[0])

@@ -1,0 +1,197 @@
+"""What a network gets of an image or of the frames of a video, and where in it that lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
+_USUAL_SIDE = 224  # pixels, to try networks that take images of any size
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class Placement:
+    """The rectangle of an image that the network saw, in that image's own pixel coordinates.
+
+    ``(0, 0)`` is the top left *corner* of the top left pixel. Where the crop was larger than the resized
+    image and had to be padded, the rectangle reaches beyond the image.
+    """
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def scaled(self, old: tuple[int, int], new: tuple[int, int]) -> Placement:
+        """The same rectangle after the image was resized from one size (width, height) to another."""
+        x, y = new[0] / old[0], new[1] / old[1]
+        return Placement(self.left * x, self.top * y, self.right * x, self.bottom * y)
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The preprocessing of a network: resize, center crop, normalize.
+
+    A call does all three, as torchvision's presets do: a Pillow image or a tensor (..., 3, H, W) becomes the input
+    (..., 3, height, width); frames (T, 3, H, W) become a clip (3, T, height, width).
+
+    Attributes:
+        size: height and width of the center crop; smaller images are padded. None for networks that take whole images
+            of any size.
+        resize: the length after resizing of the shorter side (``fit="crop"``), of both sides (``"squash"``) or of the
+            longer side (``"pad"``); or height and width. None for images as they are.
+        fit: ``"crop"``, ``"squash"`` or ``"pad"``, which pads with the mean color.
+        mean, std: normalization of pixels from 0 to 1, per channel.
+        resample: Pillow's filter.
+        frames: frames per clip; None for images.
+        rate: frames per second.
+    """
+
+    size: tuple[int, int] | None
+    resize: tuple[int, ...] | None = (256,)
+    fit: str = "crop"
+    mean: tuple[float, ...] = _IMAGENET[0]
+    std: tuple[float, ...] = _IMAGENET[1]
+    resample: Image.Resampling = Image.Resampling.BILINEAR
+    frames: int | None = None
+    rate: float = 0.0
+
+    @classmethod
+    def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
+        """The settings of one of torchvision's presets; those for whole images lack some."""
+        if isinstance(preset, InputSpec):
+            return preset
+        crop, resize = getattr(preset, "crop_size", None), getattr(preset, "resize_size", None)
+        mean, std = getattr(preset, "mean", (0.0,) * 3), getattr(preset, "std", (1.0,) * 3)
+        mode = getattr(preset, "interpolation", Image.Resampling.BILINEAR).name
+        size = crop and (crop[0], crop[-1])
+        return cls(
+            size, resize and tuple(resize), "crop", tuple(mean), tuple(std), Image.Resampling[mode], frames, rate
+        )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Height and width of what a network gets, or of images to try it with; for video, frames come first."""
+        return (*([self.frames] if self.frames else []), *(self.size or (_USUAL_SIDE, _USUAL_SIDE)))
+
+    def place(self, size: tuple[int, int]) -> Placement:
+        """Where the network looks in an upright image of ``size`` (width, height)."""
+        if self.size is None:
+            return Placement(0, 0, *size)
+        edges = []
+        for side, new, crop in zip(size, self._resized(size), self.size[::-1], strict=True):
+            start = _start(new, crop)
+            edges.append((start * side / new, (start + crop) * side / new))
+        (left, right), (top, bottom) = edges
+        return Placement(left, top, right, bottom)
+
+    def read(self, image: Image.Image) -> NDArray[np.uint8]:
+        """What the network gets of an image or a frame, (height, width, 3): to the pixel what torchvision makes of it.
+
+        Of images more than 30 times as long as wide, values may differ in rounding.
+        """
+        new = self._resized(image.size)
+        if self.frames is not None:
+            return self._of_frame(np.asarray(image), new)
+        if self.size is None:
+            return np.asarray(image if image.size == new else image.resize(new, self.resample))
+        crops = self.size[::-1]
+        left, top = start = [_start(side, crop) for side, crop in zip(new, crops, strict=True)]
+        seen = Image.new("RGB", crops, self._fill)
+        if max(new) <= _LONGEST_RESIZED:
+            seen.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
+            return np.asarray(seen)
+        # A strip of 10000 x 3 pixels would grow to 853333 x 256: only what survives the crop is made. Given a part,
+        # Pillow may take width and height in another order and so round otherwise; hence not for all images.
+        low = [max(0, at) for at in start]
+        high = [min(side, at + crop) for side, at, crop in zip(new, start, crops, strict=True)]
+        scale = [old / side for old, side in zip(image.size, new, strict=True)]
+        box = (low[0] * scale[0], low[1] * scale[1], high[0] * scale[0], high[1] * scale[1])
+        part = image.resize((high[0] - low[0], high[1] - low[1]), self.resample, box=box)
+        seen.paste(part, (low[0] - left, low[1] - top))
+        return np.asarray(seen)
+
+    def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
+        """Pixels (B, ..., H, W, 3) as the network's input (B, 3, ..., H, W)."""
+        import torch
+
+        if not pixels.flags.writeable:
+            pixels = pixels.copy()  # torch warns of arrays that it may not write to
+        images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
+        shape = (-1, *(1 for _ in images.shape[2:]))
+        mean, std = (torch.tensor(values).reshape(shape) for values in (self.mean, self.std))
+        return images.sub_(mean).div_(std)
+
+    def __call__(self, image: Any) -> Tensor:
+        import torch
+        from torchvision.transforms import InterpolationMode, functional
+
+        _, height, width = functional.get_dimensions(image)
+        size = self._resized((width, height))[::-1]
+        # torchvision resizes frames without antialiasing
+        image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
+        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(image)
+        values = functional.convert_image_dtype(pixels, torch.float)
+        if self.size is not None:
+            fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
+            values = functional.center_crop(values - fill, self.size) + fill  # center_crop pads with zeros
+        found: Tensor = functional.normalize(values, self.mean, self.std)
+        return found if self.frames is None else found.transpose(-4, -3)
+
+    @property
+    def _fill(self) -> tuple[int, ...]:
+        """The color of padding."""
+        return tuple(round(255 * value) if self.fit == "pad" else 0 for value in self.mean)
+
+    def _resized(self, size: tuple[int, int]) -> tuple[int, int]:
+        """The size (width, height) after resizing, with torchvision's rounding, and timm's for ``"pad"``."""
+        if self.resize is None:
+            return size
+        side, width, height = self.resize[0], *size
+        if len(self.resize) == 2 or self.fit == "squash":
+            return self.resize[-1], side
+        if self.fit == "pad":
+            return max(1, round(width / (max(size) / side))), max(1, round(height / (max(size) / side)))
+        longer = int(side * max(size) / min(size))
+        return (side, longer) if width <= height else (longer, side)
+
+    def _of_frame(self, pixels: NDArray[np.uint8], new: tuple[int, int]) -> NDArray[np.uint8]:
+        """The crop of a frame (H, W, 3) resized to a size (width, height).
+
+        As torchvision's preset for video, this interpolates between neighboring pixels without antialiasing, which
+        Pillow cannot do. Only what survives the crop is computed.
+        """
+        assert self.size is not None
+        rows, columns = (_neighbors(*sides) for sides in zip(pixels.shape[:2], new[::-1], self.size, strict=True))
+        left, right = (
+            _blended(pixels[rows[0]][:, side], pixels[rows[1]][:, side], rows[2][:, None, None]) for side in columns[:2]
+        )
+        cropped = np.rint(_blended(left, right, columns[2][:, None])).astype(np.uint8)
+        cropped[~rows[3]] = 0
+        cropped[:, ~columns[3]] = 0
+        return cropped
+
+
+def _start(side: int, crop: int) -> int:
+    """Where torchvision's ``center_crop`` starts, with its rounding; below 0 where it pads."""
+    return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
+
+
+def _neighbors(old: int, new: int, crop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """For each cell of a crop: the pixels on both sides, the share of the second one, and whether there are any."""
+    cells = np.arange(crop) + _start(new, crop)
+    positions = np.clip((cells + 0.5) * (old / new) - 0.5, 0, old - 1)
+    first = positions.astype(int)
+    return first, np.minimum(first + 1, old - 1), (positions - first).astype(np.float32), (cells >= 0) & (cells < new)
+
+
+def _blended(one: NDArray[Any], other: NDArray[Any], share: NDArray[Any]) -> NDArray[Any]:
+    return one + (other.astype(np.float32) - one) * share

@@ -1,0 +1,68 @@
+"""A loaded network. Imports no torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ebcli.files.input_spec import InputSpec
+from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network with its preprocessing and its class names.
+
+    Attributes:
+        name: the name it was loaded by, such as ``"vgg16"``.
+        net: maps images (B, 3, H, W) to logits (B, num_classes); detectors and segmentation networks to
+            (B, num_classes, ...); networks for video map clips (B, 3, T, H, W). In evaluation mode, on its device. A
+            detector is wrapped by ``DetectionScores``.
+        transforms: the preprocessing, which maps an image to the network's input (3, H, W): its ``size``, ``resize``,
+            ``fit``, ``mean``, ``std`` and ``resample``. For video, it maps 8-bit frames (T, 3, H, W) to a clip
+            (3, T, H, W), of ``frames`` frames at ``rate`` per second.
+        categories: class names in the order of the logits; None if unknown.
+        weights: name of the weights, path of the checkpoint, or ``"none"``.
+        num_classes: number of classes.
+        scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
+        files: files whose content defines the network: a checkpoint, a model file.
+        task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
+
+    Examples:
+        >>> import ebcli
+        >>> from PIL import Image
+        >>> loaded = ebcli.load_model()
+        >>> loaded.transforms(Image.open("sample_images/coffee.jpg")).shape
+        torch.Size([3, 224, 224])
+        >>> loaded.categories[967]
+        'espresso'
+    """
+
+    name: str
+    net: nn.Module
+    transforms: InputSpec
+    categories: tuple[str, ...] | None
+    weights: str
+    num_classes: int
+    files: tuple[Path, ...] = ()
+    scores: str = SOFTMAX
+    task: str = CLASSIFICATION
+
+    def category(self, index: int) -> str | None:
+        """The name of a class; None if it is unknown."""
+        return self.categories[index] if self.categories else None
+
+    @property
+    def trained(self) -> bool:
+        """Whether weights were loaded, or a factory returned the network with ``"DEFAULT"`` weights."""
+        return self.weights != UNTRAINED
+
+    def to_scores(self, logits: Tensor) -> Tensor:
+        """Scores (..., num_classes) of logits: their softmax, their sigmoid, or the logits themselves."""
+        if self.scores == RAW:
+            return logits
+        return logits.sigmoid() if self.scores == SIGMOID else logits.softmax(-1)

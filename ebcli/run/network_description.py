@@ -1,0 +1,119 @@
+"""What records, names and checks need to know of a network. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ebcli.errors import ConfigurationError
+from ebcli.models.classes import resolve_class
+from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET
+from ebcli.models.imagenet import imagenet_classes
+from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX
+from ebcli.models.loaded import LoadedModel
+from ebcli.run.plan import MapOptions, RunPlan
+
+_NOT_LOADED: Any = None
+
+
+@dataclass(frozen=True)
+class NetworkDescription:
+    """The network of a run, and what is asked of it.
+
+    Attributes:
+        loaded: the network; without its ``net`` as long as nothing needs it.
+        layers: the names of the layers.
+        default_layer: the layer that is used if none is asked for; None if the network has none, or several are used.
+        classes: the classes to explain in every image; None for each image's most likely ones.
+        against: the classes to contrast with; None for the target's dual.
+        method: how the maps are computed, in words.
+    """
+
+    loaded: LoadedModel
+    layers: tuple[str, ...]
+    default_layer: str | None
+    classes: list[int] | None
+    against: list[int] | None
+    method: str
+
+    @classmethod
+    def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:
+        """That of the bundled network at its default layer, which need not be loaded for it; None for others.
+
+        Raises:
+            ConfigurationError: a class does not exist, or the preprocessing does not fit.
+        """
+        model = plan.model
+        if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
+            return None
+        names, scores = tuple(imagenet_classes()), model.scores or SOFTMAX
+        loaded = LoadedModel(BUNDLED, _NOT_LOADED, PRESET, names, NAME, len(names), scores=scores)
+        against, classes = contrasting_classes(plan.maps, loaded), chosen_classes(plan.maps, loaded)
+        if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
+            return None
+        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET))
+        method = method_in_words(plan.maps, class_labels(loaded, against))
+        return cls(loaded, (DEFAULT_LAYER,), DEFAULT_LAYER, classes, against, method)
+
+    @classmethod
+    def of_plan(cls, plan: RunPlan) -> NetworkDescription:
+        """As the user named it, for records of files that cannot be read."""
+        model, maps = plan.model, plan.maps
+        against = [model.described[int(index)] for index in maps.against] if model.described else maps.against
+        scores = model.scores or SOFTMAX
+        loaded = LoadedModel(model.name, _NOT_LOADED, PRESET, None, model.weights, 0, scores=scores)
+        return cls(loaded, maps.layers, None, None, None, method_in_words(maps, against))
+
+
+def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> list[int] | None:
+    """The classes to explain in every image, each once; None for each image's most likely ones.
+
+    Raises:
+        ConfigurationError: a class does not exist or is contrasted with, or there are fewer classes than maps.
+    """
+    found, against = _resolved(maps.targets, loaded), _resolved(maps.against, loaded)
+    most = loaded.num_classes - len(against)
+    if not found and maps.most > most:
+        besides = f" besides {len(against)} to contrast with" if against else ""
+        raise ConfigurationError(f"top-k is {maps.most}, but {loaded.name} has only {most} classes{besides}")
+    for index in against:
+        if index in found:
+            label = class_labels(loaded, [index])[0]
+            raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
+    return found or None
+
+
+def contrasting_classes(maps: MapOptions, loaded: LoadedModel) -> list[int] | None:
+    """The classes to contrast with, each once; None for the class's dual.
+
+    Raises:
+        ConfigurationError: a class does not exist.
+    """
+    return _resolved(maps.against, loaded) or None
+
+
+def _resolved(names: Sequence[str], loaded: LoadedModel) -> list[int]:
+    found = [resolve_class(loaded.categories, name, loaded.num_classes) for name in names]
+    return list(dict.fromkeys(found))  # an index and a name can mean the same class
+
+
+def class_labels(loaded: LoadedModel, indices: Sequence[int] | None) -> list[str]:
+    """The names of classes, or their indices in words."""
+    return [loaded.category(index) or f"class {index}" for index in indices or ()]
+
+
+def method_in_words(maps: MapOptions, against: Sequence[str], *, joint: bool = False, over_cells: bool = False) -> str:
+    """How maps are computed, as records and figures say it.
+
+    Args:
+        maps: the options.
+        against: the names of the classes to contrast with.
+        joint: whether winning neurons are explained jointly.
+        over_cells: whether the layer has tokens that are not cells of the map.
+    """
+    rule = "joint EB" if joint else "EB"
+    if not maps.contrastive:
+        return f"marginal {rule}"
+    words = f"contrastive {rule} against {', '.join(against)}" if against else f"contrastive {rule}"
+    return f"{words}, over the cells of the map" if over_cells else words

@@ -1,0 +1,126 @@
+"""Reading a file for the network, and again to draw, in any process. Imports no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+import ebcli.files.media  # noqa: F401 - registers the kinds of data
+from ebcli.errors import ImageError
+from ebcli.files.frame_ranges import ClipOptions, Clips
+from ebcli.files.images import limit_pixels
+from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.frames import has_video_suffix
+from ebcli.files.media.medium import MEDIA, Medium, Shown
+from ebcli.files.remote import url_of
+from ebcli.files.sources import Source
+from ebcli.files.stamp import Stamp
+
+
+@dataclass(frozen=True)
+class NetworkInput:
+    """An image or a video as the network gets it.
+
+    Attributes:
+        pixels: (crop, crop, 3), or (height, width, 3) for networks that see whole images; 8 bits. Of a video,
+            (clips, frames, crop, crop, 3).
+        stamp: the state of the file that was read.
+        seconds: the time that loading took.
+        size: the image's width and height.
+        waited: the time that the network was idle before it had this image.
+        clips: which clips of a video these are.
+    """
+
+    pixels: NDArray[np.uint8]
+    stamp: Stamp
+    seconds: float
+    size: tuple[int, int]
+    waited: float = 0.0
+    clips: Clips | None = None
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the files of a run are read.
+
+    Attributes:
+        spec: what the network gets.
+        part: which part of each video is explained.
+        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
+        media: the kinds of data, so that other processes know those that were registered here.
+    """
+
+    spec: InputSpec
+    part: ClipOptions = field(default_factory=ClipOptions)
+    max_pixels: int | None = None
+    media: Sequence[Medium] = field(default_factory=lambda: [*MEDIA])
+
+    @property
+    def unit(self) -> str:
+        """What a file is called, such as ``"image"``."""
+        return next(medium.unit for medium in self.media if medium.takes(self.spec))
+
+    def accepts(self, source: Source) -> bool:
+        """Whether to work on a file."""
+        return medium_of(source, self.spec, self.media) is not None
+
+    def load(self, source: Source) -> NetworkInput | None:
+        """Decode a file and crop what the network sees; None for a file in a directory that is not data.
+
+        Raises:
+            ImageError: the file does not exist or cannot be decoded, or a video's clips do not fit into memory.
+        """
+        start = perf_counter()
+        limit_pixels(self.max_pixels)
+        medium = medium_of(source, self.spec, self.media)
+        if medium is None:
+            return None
+        stamp, file = source.opened()
+        if self.spec.frames is None and has_video_suffix(source.path):
+            raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
+        pixels, size, clips = medium.read(file, self.spec, self.part)
+        return NetworkInput(pixels, stamp, perf_counter() - start, size, clips=clips)
+
+    def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:
+        """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the
+        network is done with them would take far more memory than decoding takes time.
+
+        Raises:
+            ImageError: the file changed since the network saw it.
+        """
+        limit_pixels(self.max_pixels)
+        medium = medium_of(source, self.spec, self.media)
+        now, file = source.opened()
+        if now != loaded.stamp or medium is None:
+            raise ImageError("the file changed during the run")
+        with closing(medium.frames(file, self.spec.rate, self.part, loaded.clips)) as found:
+            for shown in found:
+                image = shown.image
+                yield shown if image.size == loaded.size else shown._replace(image=image.resize(loaded.size))
+
+
+def has_known_suffix(path: Path) -> bool:
+    """Whether a file's name says that it is of some kind of data."""
+    return any(medium.has_suffix(path) for medium in MEDIA)
+
+
+def medium_of(source: Source, spec: InputSpec | None = None, media: Sequence[Medium] = MEDIA) -> Medium | None:
+    """The kind of data of a file, among those that a network gets; None for a file that is not to be worked on.
+
+    A file is worked on if the user named it or if it looks like data: local ones by their content as well, remote ones
+    by their suffixes only, as opening every one would be slow.
+    """
+    fitting = [medium for medium in media if spec is None or medium.takes(spec)]
+    for medium in fitting:
+        if medium.has_suffix(source.path):
+            return medium
+    if source.named:
+        return fitting[0]
+    is_local = source.span is None and url_of(source.path) is None
+    return next((medium for medium in fitting if is_local and medium.recognizes(source.path)), None)

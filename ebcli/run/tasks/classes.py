@@ -1,0 +1,51 @@
+"""Classification, of images and of videos: the subjects are classes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from torch import Tensor
+
+from ebcli.drawing.explanation import Subject
+from ebcli.models.keywords import CLASSIFICATION, VIDEO
+from ebcli.run.tasks.task import Asked, Task, register
+
+_WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
+
+
+def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
+    """The classes that are asked for, given the scores (num_classes,) of all; those to contrast with are never chosen.
+
+    With labels, these are the true class, if it is known, and the most likely one.
+    """
+    scores = scores.cpu()
+    ranks = scores.clone()
+    against = asked.network.against or []
+    ranks[against] = -math.inf
+    if asked.labeled:
+        pair = asked.label, int(ranks.argmax())
+        chosen = list(dict.fromkeys(index for index in pair if index is not None and index not in against))
+    elif asked.network.classes is not None:
+        chosen = asked.network.classes
+    elif asked.maps.above is not None:
+        chosen = ranks.argsort(descending=True)[: int((ranks > asked.maps.above).sum())].tolist()
+    else:
+        chosen = ranks.topk(asked.maps.most).indices.tolist()
+    return [asked.subject(index, float(scores[index])) for index in chosen]
+
+
+def width(asked: Asked) -> int:
+    """The number of classes at a time, the same for every image of a run, so that maps do not depend on others."""
+    if asked.labeled:
+        return 2
+    if asked.network.classes is not None:
+        return len(asked.network.classes)
+    return asked.maps.most if asked.maps.above is None else min(_WIDTH_ABOVE, asked.network.loaded.num_classes)
+
+
+_IMAGES = Task(subjects, "classifiers", frozenset({"above", "labels", "beside"}), width=width, in_batches=True)
+register(CLASSIFICATION, _IMAGES)
+# the joint rule was better on trained networks, see docs/trained.md
+_CLIPS = replace(_IMAGES, networks="networks for video", options=frozenset({"above", "labels"}), in_batches=False)
+register(VIDEO, replace(_CLIPS, joint=True))

@@ -1,0 +1,69 @@
+"""Detection: the subjects are the objects that a detector finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from ebcli.drawing.explanation import Subject, rectangle
+from ebcli.errors import ImageError
+from ebcli.files.input_spec import Placement
+from ebcli.models import Detection, detections
+from ebcli.models.keywords import DETECTION
+from ebcli.run.tasks.task import Asked, Task, register
+
+
+def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
+    """The detections of an image, best first; the one nearest to ``--box``, if there is one.
+
+    Raises:
+        ImageError: the box that is asked for is outside the image.
+    """
+    box, (width, height) = asked.maps.box, asked.size
+    if (classes := asked.network.classes) is not None:
+        found = [one for one in found if one.label in classes]
+    if box is not None:
+        left, top, across, down = box
+        if left >= width or top >= height or left + across <= 0 or top + down <= 0:
+            numbers = ",".join(f"{value:g}" for value in box)
+            raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
+        found = sorted(found, key=_distance_to(box))[:1]
+    return [
+        asked.subject(one.label, one.score, where=(one.anchor,), box=one.box, outlines=[rectangle(one.box)])
+        for one in found[: asked.maps.top_k]
+    ]
+
+
+def _run(inputs: Tensor, asked: Asked) -> list[list[Detection]]:
+    net: Any = asked.network.loaded.net
+    return detections(net, inputs, asked.maps.score if asked.maps.box is None else 0)
+
+
+def _place(asked: Asked) -> Placement:
+    """The image and its padding."""
+    net: Any = asked.network.loaded.net
+    width, height = asked.size
+    below, beyond = net.extent(height, width)
+    return Placement(0, 0, beyond, below)
+
+
+def _distance_to(box: tuple[float, float, float, float]) -> Callable[[Detection], tuple[float, float]]:
+    """How far a detection is from a box (left, top, width, height): one minus the overlap, then between centers."""
+    left, top, right, bottom = box[0], box[1], box[0] + box[2], box[1] + box[3]
+
+    def distance(one: Detection) -> tuple[float, float]:
+        x0, y0, x1, y1 = one.box
+        both = max(0.0, min(x1, right) - max(x0, left)) * max(0.0, min(y1, bottom) - max(y0, top))
+        either = (x1 - x0) * (y1 - y0) + (right - left) * (bottom - top) - both
+        return 1 - both / either, abs(x0 + x1 - left - right) + abs(y0 + y1 - top - bottom)
+
+    return distance
+
+
+register(
+    DETECTION,
+    # the joint rule was better on trained detectors, see docs/trained.md
+    Task(subjects, "detectors", frozenset({"box", "score"}), run=_run, place=_place, joint=True),
+)

@@ -1,0 +1,81 @@
+"""Segmentation: the subjects are the classes that an image is segmented into, or those at some pixels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ebcli.drawing.explanation import Subject
+from ebcli.errors import ImageError
+from ebcli.files.images import read_mask
+from ebcli.files.input_spec import Placement
+from ebcli.models.keywords import SEGMENTATION
+from ebcli.run.tasks.task import Asked, Task, register
+
+_LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
+_BACKGROUND = ("__background__", "background")
+
+
+def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
+    """The classes that cover enough pixels, largest first, without the background; or that at ``--where``.
+
+    Args:
+        scores: (H, W, num_classes).
+        asked: what is asked.
+
+    Raises:
+        ImageError: the pixel is outside the image, or what the network sees of it; or the mask cannot be read.
+    """
+    values = scores.float().cpu().numpy()
+    predicted, classes, maps = values.argmax(-1), asked.network.classes, asked.maps
+    if maps.where is not None:
+        mask = _mask(maps.where, predicted.shape, asked)
+        chosen = classes or [int(np.bincount(predicted[mask]).argmax())]
+        means = values[mask].mean(0)
+        return [asked.subject(c, float(means[c]), where=mask, outlines=_polygons(mask, asked.place)) for c in chosen]
+    shares = np.bincount(predicted.ravel(), minlength=values.shape[-1]) / predicted.size
+    least = maps.above if maps.above is not None else 0.0 if classes else _LEAST_SHARE
+    is_background = [name in _BACKGROUND for name in asked.network.loaded.categories or ()] or [False] * len(shares)
+    chosen = [c for c in np.argsort(-shares, kind="stable").tolist() if shares[c] > least]
+    chosen = [c for c in chosen if (c in classes if classes else not is_background[c])]
+    return [
+        asked.subject(c, float(shares[c]), where=predicted == c, outlines=_polygons(predicted == c, asked.place))
+        for c in chosen[: maps.top_k]
+    ]
+
+
+def _mask(where: tuple[int, int] | Path, shape: tuple[int, int], asked: Asked) -> NDArray[np.bool_]:
+    """The pixels (H, W) of the network's output that a pixel or a mask of the image asks for."""
+    (width, height), region = asked.size, asked.place
+    if isinstance(where, Path):
+        mask = read_mask(where, asked.size, region, shape)
+        if not mask.any():
+            raise ImageError(f"the mask '{where}' has no bright pixels in the part of the image that the network sees")
+        return mask
+    x, y = where
+    if not (0 <= x < width and 0 <= y < height):
+        raise ImageError(f"the pixel {x},{y} is outside the image of {width} x {height} pixels")
+    row = int((y + 0.5 - region.top) / (region.bottom - region.top) * shape[0])
+    column = int((x + 0.5 - region.left) / (region.right - region.left) * shape[1])
+    if not (0 <= row < shape[0] and 0 <= column < shape[1]):
+        raise ImageError(f"the pixel {x},{y} is outside what the network sees of the image")
+    mask = np.zeros(shape, bool)
+    mask[row, column] = True
+    return mask
+
+
+def _polygons(mask: NDArray[np.bool_], region: Placement) -> list[NDArray[np.float64]]:
+    """The outlines of a mask (H, W), in pixels of the image."""
+    from contourpy import contour_generator
+
+    values = np.pad(mask.astype(np.float64), 1)
+    height, width = mask.shape
+    columns = (np.arange(-1, width + 1) + 0.5) / width * (region.right - region.left) + region.left
+    rows = (np.arange(-1, height + 1) + 0.5) / height * (region.bottom - region.top) + region.top
+    return [np.asarray(line) for line in contour_generator(columns, rows, values).lines(0.5)]
+
+
+register(SEGMENTATION, Task(subjects, "segmentation networks", frozenset({"above", "where"})))

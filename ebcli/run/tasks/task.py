@@ -1,0 +1,113 @@
+"""What a task is: how the output of a network becomes the subjects of maps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ebcli.drawing.explanation import Subject
+from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import Placement
+from ebcli.models import LoadedModel
+from ebcli.models.keywords import DETECTION, OWN_TASKS, TASKS
+from ebcli.run.plan import MapOptions, RunPlan
+
+if TYPE_CHECKING:
+    from ebcli.run.network_description import NetworkDescription
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked of an image.
+
+    Attributes:
+        network: the network, with the classes to explain in every image and those to contrast with.
+        maps: the options.
+        labeled: whether images are explained for their true class, and for the most likely one.
+        label: the true class, if it is known.
+        size: the image's width and height.
+        place: the rectangle of the image that the network sees.
+    """
+
+    network: NetworkDescription
+    maps: MapOptions
+    labeled: bool = False
+    label: int | None = None
+    size: tuple[int, int] = (0, 0)
+    place: Placement = Placement(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
+
+    def subject(self, index: int, score: float, **known: Any) -> Subject:
+        """A subject of a class; for the other arguments, see ``Subject``."""
+        return Subject(index, self.network.loaded.category(index), score, **known)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task.
+
+    Attributes:
+        subjects: what is explained in an image, in order, given what the network returns for it: scores (num_classes,)
+            or (..., num_classes), unless there is a ``run``.
+        networks: what networks for the task are called, for messages.
+        options: the options of ``MapOptions`` that only some tasks have, and of these ``labels``.
+        run: runs the network once more on inputs (B, 3, ...), and returns for each image what ``subjects`` needs.
+        place: the rectangle of an image that its maps cover; None if the preprocessing tells.
+        width: the number of subjects that are explained at a time.
+        in_batches: whether images with any numbers of subjects share a batch.
+        joint: whether winning neurons are explained jointly; None if the network decides.
+    """
+
+    subjects: Callable[[Any, Asked], list[Subject]]
+    networks: str
+    options: frozenset[str] = frozenset()
+    run: Callable[[Tensor, Asked], Sequence[Any]] | None = None
+    place: Callable[[Asked], Placement] | None = None
+    width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
+    in_batches: bool = False
+    joint: bool | None = None
+
+
+# a detector's output has millions of elements; classes to contrast with share their subject's place
+_WIDTH = 4
+
+REGISTERED: dict[str, Task] = {}
+
+
+def register(name: str, task: Task) -> None:
+    """Add a task, which networks name in their attribute ``task``; a file that is executed again replaces its own.
+
+    Raises:
+        ConfigurationError: the package has a task of that name.
+    """
+    if name in TASKS and name in REGISTERED:
+        raise ConfigurationError(f"there is a task {name!r} already: choose another name")
+    REGISTERED[name] = task
+    OWN_TASKS.add(name)
+
+
+def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
+    """Raise ConfigurationError if the plan has options that the network's task does not have."""
+    task = REGISTERED[loaded.task]
+    given = [one.name for one in fields(MapOptions) if getattr(plan.maps, one.name) != getattr(MapOptions(), one.name)]
+    for option in [*given, *(["labels"] if plan.inputs.labels is not None else [])]:
+        others = [other.networks for other in REGISTERED.values() if option in other.options]
+        if others and option not in task.options:
+            hint = "use --score, or drop it" if option == "above" and "score" in task.options else "drop it"
+            raise ConfigurationError(
+                f"--{option} works only with {', '.join(others)}, but {loaded.name} is for {loaded.task}: {hint}"
+            )
+    misplaced = {
+        "--boxes and --masks mark regions of images": plan.output.boxes or plan.output.masks,
+        "--style mask needs transparency, which videos lack": plan.style.name == "mask",
+    }
+    for reason, is_misplaced in misplaced.items():
+        if is_misplaced and loaded.transforms.frames is not None:
+            raise ConfigurationError(f"{reason}, but {loaded.name} is for {loaded.task}: drop it")
+    if loaded.task == DETECTION and plan.execution.dtype != "float32":
+        raise ConfigurationError(
+            f"--dtype {plan.execution.dtype} has no non-maximum suppression, but {loaded.name} is for {loaded.task}: "
+            "drop it"
+        )
