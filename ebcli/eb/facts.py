@@ -189,7 +189,8 @@ def bypasses(value: Any) -> bool:
     Such a tensor carries no signal, but it takes its share of probability, which bypasses the layer.
     """
     if isinstance(value, Tensor):
-        return getattr(getattr(value, _ATTRIBUTE, None), "bypasses", False)
+        # the signal may have been written into it since
+        return getattr(getattr(value, _ATTRIBUTE, None), "bypasses", False) and not carries_signal(value)
     return isinstance(value, (list, tuple)) and any(map(bypasses, value))
 
 
