@@ -261,10 +261,9 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
         graph.mark_routing(signal)
     nonnegative = all(scale > 0 for scale in scales) and all(map(is_nonnegative, signals))
     source = None if common is None else Source(common[0], common[0]._version, True)
-    facts = ValueFacts(nonnegative, min(map(gate_of, signals)), source=source)
-    step = ResidualSum(call.operation, signals, scales)
+    gate, step = min(map(gate_of, signals)), ResidualSum(call.operation, signals, scales)
     value = recorded(call, step, tuple(signals), overwritten(call), saves=True)
-    note(value, facts)
+    note(value, ValueFacts(nonnegative, gate, source=source if source and source.tensor is not value else None))
     return value
 
 
