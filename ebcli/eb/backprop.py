@@ -183,6 +183,7 @@ def _record(net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsup
     graph = BackwardGraph(logits)
     paths = [LayerPath.down_to(layer, graph) for layer in capture.layers()]
     mode.refuse(graph.without_rule)
+    mode.is_settled = True
     return Forward(logits, graph, mode.recording, paths, tuple(inputs.shape))
 
 

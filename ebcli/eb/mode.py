@@ -86,7 +86,8 @@ class ExcitationMode(TorchFunctionMode):
             raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
         self.unsupported, self.recording = unsupported, Recording(StepwiseWalk(), self._answering)
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
-        self._without: dict[str, None] = {}  # operations without a rule that are not reported yet
+        self._without: dict[str, None] = {}  # operations without a rule
+        self.is_settled = False  # whether these were reported, so that the backward pass does not
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
@@ -215,13 +216,12 @@ class ExcitationMode(TorchFunctionMode):
             self._without[operation] = None
 
     def _refuse_in_backward(self) -> None:
-        if self._without:
+        if not self.is_settled:
             self.refuse(list(self._without))
 
     def refuse(self, operations: Sequence[str]) -> None:
-        """Raise or warn about operations without a rule, depending on `unsupported`; once."""
+        """Raise or warn about operations without a rule, depending on `unsupported`."""
         named = ", ".join(dict.fromkeys(operations))
-        self._without = {}
         if not named:
             return
         if self.unsupported == "error":

@@ -191,3 +191,13 @@ def test_no_other_ways():
     net, x = net_with()
     with pytest.raises(ValueError, match="'error' or 'gradient'"):
         ebcli.excitation_backprop(net, x, 0, unsupported="ignore")
+
+
+def test_every_backward_pass_in_the_mode_is_refused():
+    net, x = net_with(products=Product())
+    x.requires_grad_()
+    with ebcli.excitation_mode(net):
+        logits = net(x)
+    for _ in range(2):
+        with pytest.raises(ebcli.UnsupportedOpError, match="prod in products"):
+            torch.autograd.grad(logits, x, torch.ones_like(logits), retain_graph=True)
