@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
@@ -103,6 +104,9 @@ def recorded(
     step.recording = call.recording
     operands = signals if dirty is None or dirty is signals[0] else (dirty, *signals)
     skipped = len(operands) - len(signals)
+    if not (torch.is_grad_enabled() and any(operand.requires_grad for operand in operands)):
+        value: Tensor = call.compute()
+        return value if value is dirty else value.detach()
     if not saves:
         return Recorded.apply(call.compute, step, None, skipped, *operands)
     # an operand about to be overwritten cannot be saved, but a copy can
