@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor
@@ -56,7 +57,7 @@ class BackwardGraph:
             if node is layer:
                 found[node] = None
             elif own is not None and getattr(step, "layer", None) is own and step.trail[: len(trail)] == trail:
-                found[node] = _Back(step, trail[-1] if trail else None)
+                found[node] = partial(step.back_to, trail[-1] if trail else None)
         return found
 
     def above(self, ends: Iterable[Any]) -> set[Any]:
@@ -98,16 +99,6 @@ class BackwardGraph:
         and no operation adds values of its own, such as padding.
         """
         return all(_loses_nothing(node, normalizers) for node in self.nodes)
-
-
-class _Back:
-    """What arrives at the value of an entry of a trail, from what arrives at the node of a later one."""
-
-    def __init__(self, step: WeightedSum, entry: Any) -> None:
-        self._step, self._entry = step, entry
-
-    def __call__(self, arrived: Tensor, *, jointly: bool) -> Tensor:
-        return self._step.back_to(self._entry, arrived, jointly=jointly)
 
 
 def neurons_of(node: Any) -> Any:
