@@ -6,26 +6,18 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from ebcli.cli.console import print_findings, say, shown
+from ebcli.cli.parameters import part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions
-
-T = TypeVar("T")
-
-
-def part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
-    """A part of the plan, from the options that are named like its fields and from those named otherwise."""
-    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
-    return kind(**{**same, **renamed})
 
 
 def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Sequence[Path]], int] | None:

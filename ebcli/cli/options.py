@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from ebcli.cli.map_options import MAP
-from ebcli.cli.model_options import MODEL, PATH, F, apply, section
+from ebcli.cli.model_options import MODEL, PATH, section
 from ebcli.cli.parameters import (
     Shard,
     Threshold,
@@ -26,7 +26,7 @@ _resuming, _performance = map(section, ("Resuming", "Performance"))
 _cluster, _information = map(section, ("Cluster", "Information"))
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
-_SALIENCY = (
+SALIENCY = (
     _input(
         "--config",
         common=True,
@@ -278,8 +278,3 @@ _SALIENCY = (
         help="Show the most common options and exit.",
     ),
 )
-
-
-def saliency_options(command: F) -> F:
-    """Add all options of ``eb-saliency``."""
-    return apply(_SALIENCY, command)

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 import click
 
-from ebcli.cli.commands import instead_of_a_run, part
+from ebcli.cli.commands import instead_of_a_run
 from ebcli.cli.console import (
     Printing,
     plain_errors,
@@ -22,8 +22,9 @@ from ebcli.cli.console import (
     shown,
     sign_of_life,
 )
-from ebcli.cli.options import saliency_options
-from ebcli.cli.parameters import SectionedCommand
+from ebcli.cli.model_options import with_options
+from ebcli.cli.options import SALIENCY
+from ebcli.cli.parameters import SectionedCommand, part
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin, temporary_output
 from ebcli.drawing.style import DrawingStyle
@@ -66,7 +67,7 @@ interrupted (143 by SIGTERM).
     epilog=EPILOG,
 )
 @click.argument("images", nargs=-1, type=click.Path(path_type=Path))
-@saliency_options
+@with_options(SALIENCY)
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(
     *,
