@@ -50,31 +50,12 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOME = {
-    "Detection": "ebcli.models",
-    "DetectionScores": "ebcli.models",
-    "ExcitationMode": "ebcli.eb",
-    "ExcitationResult": "ebcli.eb",
-    "LinearMap": "ebcli.eb",
-    "LoadedModel": "ebcli.models",
-    "ModelSource": "ebcli.models",
-    "Preprocessing": "ebcli.models",
-    "check_rule": "ebcli.eb",
-    "default_layer": "ebcli.models",
-    "detections": "ebcli.models",
-    "disable": "ebcli.eb",
-    "draw_map": "ebcli.drawing.api",
-    "enable": "ebcli.eb",
-    "excitation_backprop": "ebcli.eb",
-    "excitation_mode": "ebcli.eb",
-    "layers": "ebcli.models",
-    "load_model": "ebcli.models",
-    "model_names": "ebcli.models",
-    "pass_through": "ebcli.eb",
-    "rule": "ebcli.eb",
-    "residual_sum": "ebcli.eb",
-    "unregister": "ebcli.eb",
-    "weighted_sum": "ebcli.eb",
+_OFFERED = {
+    "ebcli.drawing.api": "draw_map",
+    "ebcli.eb": "ExcitationMode ExcitationResult LinearMap check_rule disable enable excitation_backprop "
+    "excitation_mode pass_through residual_sum rule unregister weighted_sum",
+    "ebcli.models": "Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer detections layers "
+    "load_model model_names",
 }
 
 __all__ = [
@@ -112,15 +93,14 @@ __all__ = [
     "weighted_sum",
 ]
 
-
-_get, __dir__ = lazily(__name__, _HOME)
+_get, __dir__ = lazily(__name__, _OFFERED)
 
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return installed_version()
     value = _get(name)
-    if _HOME[name] == "ebcli.eb":
+    if name in _OFFERED["ebcli.eb"].split():
         _show_in_notebooks()
     return value
 

@@ -29,18 +29,10 @@ if TYPE_CHECKING:
         structural_similarity,
     )
 
-_HOME = {
-    "area_under": "ebcli.evaluate.metrics",
-    "bounding_box": "ebcli.evaluate.metrics",
-    "grid_hit": "ebcli.evaluate.metrics",
-    "grid_score": "ebcli.evaluate.metrics",
-    "intersection_over_union": "ebcli.evaluate.metrics",
-    "is_difficult": "ebcli.evaluate.metrics",
-    "perturbation_curve": "ebcli.evaluate.curves",
-    "pointing_hit": "ebcli.evaluate.metrics",
-    "rank_correlation": "ebcli.evaluate.metrics",
-    "resized": "ebcli.evaluate.metrics",
-    "structural_similarity": "ebcli.evaluate.metrics",
+_OFFERED = {
+    "ebcli.evaluate.curves": "perturbation_curve",
+    "ebcli.evaluate.metrics": "area_under bounding_box grid_hit grid_score intersection_over_union is_difficult "
+    "pointing_hit rank_correlation resized structural_similarity",
 }
 
 __all__ = [
@@ -57,5 +49,4 @@ __all__ = [
     "structural_similarity",
 ]
 
-
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, _OFFERED)

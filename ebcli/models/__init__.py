@@ -20,23 +20,16 @@ if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
     from ebcli.models.spec import ModelSpec
 
-_HOME = {
-    "Detection": "ebcli.models.detection",
-    "DetectionScores": "ebcli.models.detection",
-    "Layer": "ebcli.models.layer_listing",
-    "LoadedModel": "ebcli.models.loaded",
-    "ModelSource": "ebcli.models.sources.base",
-    "ModelSpec": "ebcli.models.spec",
-    "Preprocessing": "ebcli.models.preprocessing",
-    "default_layer": "ebcli.models.layer_listing",
-    "detections": "ebcli.models.detection",
-    "layers": "ebcli.models.layer_listing",
-    "load_model": "ebcli.models.loading",
-    "model_names": "ebcli.models.names",
-    "read_class_names": "ebcli.models.classes",
-    "resolve_class": "ebcli.models.classes",
-    "resolve_layer": "ebcli.models.layer_listing",
-    "layer_per_resolution": "ebcli.models.layer_listing",
+_OFFERED = {
+    "ebcli.models.classes": "read_class_names resolve_class",
+    "ebcli.models.detection": "Detection DetectionScores detections",
+    "ebcli.models.layer_listing": "Layer default_layer layer_per_resolution layers resolve_layer",
+    "ebcli.models.loaded": "LoadedModel",
+    "ebcli.models.loading": "load_model",
+    "ebcli.models.names": "model_names",
+    "ebcli.models.preprocessing": "Preprocessing",
+    "ebcli.models.sources.base": "ModelSource",
+    "ebcli.models.spec": "ModelSpec",
 }
 
 __all__ = [
@@ -58,5 +51,4 @@ __all__ = [
     "resolve_layer",
 ]
 
-
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, _OFFERED)
