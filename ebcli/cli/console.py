@@ -89,11 +89,11 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
 
     quiet, verbose = printing.quiet, printing.verbose
     if verbose:
-        say(f"{work.model} ({work.weights}), layer {work.layer}, on {work.device}")
+        say(f"{work.common.model} ({work.common.weights}), layer {work.common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{shown(path)}: up to date, skipped")
-    if plan.style.vmax is None and work.vmax is not None and not quiet:
-        say(f"All maps share one scale; --vmax {work.vmax:g} gives the same scale without sampling")
+    if plan.style.vmax is None and work.style.vmax is not None and not quiet:
+        say(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
     spent: dict[str, float] = {}
     start = time.perf_counter()

@@ -160,13 +160,12 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
     status = print_results(work, plan, printing)
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
-        _write_annotations(output.directory, work.configuration, printing.quiet)
+        _write_annotations(output.directory, work.common.configuration, printing.quiet)
     if has_page and (work.total or work.skipped):
         from ebcli.run.workers import processors
 
         workers = processors() if plan.execution.workers is None else plan.execution.workers
-        style = replace(plan.style, vmax=work.vmax)
-        page = write_gallery(output.directory, style, workers, output.overwrite, plan.inputs.images)
+        page = write_gallery(output.directory, work.style, workers, output.overwrite, plan.inputs.images)
         if not printing.quiet:
             say(f"Gallery page: {shown(page)}")
     return status

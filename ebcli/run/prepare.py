@@ -260,11 +260,11 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
         "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    arrays = _facts_of_raw(network, common) if output.raw else None
-    return RenderOptions(style, names, about, provenance, arrays, _region_options(plan), output.max_side)
+    raw = _raw_provenance(network, common) if output.raw else None
+    return RenderOptions(style, names, about, provenance, raw, _region_options(plan), output.max_side)
 
 
-def _facts_of_raw(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
+def _raw_provenance(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
     """What raw files say about their making, as arrays."""
     from importlib.metadata import version
 
