@@ -56,13 +56,7 @@ MODEL = (
         show_default="the model's own",
         help="Read the class names from FILE, in output order: one per line, or JSON.",
     ),
-    _model(
-        "--resize",
-        metavar="PIXELS",
-        type=int,
-        show_default=False,
-        help="Resize the shorter side to PIXELS.",
-    ),
+    _model("--resize", metavar="PIXELS", type=int, show_default=False, help="Resize the shorter side to PIXELS."),
     _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
     _model(
         "--mean",
@@ -72,11 +66,7 @@ MODEL = (
         help="Subtract this mean from pixels of 0 to 1.",
     ),
     _model(
-        "--std",
-        metavar="X[,X,X]",
-        type=_CHANNELS,
-        show_default=False,
-        help="Divide pixels by this standard deviation.",
+        "--std", metavar="X[,X,X]", type=_CHANNELS, show_default=False, help="Divide pixels by this standard deviation."
     ),
     _model(
         "--fit",

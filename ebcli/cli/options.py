@@ -8,13 +8,7 @@ import click
 
 from ebcli.cli.map_options import MAP
 from ebcli.cli.model_options import MODEL, PATH, section
-from ebcli.cli.parameters import (
-    Shard,
-    Threshold,
-    complete_colormap,
-    complete_directory,
-    show_common_options,
-)
+from ebcli.cli.parameters import Shard, Threshold, complete_colormap, complete_directory, show_common_options
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
@@ -75,18 +69,8 @@ SALIENCY = (
         show_default="from RANK and WORLD_SIZE, or all",
         help="Only process the I-th of N shards, counted from 1.",
     ),
-    _input(
-        "--every",
-        metavar="N",
-        default=ClipOptions.every,
-        help="Videos: explain every N-th clip.",
-    ),
-    _input(
-        "--start",
-        metavar="SECONDS",
-        default=ClipOptions.start,
-        help="Videos: start the first clip here.",
-    ),
+    _input("--every", metavar="N", default=ClipOptions.every, help="Videos: explain every N-th clip."),
+    _input("--start", metavar="SECONDS", default=ClipOptions.start, help="Videos: start the first clip here."),
     _input(
         "--duration",
         metavar="SECONDS",
@@ -191,9 +175,7 @@ SALIENCY = (
         help="Use this matplotlib colormap.",
     ),
     _appearance(
-        "--alpha",
-        default=DrawingStyle.alpha,
-        help="Set an overlay's opacity at the upper end of the scale, 0 to 1.",
+        "--alpha", default=DrawingStyle.alpha, help="Set an overlay's opacity at the upper end of the scale, 0 to 1."
     ),
     _appearance("--signed", is_flag=True, help="Draw negative values, too, on a symmetric scale."),
     _appearance(

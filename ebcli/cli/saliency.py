@@ -13,15 +13,7 @@ from typing import IO, Any
 import click
 
 from ebcli.cli.commands import instead_of_a_run
-from ebcli.cli.console import (
-    Printing,
-    plain_errors,
-    plain_warnings,
-    print_results,
-    say,
-    shown,
-    sign_of_life,
-)
+from ebcli.cli.console import Printing, plain_errors, plain_warnings, print_results, say, shown, sign_of_life
 from ebcli.cli.model_options import with_options
 from ebcli.cli.options import SALIENCY
 from ebcli.cli.parameters import SectionedCommand, part
@@ -70,13 +62,7 @@ interrupted (143 by SIGTERM).
 @with_options(SALIENCY)
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(
-    *,
-    images: tuple[Path, ...],
-    from_file: IO[bytes] | None,
-    null: bool,
-    quiet: bool,
-    debug: bool,
-    **options: Any,
+    *, images: tuple[Path, ...], from_file: IO[bytes] | None, null: bool, quiet: bool, debug: bool, **options: Any
 ) -> None:
     """Highlight the image regions that support a network's prediction.
 

@@ -33,9 +33,7 @@ def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Ten
     count = max(count, *map(len, rows))
     # one by one, small numbers are written faster on the CPU
     found = torch.zeros(
-        (len(logits), count, *logits.shape[1:]),
-        dtype=logits.dtype,
-        device="cpu" if logits.ndim == 2 else logits.device,
+        (len(logits), count, *logits.shape[1:]), dtype=logits.dtype, device="cpu" if logits.ndim == 2 else logits.device
     )
     for i, of_image in enumerate(found):
         row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
