@@ -10,15 +10,22 @@ from typing import TYPE_CHECKING
 from ebcli.imports import lazily
 
 if TYPE_CHECKING:
-    from ebcli.models.classes import read_class_names, resolve_class
-    from ebcli.models.detection import Detection, DetectionScores, detections
-    from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
-    from ebcli.models.loaded import LoadedModel
-    from ebcli.models.loading import load_model
-    from ebcli.models.names import model_names
-    from ebcli.models.preprocessing import Preprocessing
-    from ebcli.models.sources.base import ModelSource
-    from ebcli.models.spec import ModelSpec
+    from ebcli.models.classes import read_class_names as read_class_names
+    from ebcli.models.classes import resolve_class as resolve_class
+    from ebcli.models.detection import Detection as Detection
+    from ebcli.models.detection import DetectionScores as DetectionScores
+    from ebcli.models.detection import detections as detections
+    from ebcli.models.layer_listing import Layer as Layer
+    from ebcli.models.layer_listing import default_layer as default_layer
+    from ebcli.models.layer_listing import layer_per_resolution as layer_per_resolution
+    from ebcli.models.layer_listing import layers as layers
+    from ebcli.models.layer_listing import resolve_layer as resolve_layer
+    from ebcli.models.loaded import LoadedModel as LoadedModel
+    from ebcli.models.loading import load_model as load_model
+    from ebcli.models.names import model_names as model_names
+    from ebcli.models.preprocessing import Preprocessing as Preprocessing
+    from ebcli.models.sources.base import ModelSource as ModelSource
+    from ebcli.models.spec import ModelSpec as ModelSpec
 
 _OFFERED = {
     "ebcli.models.classes": "read_class_names resolve_class",
@@ -31,24 +38,5 @@ _OFFERED = {
     "ebcli.models.sources.base": "ModelSource",
     "ebcli.models.spec": "ModelSpec",
 }
-
-__all__ = [
-    "Detection",
-    "DetectionScores",
-    "Layer",
-    "LoadedModel",
-    "ModelSource",
-    "ModelSpec",
-    "Preprocessing",
-    "default_layer",
-    "detections",
-    "layer_per_resolution",
-    "layers",
-    "load_model",
-    "model_names",
-    "read_class_names",
-    "resolve_class",
-    "resolve_layer",
-]
 
 __getattr__, __dir__ = lazily(__name__, _OFFERED)
