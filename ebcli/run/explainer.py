@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ class Explainer:
         self._clips = execution.batch_size or max(1, usual // _FRAMES)  # at a time
         if self._is_video:
             self.batch_size = 1
-        self._joint = self._task.joint
+        self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan)
         # the first picture need not wait for what is known
@@ -104,11 +105,15 @@ class Explainer:
         return replace(self.network, method=self._check_layers(maps))
 
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
-        """The maps of each of any number of images or videos; or its error.
+        """The maps of each of any number of images or videos; or its error. Threads wait for each other.
 
         Raises:
             ConfigurationError: there is not enough memory for a single image.
         """
+        with self._lock:
+            return self._explain(images)
+
+    def _explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         found: list[Explanation | ImageError] = []
         while len(found) < len(images):
             explained = self._within_memory(images[len(found) : len(found) + self.batch_size])
