@@ -132,14 +132,15 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     piped = not (is_given["output"] or needs_directory or sys.stdout.isatty()) and images == (STDIN,)
     if output.is_dir() and not piped:
         return None
-    suffix = output.suffix.lower()
+    suffix, model = output.suffix.lower(), options["model"]
+    may_be_video = model.lower() in torchvision_names(VIDEO) or ":" in model
     if output == _STDOUT or piped:
         path, format_, where = None, "png" if options["format"] == AUTO else options["format"], "stdout"
     elif suffix in _FORMATS:
         path, format_, where = output, _FORMATS[suffix], f"'{output}'"
         if is_given["format"] and options["format"] not in (AUTO, format_):
             raise ConfigurationError(f"{where} is not {options['format']}: drop --format, or change the name")
-    elif suffix == _VIDEO and _may_be_video(options["model"]) and not options["panel"]:
+    elif suffix == _VIDEO and may_be_video and not options["panel"]:
         import_optional("av")
         path, format_, where = output, AUTO, f"'{output}'"
     elif suffix in {*_OTHER_FORMATS, _VIDEO}:
@@ -150,10 +151,6 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     if several is not None:
         raise ConfigurationError(f"{where} takes one picture, but {several}")
     return OnePicture(path, format_, options["overwrite"])
-
-
-def _may_be_video(model: str) -> bool:
-    return model.lower() in torchvision_names(VIDEO) or ":" in model
 
 
 def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
