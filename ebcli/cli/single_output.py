@@ -81,16 +81,16 @@ class OnePicture:
                 click.echo(picture.read_bytes(), out, nl=False)
                 yield replace(record, output=())
                 continue
-            beside = self.path.with_name(f"{PRIVATE}{uuid4().hex}")
+            temporary = self.path.with_name(f"{PRIVATE}{uuid4().hex}")
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(picture, beside)
-                beside.replace(self.path)  # atomic, so the file is complete or as it was before
+                shutil.copyfile(picture, temporary)
+                temporary.replace(self.path)  # atomic, so the file is complete or as it was before
             except OSError as error:
                 raise OutputError(f"cannot write '{self.path}': {error.strerror}") from error
             finally:
                 with suppress(OSError):
-                    beside.unlink()
+                    temporary.unlink()
             yield replace(record, output=(str(self.path),))
 
     def _of(self, record: Record) -> Path:
@@ -133,14 +133,13 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     if output.is_dir() and not piped:
         return None
     suffix, model = output.suffix.lower(), options["model"]
-    may_be_video = model.lower() in torchvision_names(VIDEO) or ":" in model
     if output == _STDOUT or piped:
         path, format_, where = None, "png" if options["format"] == AUTO else options["format"], "stdout"
     elif suffix in _FORMATS:
         path, format_, where = output, _FORMATS[suffix], f"'{output}'"
         if is_given["format"] and options["format"] not in (AUTO, format_):
             raise ConfigurationError(f"{where} is not {options['format']}: drop --format, or change the name")
-    elif suffix == _VIDEO and may_be_video and not options["panel"]:
+    elif suffix == _VIDEO and (model.lower() in torchvision_names(VIDEO) or ":" in model) and not options["panel"]:
         import_optional("av")
         path, format_, where = output, AUTO, f"'{output}'"
     elif suffix in {*_OTHER_FORMATS, _VIDEO}:

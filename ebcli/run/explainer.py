@@ -28,7 +28,7 @@ from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.probe import probe
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import in_sequence, maps_beside, maps_of, priors
+from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.reading import NetworkInput
@@ -238,20 +238,20 @@ class Explainer:
         places: Sequence[Placement],
     ) -> list[list[Map]]:
         """The maps of each image, with those of other methods beside them if they are asked for."""
-        maps, beside = self._asked.maps, {}
+        maps, by_layer = self._asked.maps, {}
         if maps.beside and any(rows):
             known = [[subject.index for subject in row] for row in rows]
             width = max(map(len, known))
             targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
-            compared = partial(maps_beside, self.loaded.net, maps.beside, inputs[: len(rows)], targets)
-            beside = {layer: compared(layer) for layer in self.network.layers}
+            compared = partial(compared_maps, self.loaded.net, maps.beside, inputs[: len(rows)], targets)
+            by_layer = {layer: compared(layer) for layer in self.network.layers}
         return maps_of(
             dict(zip(self.network.layers, results, strict=True)),
             rows,
             places,
             "contrastive" if maps.contrastive else "marginal",
             self._keep_relevance and not self._is_video,
-            beside,
+            by_layer,
         )
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -287,7 +287,7 @@ class Explainer:
                 len(result.maps)
             blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
             for layer in self.network.layers:
-                maps_beside(self.loaded.net, maps.beside, blank, target, layer)
+                compared_maps(self.loaded.net, maps.beside, blank, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}

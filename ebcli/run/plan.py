@@ -70,7 +70,7 @@ class MapOptions:
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
-        beside: methods whose maps panels show beside the run's own, some of ``BESIDE``.
+        beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         top_k: the number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
             segmented classes, the largest number; None for all.
