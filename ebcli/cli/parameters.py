@@ -118,9 +118,10 @@ class SectionedCommand(click.Command):
             with formatter.section(section):
                 formatter.write_dl(records)
 
-    def _described(self, ctx: click.Context) -> list[tuple[click.Parameter, tuple[str, str]]]:
+    def _described(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """The options, each with its line of the help."""
-        return [(one, record) for one in self.get_params(ctx) if (record := one.get_help_record(ctx)) is not None]
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        return [(option, record) for option in options if (record := option.get_help_record(ctx)) is not None]
 
 
 def show_common_options(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
