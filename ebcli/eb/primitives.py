@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ebcli.eb import graph
 from ebcli.eb.facts import (
@@ -214,19 +215,17 @@ def reads_once(call: Call, signal: Tensor) -> bool:
 
 def _repeated(call: Call, signal: Tensor, other: Tensor) -> Tensor:
     """The value of a call with `other` in place of the signal, and every other signal constant."""
-    args, kwargs = _replaced(call.args, signal, other), _replaced(call.kwargs, signal, other)
+
+    def replaced(operand: Any) -> Any:
+        if operand is signal:
+            return other
+        return (
+            operand.detach() if carries_signal(operand) else operand
+        )  # parameters as they are: they decide on kernels
+
+    args, kwargs = tree_map(replaced, (call.args, call.kwargs))
     value: Tensor = call.func(*args, **kwargs)
     return value
-
-
-def _replaced(operand: Any, signal: Tensor, other: Tensor) -> Any:
-    if operand is signal:
-        return other
-    if isinstance(operand, dict):
-        return {name: _replaced(item, signal, other) for name, item in operand.items()}
-    if isinstance(operand, (list, tuple)):
-        return type(operand)(_replaced(item, signal, other) for item in operand)
-    return operand.detach() if carries_signal(operand) else operand  # parameters as they are: they decide on kernels
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
