@@ -10,12 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
 from ebcli.files.input_spec import Placement
-from ebcli.files.naming import RECORDS
-from ebcli.files.records import Record, read_records
+from ebcli.files.records import Record, records_of_run
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,7 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
 
 
 def _latest(directory: Path) -> dict[str, Record]:
-    try:
-        return {record.place: record for record in read_records(directory) if record.status == "done"}
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
-        ) from error
+    return {record.place: record for record in records_of_run(directory) if record.status == "done"}
 
 
 def _maps(directory: Path, record: Record) -> tuple[tuple[int, int], dict[tuple[int, str], RawMap]] | None:
