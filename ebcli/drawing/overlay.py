@@ -40,10 +40,15 @@ def covered(region: Placement, size: tuple[int, int]) -> Box:
     return left, top, right, bottom
 
 
+def fitted_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """A size (width, height) reduced or enlarged to this longest side."""
+    scale = longest / max(size)
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
 def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     """A size (width, height) reduced to this longest side; by default, that of thumbnails."""
-    scale = min(1, longest / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    return size if max(size) <= longest else fitted_size(size, longest)
 
 
 def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np.float32]:
