@@ -184,12 +184,7 @@ def outlined(drawn: Image.Image, polygons: Sequence[NDArray[np.float64]], scale:
 def _around(box: Box, size: tuple[int, int]) -> list[Box]:
     """The parts of an image (width, height) outside a box: above, below, left and right of it."""
     (left, top, right, bottom), (width, height) = box, size
-    sides = [
-        (0, 0, width, top),
-        (0, bottom, width, height),
-        (0, top, left, bottom),
-        (right, top, width, bottom),
-    ]
+    sides = [(0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)]
     return [side for side in sides if side[0] < side[2] and side[1] < side[3]]
 
 
