@@ -10,53 +10,35 @@ from typing import TYPE_CHECKING
 from ebcli.imports import lazily
 
 if TYPE_CHECKING:
-    from ebcli.models.classes import read_class_names, resolve_class
-    from ebcli.models.detection import Detection, DetectionScores, detections
-    from ebcli.models.layer_listing import Layer, default_layer, layer_per_resolution, layers, resolve_layer
-    from ebcli.models.loaded import LoadedModel
-    from ebcli.models.loading import load_model
-    from ebcli.models.names import model_names
-    from ebcli.models.preprocessing import Preprocessing
-    from ebcli.models.sources.base import ModelSource
-    from ebcli.models.spec import ModelSpec
+    from ebcli.models.classes import read_class_names as read_class_names
+    from ebcli.models.classes import resolve_class as resolve_class
+    from ebcli.models.detection import Detection as Detection
+    from ebcli.models.detection import DetectionScores as DetectionScores
+    from ebcli.models.detection import detections as detections
+    from ebcli.models.layer_listing import Layer as Layer
+    from ebcli.models.layer_listing import default_layer as default_layer
+    from ebcli.models.layer_listing import layer_per_resolution as layer_per_resolution
+    from ebcli.models.layer_listing import layers as layers
+    from ebcli.models.layer_listing import resolve_layer as resolve_layer
+    from ebcli.models.loaded import LoadedModel as LoadedModel
+    from ebcli.models.loading import load_model as load_model
+    from ebcli.models.names import model_names as model_names
+    from ebcli.models.preprocessing import Preprocessing as Preprocessing
+    from ebcli.models.sources.base import ModelSource as ModelSource
+    from ebcli.models.spec import ModelSpec as ModelSpec
 
-_HOME = {
-    "Detection": "ebcli.models.detection",
-    "DetectionScores": "ebcli.models.detection",
-    "Layer": "ebcli.models.layer_listing",
-    "LoadedModel": "ebcli.models.loaded",
-    "ModelSource": "ebcli.models.sources.base",
-    "ModelSpec": "ebcli.models.spec",
-    "Preprocessing": "ebcli.models.preprocessing",
-    "default_layer": "ebcli.models.layer_listing",
-    "detections": "ebcli.models.detection",
-    "layers": "ebcli.models.layer_listing",
-    "load_model": "ebcli.models.loading",
-    "model_names": "ebcli.models.names",
-    "read_class_names": "ebcli.models.classes",
-    "resolve_class": "ebcli.models.classes",
-    "resolve_layer": "ebcli.models.layer_listing",
-    "layer_per_resolution": "ebcli.models.layer_listing",
+_NAMES = {
+    "classes": ("read_class_names", "resolve_class"),
+    "detection": ("Detection", "DetectionScores", "detections"),
+    "layer_listing": ("Layer", "default_layer", "layer_per_resolution", "layers", "resolve_layer"),
+    "loaded": ("LoadedModel",),
+    "loading": ("load_model",),
+    "names": ("model_names",),
+    "preprocessing": ("Preprocessing",),
+    "sources.base": ("ModelSource",),
+    "spec": ("ModelSpec",),
 }
+_HOME = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
-__all__ = [
-    "Detection",
-    "DetectionScores",
-    "Layer",
-    "LoadedModel",
-    "ModelSource",
-    "ModelSpec",
-    "Preprocessing",
-    "default_layer",
-    "detections",
-    "layer_per_resolution",
-    "layers",
-    "load_model",
-    "model_names",
-    "read_class_names",
-    "resolve_class",
-    "resolve_layer",
-]
-
-
+__all__ = list(_HOME)
 __getattr__, __dir__ = lazily(__name__, _HOME)

@@ -99,7 +99,7 @@ class Cluster:
         output, error = self._plan.output, None
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
             folder.start(output.settings)
-            arguments = Path.cwd(), self._plan, self.stages, replace(folder.files, recording=False), self._cpus
+            arguments = Path.cwd(), self._plan, self.stages, folder, self._cpus
             parts = [self._sources[start : start + self._part] for start in range(0, self.total, self._part)]
             hands = _Hands(min(self._count, len(parts)), self._gpus, arguments, parts)
             with closing(hands.gathered(stopping)) as gathered:
