@@ -72,7 +72,7 @@ def cost(count: int) -> None:
         start = time.process_time()
         loaded = [prepared.stages.load(source, call) for source in sources]
         decoded = time.process_time()
-        explanations = prepared.explainer.explain([one.pixels for one in loaded if isinstance(one, NetworkInput)])
+        explanations = prepared.explainer.explain([one for one in loaded if isinstance(one, NetworkInput)])
         computed = time.process_time()
         for source, one, explanation in zip(sources, loaded, explanations, strict=True):
             assert isinstance(one, NetworkInput)

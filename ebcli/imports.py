@@ -20,14 +20,22 @@ DISTRIBUTION = "eb-saliency"
 MODELS, RULES = "ebcli.models", "ebcli.rules"
 
 
-def lazily(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(
+    package: str, offered: Mapping[str, str], *others: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and the ``__dir__`` (PEP 562) of a package that imports its names on first use.
+
+    Also sets its ``__all__``. Type checkers see the names by imports such as ``from a import b as b``.
 
     Args:
         package: its name.
-        homes: each name that it offers, and the module that has it.
+        offered: modules, and the names that it offers of each, separated by spaces.
+        others: names that it has in another way.
     """
     names = sys.modules[package].__dict__
+    homes = {name: module for module, of_module in offered.items() for name in of_module.split()}
+
+    names["__all__"] = sorted({*homes, *others})
 
     def get(name: str) -> Any:
         if name not in homes:

@@ -129,7 +129,7 @@ def grid(
 
     found, keys = session.images(images, labels)
     classified = session.measure(classify_images(session.model, found, keys))
-    return benchmark(session.model, found, classified, n, mosaics, confidence, cell, session.seed)
+    return benchmark(session.model, found, classified, n, mosaics, confidence, cell, session.options["seed"])
 
 
 def _perturbation(

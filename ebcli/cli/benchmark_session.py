@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
-from ebcli.cli.model_options import model_options
-from ebcli.cli.parameters import plain_option
+from ebcli.cli.model_options import MODEL, with_options
+from ebcli.cli.parameters import part, plain_option
 from ebcli.errors import EbcliError, ImageError
 from ebcli.models.keywords import METHODS
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from ebcli.evaluate.labeled_images import LabeledImages
-    from ebcli.evaluate.model_under_test import ModelUnderTest
     from ebcli.evaluate.runner import Benchmark, Row
 
 _OPTIONS = (
@@ -61,19 +63,15 @@ class Session:
     """The model and the measurements of one command.
 
     Args:
-        model: the model under test.
-        class_names: the file of ``--class-names``, if given.
-        output: directory for measurements.
-        limit, seed: size and random seed of the sample of images.
-        quiet: show no progress bar.
+        options: the options that all commands share, by name.
     """
 
-    def __init__(
-        self, model: ModelUnderTest, class_names: Path | None, output: Path, limit: int | None, seed: int, quiet: bool
-    ) -> None:
-        self.model, self.seed = model, seed
-        self._class_names, self._output, self._limit, self._quiet = class_names, output, limit, quiet
-        self.failed = 0
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        from ebcli.evaluate.model_under_test import ModelUnderTest
+
+        spec = part(ModelSpec, options, name=options["model"], preprocessing=part(Preprocessing, options))
+        self.model = ModelUnderTest(spec, options["layers"], options["methods"], options["device"])
+        self.options, self.failed = options, 0
 
     def measure(self, benchmark: Benchmark) -> list[Row]:
         """Run a benchmark and return its rows; units that fail are reported on stderr and counted.
@@ -87,7 +85,7 @@ class Session:
             self.failed += 1
             say(f"{unit}: {error}")
 
-        rows = run_benchmark(benchmark, self._output, failed, self._quiet)
+        rows = run_benchmark(benchmark, self.options["output"], failed, self.options["quiet"])
         if not rows:
             raise EbcliError(f"nothing was measured: none of {len(benchmark.units)} {benchmark.unit}s gave a result")
         return rows
@@ -96,9 +94,10 @@ class Session:
         """A random sample of at most ``--limit`` keys, in their order."""
         import numpy as np
 
-        if self._limit is None or self._limit >= len(keys):
+        limit: int | None = self.options["limit"]
+        if limit is None or limit >= len(keys):
             return list(keys)
-        chosen = np.random.default_rng(self.seed).choice(len(keys), self._limit, replace=False)
+        chosen = np.random.default_rng(self.options["seed"]).choice(len(keys), limit, replace=False)
         return [keys[index] for index in sorted(chosen)]
 
     def images(self, folder: Path, labels: Path | None = None) -> tuple[LabeledImages, list[str]]:
@@ -112,54 +111,31 @@ class Session:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
         from ebcli.evaluate.annotations import read_annotated_names
 
-        return None if self._class_names is None else read_annotated_names(self._class_names)
+        path: Path | None = self.options["class_names"]
+        return None if path is None else read_annotated_names(path)
 
 
 def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
     """Turn a function that takes a ``Session`` and its own options and returns a benchmark into a command."""
 
-    @functools.wraps(prepare)
-    def command(
-        *,
-        model: str,
-        weights: str,
-        class_names: Path | None,
-        resize: int | None,
-        crop: int | None,
-        mean: tuple[float, ...] | None,
-        std: tuple[float, ...] | None,
-        fit: str | None,
-        scores: str | None,
-        layers: Sequence[str],
-        methods: Sequence[str],
-        device: str,
-        output: Path,
-        limit: int | None,
-        seed: int,
-        as_json: bool,
-        quiet: bool,
-        debug: bool,
-        **own: Any,
-    ) -> None:
-        with plain_errors(debug), plain_warnings(quiet):
-            from ebcli.evaluate.model_under_test import ModelUnderTest
-            from ebcli.evaluate.runner import table
-            from ebcli.models import ModelSpec, Preprocessing
+    own_names = inspect.signature(prepare).parameters
 
-            spec = ModelSpec(model, weights, class_names, Preprocessing(resize, crop, mean, std, fit), scores)
-            under_test = ModelUnderTest(spec, layers, methods, device)
-            session = Session(under_test, class_names, output, limit, seed, quiet)
+    @functools.wraps(prepare)
+    def command(**options: Any) -> None:
+        own = {name: options.pop(name) for name in own_names if name in options}
+        with plain_errors(options["debug"]), plain_warnings(options["quiet"]):
+            from ebcli.evaluate.runner import table
+
+            session = Session(options)
             benchmark = prepare(session, **own)
             try:
                 rows = benchmark.summarize(session.measure(benchmark))
             except KeyboardInterrupt:
-                say(f"Interrupted. Measurements are saved in '{output}': repeat the command to resume")
+                say(f"Interrupted. Measurements are saved in '{options['output']}': repeat the command to resume")
                 sys.exit(INTERRUPTED)
-            click.echo("\n".join(map(json.dumps, rows)) if as_json else table(rows))
+            click.echo("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
             if session.failed:
                 say(f"{session.failed} could not be measured")
                 sys.exit(SOME_FAILED)
 
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return model_options(command)
+    return with_options((*MODEL, *_OPTIONS))(command)

@@ -6,26 +6,19 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
-from ebcli.cli.console import print_findings, say, shown
+from ebcli.cli.console import SOME_FAILED, note, shown
+from ebcli.cli.parameters import part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions
-
-T = TypeVar("T")
-
-
-def part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
-    """A part of the plan, from the options that are named like its fields and from those named otherwise."""
-    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
-    return kind(**{**same, **renamed})
 
 
 def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Sequence[Path]], int] | None:
@@ -45,16 +38,14 @@ def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any],
     return next((function for name, function in functions.items() if options[name]), None)
 
 
-def _list_models(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+def _list_models(_options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
     for task in TASKS:
-        if not options["quiet"]:
-            say(f"{task.capitalize()}:")
+        note(f"{task.capitalize()}:")
         click.echo("\n".join(model_names(task)))
-    if not options["quiet"]:
-        say("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
+    note("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
     return 0
 
 
@@ -77,8 +68,7 @@ def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
         stride = "-" if layer.stride is None else f"{layer.stride:.3g}"
         rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, "*" * (layer.name == default)))
     heading, *lines = _aligned(rows)
-    if not options["quiet"]:
-        say(heading)
+    note(heading)
     click.echo("\n".join(lines))
     return 0
 
@@ -91,7 +81,12 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _doctor(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     from ebcli.cli.doctor import examine
 
-    return print_findings(examine(options["device"], options["output"]), options["as_json"])
+    is_well = True
+    for finding in examine(options["device"], options["output"]):
+        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
+        click.echo(json.dumps(asdict(finding)) if options["as_json"] else line)
+        is_well = is_well and finding.ok
+    return 0 if is_well else SOME_FAILED
 
 
 def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
@@ -120,12 +115,11 @@ def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     found = verify(directory)
     for path, problem in found.problems.items():
         click.echo(os.fsencode(directory / path) + f": {problem}".encode())
-    if not options["quiet"]:
-        wrong = len(found.problems)
-        say(f"{found.results} results: {found.results - wrong} intact, {wrong} altered or missing")
-        if found.problems:  # an altered file may have its size still, by which --skip-existing would keep it
-            say("To repair them, delete those that are altered and repeat the run with --skip-existing")
-    return 1 if found.problems else 0
+    wrong = len(found.problems)
+    note(f"{found.results} results: {found.results - wrong} intact, {wrong} altered or missing")
+    if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
+        note("To repair them, delete those that are altered and repeat the run with --skip-existing")
+    return SOME_FAILED if wrong else 0
 
 
 def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -11,44 +10,21 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from ebcli.errors import EbcliError, UnfinishedError
 
 if TYPE_CHECKING:
-    from ebcli.cli.doctor import Finding
     from ebcli.files.records import ClassRecord, Record
     from ebcli.run.engine import Run
     from ebcli.run.plan import MapOptions, RunPlan
 
 _LOST_SHOWN = 3
-
-
-@dataclass(frozen=True)
-class Printing:
-    """What is printed of a run.
-
-    Attributes:
-        out: where results go.
-        as_json: records instead of paths.
-        print0: end paths with NUL instead of a newline.
-        quiet: neither the progress bar nor warnings.
-        verbose: also settings, scores and where probability was lost.
-        profile: also where the time went.
-    """
-
-    out: IO[str]
-    as_json: bool = False
-    print0: bool = False
-    quiet: bool = False
-    verbose: bool = False
-    profile: bool = False
 
 
 SOME_FAILED, MISUSED, UNFINISHED, INTERRUPTED = 1, 2, 75, 130  # 75 is EX_TEMPFAIL of sysexits.h: repeat it
@@ -57,6 +33,12 @@ SOME_FAILED, MISUSED, UNFINISHED, INTERRUPTED = 1, 2, 75, 130  # 75 is EX_TEMPFA
 def say(message: str) -> None:
     """Print a line to stderr."""
     click.echo(message, err=True)
+
+
+def note(message: str) -> None:
+    """Print a line to stderr, unless ``--quiet`` is given."""
+    if not click.get_current_context().params["quiet"]:
+        say(message)
 
 
 def say_error(message: str, label: str = "Error") -> None:
@@ -83,17 +65,17 @@ def shown(path: Path | str) -> str:
     return name if name.isprintable() else repr(name)
 
 
-def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
-    """Print results as they come; returns the exit status."""
+def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> int:
+    """Print results to ``out`` as they come, as the command's options say; returns the exit status."""
     from tqdm import tqdm
 
-    quiet, verbose = printing.quiet, printing.verbose
-    if verbose:
-        say(f"{work.model} ({work.weights}), layer {work.layer}, on {work.device}")
+    quiet = options["quiet"]
+    if options["verbose"]:
+        say(f"{work.common.model} ({work.common.weights}), layer {work.common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{shown(path)}: up to date, skipped")
-    if plan.style.vmax is None and work.vmax is not None and not quiet:
-        say(f"All maps share one scale; --vmax {work.vmax:g} gives the same scale without sampling")
+    if plan.style.vmax is None and work.style.vmax is not None:
+        note(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
     spent: dict[str, float] = {}
     start = time.perf_counter()
@@ -109,18 +91,18 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     with tqdm.external_write_mode():
-                        _print_record(record, printing, plan.maps)
+                        _print_record(record, options, plan.maps, out)
             seconds = time.perf_counter() - start
-            if printing.profile:
+            if options["profile"]:
                 _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
-            if counts["done"] > 1 and not (quiet or interrupted):
+            if counts["done"] > 1 and not interrupted:
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
-                say(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
+                note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
-            if labeled and not quiet:
+            if labeled:
                 right = sum(labeled)
                 share = f"{right} of {len(labeled)} labeled {work.unit}s"
-                say(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
+                note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -130,16 +112,6 @@ def print_results(work: Run, plan: RunPlan, printing: Printing) -> int:
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
     return 0
-
-
-def print_findings(findings: Iterable[Finding], as_json: bool) -> int:
-    """Print the findings of the self-check as they come; returns the exit status."""
-    failed = False
-    for finding in findings:
-        failed = failed or not finding.ok
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        click.echo(json.dumps(asdict(finding)) if as_json else line)
-    return SOME_FAILED if failed else 0
 
 
 def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
@@ -162,18 +134,18 @@ def _why_no_map(maps: MapOptions) -> str:
     return f"{what} detected" if maps.box is not None else f"{what} found; a lower --score or --above finds more"
 
 
-def _print_record(record: Record, printing: Printing, maps: MapOptions) -> None:
-    name, quiet, verbose = shown(record.input), printing.quiet, printing.verbose
+def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, out: IO[str]) -> None:
+    name, verbose = shown(record.input), options["verbose"]
     if record.error is not None:
         say_error(record.error, label=name)
     if record.status == "not an image":
         if verbose:
             say(f"{name}: not an image, skipped")
         return
-    if record.status == "done" and not record.classes and not quiet:
-        say(f"{name}: no map, as {_why_no_map(maps)}")
-    if record.label != record.predicted and not quiet:
-        say(f"{name}: {_misclassified(record)}")
+    if record.status == "done" and not record.classes:
+        note(f"{name}: no map, as {_why_no_map(maps)}")
+    if record.label != record.predicted:
+        note(f"{name}: {_misclassified(record)}")
     several = len({one.layer for one in record.classes}) > 1
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
@@ -182,14 +154,14 @@ def _print_record(record: Record, printing: Printing, maps: MapOptions) -> None:
             if one.at_border:
                 hint = "; --fit squash shows all" if record.clips is None else ""
                 say(f"{name}: the map of {title} peaks at the border of the center crop{hint}")
-        if one.blank and not quiet:
-            say(f"{name}: the map of {title} is blank")
-    if printing.as_json:
-        click.echo(record.line(), printing.out)
+        if one.blank:
+            note(f"{name}: the map of {title} is blank")
+    if options["as_json"]:
+        click.echo(record.line(), out)
         return
     for path in [record.input] if record.status == "planned" else record.output:
         # bytes: not every file name is valid text
-        click.echo(os.fsencode(path) + (b"\0" if printing.print0 else b"\n"), printing.out, nl=False)
+        click.echo(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
 
 
 def _lost(one: ClassRecord) -> str:

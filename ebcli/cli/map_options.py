@@ -40,10 +40,7 @@ MAP = (
         "Repeatable.",
     ),
     _map(
-        "--beside",
-        type=click.Choice(BESIDE),
-        multiple=True,
-        help="Also show this method's map in panels. Repeatable.",
+        "--beside", type=click.Choice(BESIDE), multiple=True, help="Also show this method's map in panels. Repeatable."
     ),
     _map(
         "--target",

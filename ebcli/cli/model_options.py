@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,11 +24,9 @@ def section(name: str) -> Callable[..., Callable[[F], F]]:
     return partial(click.option, cls=SectionOption, section=name)
 
 
-def apply(options: Iterable[Callable[[Any], Any]], command: F) -> F:
-    """Add options to a command, in their order."""
-    for option in reversed(list(options)):
-        command = option(command)
-    return command
+def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
+    """A decorator that adds options to a command, in their order."""
+    return lambda command: reduce(lambda done, option: option(done), reversed(options), command)
 
 
 _model = section("Model")
@@ -58,13 +56,7 @@ MODEL = (
         show_default="the model's own",
         help="Read the class names from FILE, in output order: one per line, or JSON.",
     ),
-    _model(
-        "--resize",
-        metavar="PIXELS",
-        type=int,
-        show_default=False,
-        help="Resize the shorter side to PIXELS.",
-    ),
+    _model("--resize", metavar="PIXELS", type=int, show_default=False, help="Resize the shorter side to PIXELS."),
     _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
     _model(
         "--mean",
@@ -74,11 +66,7 @@ MODEL = (
         help="Subtract this mean from pixels of 0 to 1.",
     ),
     _model(
-        "--std",
-        metavar="X[,X,X]",
-        type=_CHANNELS,
-        show_default=False,
-        help="Divide pixels by this standard deviation.",
+        "--std", metavar="X[,X,X]", type=_CHANNELS, show_default=False, help="Divide pixels by this standard deviation."
     ),
     _model(
         "--fit",
@@ -93,8 +81,3 @@ MODEL = (
         help="Turn logits into scores by softmax or sigmoid, or leave them raw.",
     ),
 )
-
-
-def model_options(command: F) -> F:
-    """Add the options that say which network to load and how to preprocess its input."""
-    return apply(MODEL, command)

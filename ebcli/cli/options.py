@@ -7,14 +7,8 @@ from pathlib import Path
 import click
 
 from ebcli.cli.map_options import MAP
-from ebcli.cli.model_options import MODEL, PATH, F, apply, section
-from ebcli.cli.parameters import (
-    Shard,
-    Threshold,
-    complete_colormap,
-    complete_directory,
-    show_common_options,
-)
+from ebcli.cli.model_options import MODEL, PATH, section
+from ebcli.cli.parameters import Shard, Threshold, complete_colormap, complete_directory, show_common_options
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
@@ -26,7 +20,7 @@ _resuming, _performance = map(section, ("Resuming", "Performance"))
 _cluster, _information = map(section, ("Cluster", "Information"))
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
-_SALIENCY = (
+SALIENCY = (
     _input(
         "--config",
         common=True,
@@ -75,18 +69,8 @@ _SALIENCY = (
         show_default="from RANK and WORLD_SIZE, or all",
         help="Only process the I-th of N shards, counted from 1.",
     ),
-    _input(
-        "--every",
-        metavar="N",
-        default=ClipOptions.every,
-        help="Videos: explain every N-th clip.",
-    ),
-    _input(
-        "--start",
-        metavar="SECONDS",
-        default=ClipOptions.start,
-        help="Videos: start the first clip here.",
-    ),
+    _input("--every", metavar="N", default=ClipOptions.every, help="Videos: explain every N-th clip."),
+    _input("--start", metavar="SECONDS", default=ClipOptions.start, help="Videos: start the first clip here."),
     _input(
         "--duration",
         metavar="SECONDS",
@@ -191,9 +175,7 @@ _SALIENCY = (
         help="Use this matplotlib colormap.",
     ),
     _appearance(
-        "--alpha",
-        default=DrawingStyle.alpha,
-        help="Set an overlay's opacity at the upper end of the scale, 0 to 1.",
+        "--alpha", default=DrawingStyle.alpha, help="Set an overlay's opacity at the upper end of the scale, 0 to 1."
     ),
     _appearance("--signed", is_flag=True, help="Draw negative values, too, on a symmetric scale."),
     _appearance(
@@ -278,8 +260,3 @@ _SALIENCY = (
         help="Show the most common options and exit.",
     ),
 )
-
-
-def saliency_options(command: F) -> F:
-    """Add all options of ``eb-saliency``."""
-    return apply(_SALIENCY, command)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -15,6 +16,15 @@ from ebcli.cli.console import say_error
 from ebcli.errors import closest
 
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
+
+
+T = TypeVar("T")
+
+
+def part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
+    """A data class of settings, from the options that are named like its fields and from those named otherwise."""
+    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
+    return kind(**{**same, **renamed})
 
 
 class PlainOption(click.Option):

@@ -8,24 +8,18 @@ from collections.abc import Mapping
 from contextlib import ExitStack, closing, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import click
 
-from ebcli.cli.commands import instead_of_a_run, part
-from ebcli.cli.console import (
-    Printing,
-    plain_errors,
-    plain_warnings,
-    print_results,
-    say,
-    shown,
-    sign_of_life,
-)
-from ebcli.cli.options import saliency_options
-from ebcli.cli.parameters import SectionedCommand
+from ebcli.cli.commands import instead_of_a_run
+from ebcli.cli.console import note, plain_errors, plain_warnings, print_results, shown, sign_of_life
+from ebcli.cli.model_options import with_options
+from ebcli.cli.options import SALIENCY
+from ebcli.cli.parameters import SectionedCommand, part
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
-from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin, temporary_output
+from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
@@ -36,9 +30,8 @@ from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
-# The options that choose the classes, and their values if they are not set
-_UNSET: dict[str, Any] = {"targets": (), "like": (), "top_k": None, "above": None, "labels": None}
-_OPTION_OF = {"targets": "--target", "like": "--like", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
+# The options that choose the classes
+_CHOOSING = {"targets": "--target", "like": "--like", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
 
 EPILOG = """
 Without --model, the bundled EfficientNet-Lite0 and its ImageNet weights are used; nothing is downloaded.
@@ -66,16 +59,10 @@ interrupted (143 by SIGTERM).
     epilog=EPILOG,
 )
 @click.argument("images", nargs=-1, type=click.Path(path_type=Path))
-@saliency_options
+@with_options(SALIENCY)
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(
-    *,
-    images: tuple[Path, ...],
-    from_file: IO[bytes] | None,
-    null: bool,
-    quiet: bool,
-    debug: bool,
-    **options: Any,
+    *, images: tuple[Path, ...], from_file: IO[bytes] | None, null: bool, quiet: bool, debug: bool, **options: Any
 ) -> None:
     """Highlight the image regions that support a network's prediction.
 
@@ -87,8 +74,8 @@ def main(
         context = click.get_current_context()
         if not images and from_file is None:
             images = tuple(map(Path, (context.default_map or {}).get("images", ())))
-        if (project := context.meta.get(FROM_PROJECT)) and not quiet:
-            say(f"Settings from {PROJECT_FILE}: {', '.join(map(shown, project))}")
+        if project := context.meta.get(FROM_PROJECT):
+            note(f"Settings from {PROJECT_FILE}: {', '.join(map(shown, project))}")
         _check_combinations(options, null and from_file is None)
         if from_file is not None:
             if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
@@ -102,14 +89,15 @@ def _check_combinations(options: dict[str, Any], null_without_list: bool) -> Non
     """Refuse options that exclude each other, and settle those of which the environment set one."""
     given = click.get_current_context().get_parameter_source
     command_line = click.core.ParameterSource.COMMANDLINE
-    choosing = [name for name in _UNSET if options[name] != _UNSET[name]]
+    choosing = [name for name in _CHOOSING if options[name] not in ((), None)]
     for source in (command_line, click.core.ParameterSource.ENVIRONMENT, click.core.ParameterSource.DEFAULT_MAP):
         first = [name for name in choosing if given(name) == source]
         if len(first) > 1:
-            one, other = (_OPTION_OF[name] for name in first[:2])
+            one, other = (_CHOOSING[name] for name in first[:2])
             raise click.UsageError(f"{one} and {other} both choose the classes: drop one of them")
         if first:
-            options.update({name: value for name, value in _UNSET.items() if name not in first})
+            for other in _CHOOSING.keys() - first:
+                options[other] = () if isinstance(options[other], tuple) else None
             break
     if options["engine"] != "ray" and given("gpus_per_worker") == command_line:
         raise click.UsageError("--gpus-per-worker needs --engine ray")
@@ -123,26 +111,26 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     """Turn the options into a plan and run it; returns the exit status."""
     given = click.get_current_context().get_parameter_source
     is_given = {name: given(name) != click.core.ParameterSource.DEFAULT for name in ("output", "format")}
-    printing = part(Printing, options, out=sys.stdout)
-    shard = options["shard"] or _rank(os.environ, printing.quiet)
+    shard = options["shard"] or _rank(os.environ)
     picture = one_picture(options, images, is_given)
     with ExitStack() as stack:
         if picture is not None:
             picture.check()
-            options |= {"format": picture.format, "output": stack.enter_context(temporary_output())}
+            temporary = stack.enter_context(TemporaryDirectory(prefix="eb-saliency-"))
+            options |= {"format": picture.format, "output": Path(temporary)}
         stdin = stack.enter_context(spooled_stdin(images, options["max_bytes"]))
         settings = None
         if picture is None:
             settings = settings_file(click.get_current_context().command, options, images)
-        plan = _plan(
-            options, images=images, shard=shard, track_lost_mass=printing.verbose, stdin=stdin, settings=settings
-        )
+        options |= {"shard": shard, "track_lost_mass": options["verbose"]}
+        plan = _plan({**options, "images": images, "stdin": stdin, "settings": settings})
         # stdout is for results: networks print, and so does Ray
+        out = sys.stdout
         stack.enter_context(redirect_stdout(sys.stderr))
-        return _run(plan, printing, picture)
+        return _run(plan, options, picture, out)
 
 
-def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
+def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, out: IO[str]) -> int:
     """Run a plan and write its gallery page; returns the exit status."""
     output = plan.output
     has_page = output.report and not plan.execution.dry_run
@@ -150,40 +138,37 @@ def _run(plan: RunPlan, printing: Printing, picture: OnePicture | None) -> int:
         from ebcli.gallery.page import check_page, write_gallery
 
         check_page(output.directory, output.overwrite)
-    with sign_of_life(f"Loading {plan.model.name} ...", printing.quiet):
+    with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
         from ebcli.run.engine import run
 
         work = run(plan)
     if picture is not None:
-        work = replace(work, results=picture.delivered(work.results, printing.out))
-    status = print_results(work, plan, printing)
+        work = replace(work, results=picture.delivered(work.results, out))
+    status = print_results(work, plan, options, out)
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
-        _write_annotations(output.directory, work.configuration, printing.quiet)
+        _write_annotations(output.directory, work.common.configuration)
     if has_page and (work.total or work.skipped):
         from ebcli.run.workers import processors
 
         workers = processors() if plan.execution.workers is None else plan.execution.workers
-        style = replace(plan.style, vmax=work.vmax)
-        page = write_gallery(output.directory, style, workers, output.overwrite, plan.inputs.images)
-        if not printing.quiet:
-            say(f"Gallery page: {shown(page)}")
+        page = write_gallery(output.directory, work.style, workers, output.overwrite, plan.inputs.images)
+        note(f"Gallery page: {shown(page)}")
     return status
 
 
-def _write_annotations(directory: Path, configuration: str, quiet: bool) -> None:
+def _write_annotations(directory: Path, configuration: str) -> None:
     from ebcli.files.coco import coco_file
     from ebcli.files.directory import OutputFolder
 
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         folder.record()  # there may be no records yet
         folder.write({COCO: coco_file(directory, configuration)})
-    if not quiet:
-        say(f"Annotations: {shown(directory / COCO)}")
+    note(f"Annotations: {shown(directory / COCO)}")
 
 
-def _plan(options: Mapping[str, Any], **others: Any) -> RunPlan:
-    options = _with_described_classes({**options, **others})
+def _plan(options: Mapping[str, Any]) -> RunPlan:
+    options = _with_described_classes(options)
     preprocessing = part(Preprocessing, options)
     return RunPlan(
         part(InputOptions, options, remote=part(RemoteOptions, options), clips=part(ClipOptions, options)),
@@ -221,11 +206,10 @@ def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     return tuple(Path(os.fsdecode(name)) for name in names if name)
 
 
-def _rank(environment: Mapping[str, str], quiet: bool) -> tuple[int, int] | None:
+def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
     """The shard of one process among many, as torchrun and others number them from 0."""
     rank, size = environment.get("RANK", ""), environment.get("WORLD_SIZE", "")
     if not (rank.isdecimal() and size.isdecimal()) or int(size) < 2:
         return None
-    if not quiet:
-        say(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")
+    note(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")
     return int(rank) + 1, int(size)

@@ -181,13 +181,6 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
 
 
 @contextmanager
-def temporary_output() -> Iterator[Path]:
-    """A directory for a run whose only result is moved elsewhere."""
-    with TemporaryDirectory(prefix="eb-saliency-") as directory:
-        yield Path(directory)
-
-
-@contextmanager
 def spooled_stdin(images: Sequence[Path], limit: int) -> Iterator[Path | None]:
     """A file with the bytes on stdin, if one of the inputs is ``-``: an image is read twice, by several processes.
 

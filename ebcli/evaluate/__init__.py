@@ -15,47 +15,22 @@ from typing import TYPE_CHECKING
 from ebcli.imports import lazily
 
 if TYPE_CHECKING:
-    from ebcli.evaluate.curves import perturbation_curve
-    from ebcli.evaluate.metrics import (
-        area_under,
-        bounding_box,
-        grid_hit,
-        grid_score,
-        intersection_over_union,
-        is_difficult,
-        pointing_hit,
-        rank_correlation,
-        resized,
-        structural_similarity,
-    )
+    from ebcli.evaluate.curves import perturbation_curve as perturbation_curve
+    from ebcli.evaluate.metrics import area_under as area_under
+    from ebcli.evaluate.metrics import bounding_box as bounding_box
+    from ebcli.evaluate.metrics import grid_hit as grid_hit
+    from ebcli.evaluate.metrics import grid_score as grid_score
+    from ebcli.evaluate.metrics import intersection_over_union as intersection_over_union
+    from ebcli.evaluate.metrics import is_difficult as is_difficult
+    from ebcli.evaluate.metrics import pointing_hit as pointing_hit
+    from ebcli.evaluate.metrics import rank_correlation as rank_correlation
+    from ebcli.evaluate.metrics import resized as resized
+    from ebcli.evaluate.metrics import structural_similarity as structural_similarity
 
-_HOME = {
-    "area_under": "ebcli.evaluate.metrics",
-    "bounding_box": "ebcli.evaluate.metrics",
-    "grid_hit": "ebcli.evaluate.metrics",
-    "grid_score": "ebcli.evaluate.metrics",
-    "intersection_over_union": "ebcli.evaluate.metrics",
-    "is_difficult": "ebcli.evaluate.metrics",
-    "perturbation_curve": "ebcli.evaluate.curves",
-    "pointing_hit": "ebcli.evaluate.metrics",
-    "rank_correlation": "ebcli.evaluate.metrics",
-    "resized": "ebcli.evaluate.metrics",
-    "structural_similarity": "ebcli.evaluate.metrics",
+_OFFERED = {
+    "ebcli.evaluate.curves": "perturbation_curve",
+    "ebcli.evaluate.metrics": "area_under bounding_box grid_hit grid_score intersection_over_union is_difficult "
+    "pointing_hit rank_correlation resized structural_similarity",
 }
 
-__all__ = [
-    "area_under",
-    "bounding_box",
-    "grid_hit",
-    "grid_score",
-    "intersection_over_union",
-    "is_difficult",
-    "perturbation_curve",
-    "pointing_hit",
-    "rank_correlation",
-    "resized",
-    "structural_similarity",
-]
-
-
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, _OFFERED)

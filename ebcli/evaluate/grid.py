@@ -36,7 +36,7 @@ def classify_images(model: ModelUnderTest, images: LabeledImages, keys: Sequence
         ]
 
     settings = {key: model.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark("classify_images", {**settings, **images.settings}, keys, "image", measure, list)
+    return Benchmark("classify_images", {**settings, **images.settings}, keys, "image", measure)
 
 
 def grid(
@@ -96,20 +96,12 @@ def grid(
             for index, saliency in enumerate(maps)
         ]
 
-    def summarize(rows: list[Row]) -> list[Row]:
-        return [
-            {
-                "method": method,
-                "layer": layer,
-                "score": mean(found, "score"),
-                "median": statistics.median(row["score"] for row in found),
-                "hits": mean(found, "hit"),
-                "questions": len(found),
-            }
-            for (method, layer), found in grouped(rows, "method", "layer").items()
-        ]
+    def columns(rows: list[Row]) -> Row:
+        median = statistics.median(row["score"] for row in rows)
+        return {"score": mean(rows, "score"), "median": median, "hits": mean(rows, "hit"), "questions": len(rows)}
 
     settings = {**model.settings, **images.settings}
     settings |= {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
     settings |= {"n": n, "cell": side, "seed": seed}
-    return Benchmark("grid", settings, [str(index) for index in range(mosaics)], "mosaic", measure, summarize)
+    units = [str(index) for index in range(mosaics)]
+    return Benchmark("grid", settings, units, "mosaic", measure, ("method", "layer"), columns)

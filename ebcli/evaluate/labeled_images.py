@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.images import has_image_suffix
 from ebcli.files.sources import find
-from ebcli.models import resolve_class
 from ebcli.models.fingerprint import configuration_hash
+from ebcli.models.label_files import read_labels
 
 
 class LabeledImages:
@@ -38,7 +37,8 @@ class LabeledImages:
         self.keys = [path.relative_to(folder).as_posix() for path in found]
         self.labels: dict[str, int] | None = None
         if labels is not None:
-            self.labels = _read_labels(labels, categories, num_classes)
+            rows = read_labels(labels, categories, num_classes)
+            self.labels = {Path(*parts).as_posix(): row.label for parts, row in rows.items()}
             if unknown := sorted(self.labels.keys() - set(self.keys)):
                 raise ConfigurationError(f"'{labels}' lists '{unknown[0]}', which is not an image in '{folder}'")
             self.keys = [key for key in self.keys if key in self.labels]
@@ -53,19 +53,3 @@ class LabeledImages:
     def path(self, key: str) -> Path:
         """File of an image."""
         return self.folder / key
-
-
-def _read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) -> dict[str, int]:
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
-    labels = {}
-    for row in rows:
-        if len(row) != 2:
-            raise ConfigurationError(
-                f"'{path}' has the line {','.join(row)!r}: each line must be a path, a comma, a class"
-            )
-        labels[row[0]] = resolve_class(categories, row[1], num_classes)
-    return labels

@@ -11,7 +11,7 @@ from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.metrics import bounding_box, intersection_over_union, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.pointing import SIDE
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
+from ebcli.evaluate.runner import Benchmark, Row, mean
 from ebcli.files.images import decode
 from ebcli.models import resolve_class
 
@@ -79,18 +79,9 @@ def localize(
                     rows.append({"method": method, "layer": layer, "alpha": alpha, "class": name, "wrong": wrong})
         return rows
 
-    def summarize(rows: list[Row]) -> list[Row]:
-        return [
-            {
-                "method": method,
-                "layer": layer,
-                "alpha": alpha,
-                "error": 100 * (mean(found, "wrong") or 0.0),
-                "questions": len(found),
-            }
-            for (method, layer, alpha), found in grouped(rows, "method", "layer", "alpha").items()
-        ]
+    def columns(rows: list[Row]) -> Row:
+        return {"error": 100 * (mean(rows, "wrong") or 0.0), "questions": len(rows)}
 
     settings = {**model.settings, "alphas": list(alphas), "side": side, **images.settings}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    return Benchmark("localize", settings, keys, "image", measure, summarize)
+    return Benchmark("localize", settings, keys, "image", measure, ("method", "layer", "alpha"), columns)

@@ -18,7 +18,7 @@ from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.metrics import area_under, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
+from ebcli.evaluate.runner import Benchmark, Row
 from ebcli.files.images import decode
 
 
@@ -88,16 +88,10 @@ def perturbation(
                 rows.append({**row, "curve": curve(maps[0]), "shuffled": curve(shuffled)})
         return rows
 
-    def summarize(rows: list[Row]) -> list[Row]:
-        better = 1 if kind == "insertion" else -1
-        table = []
-        for (method, layer, baseline), found in grouped(rows, "method", "layer", "baseline").items():
-            areas = [{"area": area_under(row["curve"]), "shuffled": area_under(row["shuffled"])} for row in found]
-            row = {"method": method, "layer": layer, "baseline": baseline}
-            row |= {"area": mean(areas, "area"), "shuffled": mean(areas, "shuffled")}
-            table.append({**row, "gain": better * (row["area"] - row["shuffled"]), "images": len(found)})
-        return table
+    def columns(rows: list[Row]) -> Row:
+        area, shuffled = (sum(area_under(row[name]) for row in rows) / len(rows) for name in ("curve", "shuffled"))
+        gain = area - shuffled if kind == "insertion" else shuffled - area
+        return {"area": area, "shuffled": shuffled, "gain": gain, "images": len(rows)}
 
-    settings = {**model.settings, **images.settings}
-    settings |= {"baselines": list(baselines), "steps": steps}
-    return Benchmark(kind, settings, keys, "image", measure, summarize)
+    settings = {**model.settings, **images.settings, "baselines": list(baselines), "steps": steps}
+    return Benchmark(kind, settings, keys, "image", measure, ("method", "layer", "baseline"), columns)

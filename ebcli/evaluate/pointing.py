@@ -70,21 +70,16 @@ def pointing(
                 rows.append(row)
         return rows
 
-    def summarize(rows: list[Row]) -> list[Row]:
-        return [
-            {
-                "method": method,
-                "layer": layer,
-                "all": _mean_over_classes(found),
-                "difficult": _mean_over_classes([row for row in found if row["difficult"]]),
-                "questions": len(found),
-                "others (all / difficult)": POINTING.get((data.name, model.loaded.name, method)),
-            }
-            for (method, layer), found in grouped(rows, "method", "layer").items()
-        ]
+    def columns(rows: list[Row]) -> Row:
+        return {
+            "all": _mean_over_classes(rows),
+            "difficult": _mean_over_classes([row for row in rows if row["difficult"]]),
+            "questions": len(rows),
+            "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
+        }
 
     settings = {**model.settings, **data.settings, "tolerance": tolerance, "side": side}
-    return Benchmark("pointing", settings, keys, "image", measure, summarize)
+    return Benchmark("pointing", settings, keys, "image", measure, ("method", "layer"), columns)
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:

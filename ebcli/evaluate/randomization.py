@@ -14,7 +14,7 @@ from torch import nn
 from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.metrics import rank_correlation, resized, structural_similarity
 from ebcli.evaluate.model_under_test import Map, ModelUnderTest
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
+from ebcli.evaluate.runner import Benchmark, Row, mean
 from ebcli.files.images import decode
 from ebcli.models import layers as model_layers
 
@@ -70,24 +70,13 @@ def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], st
             for (method, layer, old), (_, _, new) in zip(before, after, strict=True)
         ]
 
-    def summarize(rows: list[Row]) -> list[Row]:
-        return [
-            {
-                "method": method,
-                "layer": layer,
-                "randomized": count,
-                "down to": found[0]["down to"],
-                "rank correlation": mean(found, "rank correlation"),
-                "SSIM": mean(found, "SSIM"),
-                "images": len(found),
-            }
-            for (method, layer), of_layer in grouped(rows, "method", "layer").items()
-            for (count,), found in grouped(of_layer, "randomized").items()
-        ]
+    def columns(rows: list[Row]) -> Row:
+        return {**{name: mean(rows, name) for name in ("rank correlation", "SSIM")}, "images": len(rows)}
 
+    about = "method", "layer", "randomized", "down to"
     settings = {**model.settings, **images.settings, "steps": counts}
     units = [f"{count} {key}" for count in counts for key in keys]
-    return Benchmark("sanity", settings, units, "map", measure, summarize)
+    return Benchmark("sanity", settings, units, "map", measure, about, columns)
 
 
 def layers_from_the_top(model: ModelUnderTest) -> list[str]:

@@ -25,7 +25,8 @@ class Benchmark:
         units: names of the units of work, in order; usually images.
         unit: what to call one unit.
         measure: measures a unit and returns rows; if it raises ``ImageError``, the unit is skipped.
-        summarize: maps the rows of all units to the rows of the table.
+        keys: what a row of the table is about: columns of the rows of units.
+        columns: the other columns of that row, from the rows of units that agree in these.
     """
 
     name: str
@@ -33,7 +34,13 @@ class Benchmark:
     units: Sequence[str]
     unit: str
     measure: Callable[[str], list[Row]]
-    summarize: Callable[[list[Row]], list[Row]]
+    keys: Sequence[str] = ()
+    columns: Callable[[list[Row]], Row] = lambda _: {}
+
+    def summarize(self, rows: Iterable[Row]) -> list[Row]:
+        """The rows of the table, from those of all units."""
+        groups = grouped(rows, *self.keys).items()
+        return [dict(zip(self.keys, values, strict=True)) | self.columns(found) for values, found in groups]
 
 
 def run_benchmark(
@@ -91,12 +98,14 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
 
 
-def grouped(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], list[Row]]:
-    """Group rows by the values of some keys, in order of first appearance."""
+def grouped(rows: Iterable[Row], key: str, *others: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Group rows by the values of a key, in order of first appearance, and each group by those of the other keys."""
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
-    return groups
+        groups.setdefault((row[key],), []).append(row)
+    if not others:
+        return groups
+    return {(*one, *more): found for one, group in groups.items() for more, found in grouped(group, *others).items()}
 
 
 def mean(rows: Sequence[Row], key: str) -> float | None:

@@ -27,18 +27,15 @@ if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource as ModelSource
     from ebcli.models.spec import ModelSpec as ModelSpec
 
-_NAMES = {
-    "classes": ("read_class_names", "resolve_class"),
-    "detection": ("Detection", "DetectionScores", "detections"),
-    "layer_listing": ("Layer", "default_layer", "layer_per_resolution", "layers", "resolve_layer"),
-    "loaded": ("LoadedModel",),
-    "loading": ("load_model",),
-    "names": ("model_names",),
-    "preprocessing": ("Preprocessing",),
-    "sources.base": ("ModelSource",),
-    "spec": ("ModelSpec",),
+_OFFERED = {
+    "ebcli.models.classes": "read_class_names resolve_class",
+    "ebcli.models.detection": "Detection DetectionScores detections",
+    "ebcli.models.layer_listing": "Layer default_layer layer_per_resolution layers resolve_layer",
+    "ebcli.models.loaded": "LoadedModel",
+    "ebcli.models.loading": "load_model",
+    "ebcli.models.names": "model_names",
+    "ebcli.models.preprocessing": "Preprocessing",
+    "ebcli.models.sources.base": "ModelSource",
+    "ebcli.models.spec": "ModelSpec",
 }
-_HOME = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
-
-__all__ = list(_HOME)
-__getattr__, __dir__ = lazily(__name__, _HOME)
+__getattr__, __dir__ = lazily(__name__, _OFFERED)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import closing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
+from ebcli.drawing.style import DrawingStyle
 from ebcli.files.directory import OutputFolder
-from ebcli.files.naming import output_relpath
 from ebcli.files.records import Record
-from ebcli.files.sources import Source
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import Prepared, prepare
-from ebcli.run.stages import ImageStages
 from ebcli.run.workers import Workers, processors
 
 
@@ -25,29 +23,26 @@ class Run:
     """A run that is ready to start.
 
     Attributes:
-        model, weights, layer, device: what is used; several layers are separated by commas.
+        common: a record with the fields that all files share: the network, the layer, the configuration.
+        device: the device, or those of a cluster, in words.
         total: the number of files to work on; some may turn out not to be images.
         skipped: the inputs whose results are up to date.
         results: works on the files while it is iterated, and yields the record of each, in order; on Ray, in the
             order in which they finish.
         stopping: set it, from a signal handler for example, and ``results`` ends after the images in progress.
-        vmax: the end of the run's shared color scale, in units of a uniform map; None if each map has its own.
-        configuration: a hash of all settings, as in the records.
-        unit: what the files are, ``"image"`` or ``"video"``.
         recorded: the number of records written so far, by status; after an interrupt more than were yielded.
+        style: how maps are drawn; its ``vmax`` ends the run's shared color scale, if there is one.
+        unit: what the files are, ``"image"`` or ``"video"``.
     """
 
-    model: str
-    weights: str
-    layer: str
+    common: Record
     device: str
     total: int
     skipped: Collection[Path]
     results: Generator[Record]
     stopping: Event = field(default_factory=Event)
-    vmax: float | None = None
     recorded: Counter[str] = field(default_factory=Counter)
-    configuration: str = ""
+    style: DrawingStyle = field(default_factory=DrawingStyle)
     unit: str = "image"
 
 
@@ -61,42 +56,36 @@ def run(plan: RunPlan) -> Run:
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
     stopping, recorded = Event(), Counter[str]()
-    skipped: Collection[Path]
     if plan.execution.engine == "ray" and not plan.execution.dry_run:
         from ebcli.run.ray_driver import Cluster
 
         cluster = Cluster(plan)
-        stages, device, total, skipped = cluster.stages, cluster.device, cluster.total, cluster.skipped
-        results = cluster.results(stopping, recorded)
+        prepared, device, results = cluster.prepared, cluster.device, cluster.results(stopping, recorded)
     else:
         prepared = prepare(plan)
-        stages = prepared.stages
         device = plan.execution.device if prepared.explainer is None else prepared.explainer.device
-        total, skipped = len(prepared.sources), prepared.skipped
-        is_dry = plan.execution.dry_run
-        results = _planned(prepared.sources, stages) if is_dry else _results(plan, prepared, stopping, recorded)
-    common, vmax = stages.common, stages.options.style.vmax
-    shown = common.model, common.weights, common.layer, device
-    return Run(*shown, total, skipped, results, stopping, vmax, recorded, common.configuration, stages.reader.unit)
+        results = _planned(prepared) if plan.execution.dry_run else _results(plan, prepared, stopping, recorded)
+    stages, total = prepared.stages, len(prepared.sources)
+    style, unit = stages.options.style, stages.reader.unit
+    return Run(stages.common, device, total, prepared.skipped, results, stopping, recorded, style, unit)
 
 
-def _planned(sources: Sequence[Source], stages: ImageStages) -> Generator[Record]:
-    for source in sources:
-        record = replace(stages.common, input=source.name, place=str(output_relpath(source.path)))
-        yield record if stages.reader.accepts(source) else replace(record, status="not an image")
+def _planned(prepared: Prepared) -> Generator[Record]:
+    for source in prepared.sources:
+        is_image = prepared.stages.reader.accepts(source)
+        yield prepared.stages.record(source, "planned" if is_image else "not an image")
 
 
 def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
-    sources = prepared.sources
+    output, execution, sources = plan.output, plan.execution, prepared.sources
     if not sources:
         return
-    count = plan.execution.workers
-    if count is None:
-        # starting a worker takes as long as drawing a few photos, and a single image needs none
-        count = min(processors(), len(sources) // 2)
-    output, execution = plan.output, plan.execution
+    count = execution.workers
     if prepared.explainer is None:
         count = 0
+    elif count is None:
+        # starting a worker takes as long as drawing a few photos, and a single image needs none
+        count = min(processors(), len(sources) // 2)
     folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
         folder.start(output.settings)

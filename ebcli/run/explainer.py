@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -20,6 +20,7 @@ from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
+from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
@@ -27,14 +28,9 @@ from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.probe import probe
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import in_sequence, maps_beside, maps_of, priors
-from ebcli.run.network_description import (
-    NetworkDescription,
-    chosen_classes,
-    class_labels,
-    contrasting_classes,
-    method_in_words,
-)
+from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.plan import MapOptions, RunPlan
+from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 
 Targets = Tensor | Callable[[Tensor], Tensor]
@@ -104,34 +100,18 @@ class Explainer:
                 usual = default_layer(loaded)
         if not plan.output.panel:
             check_distinct(layers)
-        against = contrasting_classes(maps, loaded)
-        self.network = NetworkDescription(loaded, layers, usual, None, against, "")
-        method = self._check_layers(maps)
-        return replace(self.network, classes=chosen_classes(maps, loaded), method=method)
+        self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
+        return replace(self.network, method=self._check_layers(maps))
 
-    def explain(
-        self,
-        images: Sequence[NDArray[np.uint8]],
-        labels: Sequence[int | None] = (),
-        sizes: Sequence[tuple[int, int]] = (),
-    ) -> list[Explanation | ImageError]:
-        """The maps of any number of images; or its error.
-
-        Args:
-            images: what the network gets of them, (crop, crop, 3), or (height, width, 3) of whole images; of videos,
-                (clips, frames, crop, crop, 3).
-            labels: their true classes, None where it is not known; none at all if the run has no labels.
-            sizes: their widths and heights; if not given, those of what the network gets.
+    def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
+        """The maps of each of any number of images or videos; or its error.
 
         Raises:
             ConfigurationError: there is not enough memory for a single image.
         """
-        sizes = sizes or [(image.shape[-2], image.shape[-3]) for image in images]
-        asked = [self._about(*known) for known in zip(labels or [None] * len(images), sizes, strict=True)]
         found: list[Explanation | ImageError] = []
         while len(found) < len(images):
-            part = slice(len(found), len(found) + self.batch_size)
-            explained = self._within_memory(images[part], asked[part])
+            explained = self._within_memory(images[len(found) : len(found) + self.batch_size])
             if explained is not None:
                 found += explained
             elif (self._clips if self._is_video else self.batch_size) == 1:
@@ -146,21 +126,19 @@ class Explainer:
                 warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=2)
         return found
 
-    def _about(self, label: int | None, size: tuple[int, int]) -> Asked:
-        asked = replace(self._asked, label=label, size=size)
-        place = self.loaded.transforms.place(size) if self._task.place is None else self._task.place(asked)
+    def _about(self, image: NetworkInput) -> Asked:
+        asked = replace(self._asked, label=image.label, size=image.size)
+        place = self.loaded.transforms.place(image.size) if self._task.place is None else self._task.place(asked)
         return replace(asked, place=place)
 
-    def _within_memory(
-        self, images: Sequence[NDArray[np.uint8]], asked: Sequence[Asked]
-    ) -> list[Explanation | ImageError] | None:
+    def _within_memory(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError] | None:
         """The maps of at most one batch of images; None if memory runs out.
 
         A method of its own, so that the tensors of a failed attempt are freed before the next one.
         """
         try:
             with contained(self.loaded.name):
-                return self._finite(images, asked)
+                return self._finite(images)
         except (torch.OutOfMemoryError, MemoryError):
             pass
         except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
@@ -172,24 +150,24 @@ class Explainer:
             torch.cuda.empty_cache()
         return None
 
-    def _finite(self, images: Sequence[NDArray[np.uint8]], asked: Sequence[Asked]) -> list[Explanation | ImageError]:
+    def _finite(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         try:
             if self._is_video and len(images) == 1:
-                return [self._explained_video(images[0], asked[0])]
+                return [self._explained_video(images[0])]
             if self._task.in_batches or len(images) == 1:
-                return [*self._explained(images, asked)]
+                return [*self._explained(images)]
         except (ImageError, NonFiniteError) as error:
             if len(images) == 1:
                 return [ImageError(str(error))]
-        pairs = zip(images, asked, strict=True)
-        return [found for image, about in pairs for found in self._finite([image], [about])]
+        return [found for image in images for found in self._finite([image])]
 
-    def _explained(self, images: Sequence[NDArray[np.uint8]], asked: Sequence[Asked]) -> list[Explanation]:
+    def _explained(self, images: Sequence[NetworkInput]) -> list[Explanation]:
         """The maps of at most one batch of images."""
         start = time.perf_counter()
+        asked = [self._about(image) for image in images]
         missing = self.batch_size - len(images) if self._task.in_batches else 0
-        inputs = self._inputs(np.stack([*images, *[images[-1]] * missing]))
+        inputs = self._inputs(np.stack([image.pixels for image in images] + [images[-1].pixels] * missing))
         rows: list[list[Subject]] = []
         predicted: list[int | None] = [None] * len(images)
 
@@ -208,11 +186,11 @@ class Explainer:
         if self._task.run is not None:
             find(self._task.run(inputs, self._asked))
         maps: list[list[Map]] = [[] for _ in images]
-        first = 0
+        first, places = 0, [about.place for about in asked]
         while not rows or first < max(map(len, rows)):
             results = self._backprop(inputs, partial(targets, first), self._asked.maps)
             chosen = [row[first : first + self._width] for row in rows]
-            for of_image, found in zip(maps, self._maps_of(inputs, results, chosen, asked), strict=True):
+            for of_image, found in zip(maps, self._maps_of(inputs, results, chosen, places), strict=True):
                 of_image.extend(found)
             first += self._width
         seconds = (time.perf_counter() - start) / len(images)
@@ -221,12 +199,13 @@ class Explainer:
             for of_image, about, best in zip(maps, asked, predicted, strict=True)
         ]
 
-    def _explained_video(self, clips: NDArray[np.uint8], asked: Asked) -> Explanation:
+    def _explained_video(self, video: NetworkInput) -> Explanation:
         """The maps of one video: scores averaged over clips choose the subjects, and each clip is explained for them.
 
         Torchvision's evaluation averages them, too.
         """
         start = time.perf_counter()
+        clips, asked = video.pixels, self._about(video)
         batches = [slice(first, first + self._clips) for first in range(0, len(clips), self._clips)]
         with torch.no_grad():
             outputs = [single_tensor(self.loaded.net(self._inputs(clips[part])), "the output") for part in batches]
@@ -237,7 +216,7 @@ class Explainer:
             for part in batches:
                 inputs = self._inputs(clips[part])
                 results = self._backprop(inputs, partial(priors, [chosen], 1), self._asked.maps)
-                found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked] * len(inputs))
+                found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
             maps += [in_sequence(of_clips) for of_clips in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
         return Explanation(maps, time.perf_counter() - start, asked.label, best)
@@ -251,7 +230,7 @@ class Explainer:
         inputs: Tensor,
         results: Sequence[ExcitationResult],
         rows: Sequence[Sequence[Subject]],
-        asked: Sequence[Asked],
+        places: Sequence[Placement],
     ) -> list[list[Map]]:
         """The maps of each image, with those of other methods beside them if they are asked for."""
         maps, beside = self._asked.maps, {}
@@ -259,21 +238,16 @@ class Explainer:
             known = [[subject.index for subject in row] for row in rows]
             width = max(map(len, known))
             targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
-            beside = {layer: self._beside(inputs[: len(rows)], targets, layer, maps) for layer in self.network.layers}
+            compared = partial(maps_beside, self.loaded.net, maps.beside, inputs[: len(rows)], targets)
+            beside = {layer: compared(layer) for layer in self.network.layers}
         return maps_of(
             dict(zip(self.network.layers, results, strict=True)),
             rows,
-            [about.place for about in asked],
+            places,
             "contrastive" if maps.contrastive else "marginal",
             self._keep_relevance and not self._is_video,
             beside,
         )
-
-    def _beside(
-        self, inputs: Tensor, targets: Tensor, layer: str, maps: MapOptions
-    ) -> Mapping[str, NDArray[np.float32]]:
-        where = None if layer == INPUT else layer
-        return maps_beside(self.loaded.net, maps.beside, inputs, targets.to(inputs.device), where)
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
@@ -302,18 +276,13 @@ class Explainer:
         size, others = self.loaded.transforms.shape, self.network.against or ()
         free = next((index for index in range(self.loaded.num_classes) if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
-        results = probe(
-            self.loaded.name,
-            self.loaded.net,
-            size,
-            lambda blank: self._backprop(blank, target, maps),
-        )
+        results = probe(self.loaded.name, self.loaded.net, size, lambda blank: self._backprop(blank, target, maps))
         try:
             for result in results:
                 len(result.maps)
             blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
             for layer in self.network.layers:
-                self._beside(blank, target, layer, maps)
+                maps_beside(self.loaded.net, maps.beside, blank, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import csv
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.sources import Source
 from ebcli.models.classes import resolve_class
+from ebcli.models.label_files import Labels, read_labels
 from ebcli.models.loaded import LoadedModel
 
 FOLDERS = Path("folders")  # in place of a file: an image's class is its directory's name
-
-_HEADINGS = {"file", "filename", "image", "path"}
-
-
-@dataclass(frozen=True)
-class Row:
-    """A line of a file of labels: its number, counted from 1, and its class."""
-
-    line: int
-    label: int
-
-
-Labels = Mapping[tuple[str, ...], Row]
 
 
 def with_labels(
@@ -52,7 +39,7 @@ def with_labels(
     if labels == FOLDERS:
         of_folder = _folders([*filter(is_image, sources)], loaded)
         return [replace(source, label=of_folder.get(_folder(source.path))) for source in sources]
-    table = _read(labels, loaded)
+    table = read_labels(labels, loaded.categories, loaded.num_classes)
     keys = [_key(source.path, table) for source in sources]
     found = [
         source if key is None else replace(source, label=table[key].label)
@@ -79,29 +66,6 @@ def _key(path: Path, table: Labels) -> tuple[str, ...] | None:
     """The longest end of a path that the table has."""
     parts = path.parts
     return next((parts[start:] for start in range(len(parts)) if parts[start:] in table), None)
-
-
-def _read(path: Path, loaded: LoadedModel) -> Labels:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file)
-            rows = [(reader.line_num, row) for row in reader if row]
-    except OSError as error:
-        raise ConfigurationError(f"cannot read labels from '{path}': {error.strerror or error}") from error
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
-    if rows and rows[0][1][0].strip().lower() in _HEADINGS:
-        del rows[0]
-    table = {}
-    for line, row in rows:
-        if len(row) != 2:
-            raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
-        try:
-            label = resolve_class(loaded.categories, row[1].strip(), loaded.num_classes)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{path}, line {line}: {error}") from error
-        table[Path(row[0]).parts] = Row(line, label)
-    return table
 
 
 def _folder(path: Path) -> str:

@@ -15,6 +15,7 @@ from ebcli.drawing.explanation import Map, Subject
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import Placement
+from ebcli.models.keywords import INPUT
 from ebcli.models.methods import IMPLEMENTED
 
 Arrays = Mapping[str, NDArray[np.float32]]
@@ -32,9 +33,7 @@ def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Ten
     count = max(count, *map(len, rows))
     # one by one, small numbers are written faster on the CPU
     found = torch.zeros(
-        (len(logits), count, *logits.shape[1:]),
-        dtype=logits.dtype,
-        device="cpu" if logits.ndim == 2 else logits.device,
+        (len(logits), count, *logits.shape[1:]), dtype=logits.dtype, device="cpu" if logits.ndim == 2 else logits.device
     )
     for i, of_image in enumerate(found):
         row = [*rows[min(i, len(rows) - 1)]] or [Subject(0, None, 0.0)]
@@ -105,12 +104,12 @@ def in_sequence(clips: Sequence[Map]) -> Map:
     return replace(first, values=values, mass=sum(clip.mass for clip in clips) / count, lost_mass=lost)
 
 
-def maps_beside(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str | None) -> Arrays:
+def maps_beside(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
-    found = {}
+    found, where = {}, None if layer == INPUT else layer
     for name in methods:
-        pairs = zip(inputs.split(1), targets.split(1), strict=True)
-        maps = torch.stack([IMPLEMENTED[name](net, image, classes, layer) for image, classes in pairs]).float()
+        pairs = zip(inputs.split(1), targets.to(inputs.device).split(1), strict=True)
+        maps = torch.stack([IMPLEMENTED[name](net, image, classes, where) for image, classes in pairs]).float()
         total = maps.clamp(min=0).sum((-2, -1), keepdim=True)
         found[name] = (maps if name == "marginal" else maps / total.where(total > 0, 1)).detach().cpu().numpy()
     return found

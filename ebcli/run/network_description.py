@@ -49,7 +49,7 @@ class NetworkDescription:
             return None
         names, scores = tuple(imagenet_classes()), model.scores or SOFTMAX
         loaded = LoadedModel(BUNDLED, _NOT_LOADED, PRESET, names, NAME, len(names), scores=scores)
-        against, classes = contrasting_classes(plan.maps, loaded), chosen_classes(plan.maps, loaded)
+        classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
         loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET))
@@ -66,8 +66,8 @@ class NetworkDescription:
         return cls(loaded, maps.layers, None, None, None, method_in_words(maps, against))
 
 
-def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> list[int] | None:
-    """The classes to explain in every image, each once; None for each image's most likely ones.
+def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[int] | None, list[int] | None]:
+    """The classes to explain in every image, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
         ConfigurationError: a class does not exist or is contrasted with, or there are fewer classes than maps.
@@ -81,16 +81,7 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> list[int] | None:
         if index in found:
             label = class_labels(loaded, [index])[0]
             raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
-    return found or None
-
-
-def contrasting_classes(maps: MapOptions, loaded: LoadedModel) -> list[int] | None:
-    """The classes to contrast with, each once; None for the class's dual.
-
-    Raises:
-        ConfigurationError: a class does not exist.
-    """
-    return _resolved(maps.against, loaded) or None
+    return found or None, against or None
 
 
 def _resolved(names: Sequence[str], loaded: LoadedModel) -> list[int]:

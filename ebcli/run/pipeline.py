@@ -106,10 +106,8 @@ class Pipeline:
             yield from self._explained(loaded)
 
     def _explained(self, loaded: Sequence[tuple[Source, NetworkInput | Record]]) -> Iterator[Future[Record]]:
-        images = [(source, item) for source, item in loaded if isinstance(item, NetworkInput)]
-        pixels, sizes = [item.pixels for _, item in images], [item.size for _, item in images]
-        labels = [source.label for source, _ in images]
-        explanations = iter(self.explainer.explain(pixels, labels, sizes) if pixels else ())
+        images = [item for _, item in loaded if isinstance(item, NetworkInput)]
+        explanations = iter(self.explainer.explain(images))
         for source, item in loaded:
             if isinstance(item, NetworkInput):
                 yield self.workers.submit(self._render, source, item, next(explanations))

@@ -171,14 +171,11 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest = 0.0
     for start in range(0, len(chosen), explainer.batch_size):
-        pixels, labels, sizes = [], [], []
+        batch: list[NetworkInput] = []
         for i in chosen[start : start + explainer.batch_size]:
             with suppress(EbcliError):
-                if (loaded := load(images[i])) is not None:
-                    pixels.append(loaded.pixels)
-                    labels.append(images[i].label)
-                    sizes.append(loaded.size)
-        for explanation in explainer.explain(pixels, labels, sizes) if pixels else ():
+                batch += filter(None, [load(images[i])])
+        for explanation in explainer.explain(batch):
             for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
                 largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
     return _rounded_up(largest) if largest else 1.0
@@ -260,11 +257,11 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
         "style": style.name,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
-    arrays = _facts_of_raw(network, common) if output.raw else None
-    return RenderOptions(style, names, about, provenance, arrays, _region_options(plan), output.max_side)
+    raw = _raw_provenance(network, common) if output.raw else None
+    return RenderOptions(style, names, about, provenance, raw, _region_options(plan), output.max_side)
 
 
-def _facts_of_raw(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
+def _raw_provenance(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
     """What raw files say about their making, as arrays."""
     from importlib.metadata import version
 

@@ -60,10 +60,8 @@ class Cluster:
         ConfigurationError: there is no such cluster, it has too few CPUs or GPUs, or as ``prepare``.
 
     Attributes:
-        stages: what is done for each image.
+        prepared: the run, as on this machine.
         device: the devices of the networks, in words.
-        total: the number of files to work on.
-        skipped: the inputs whose results are up to date.
     """
 
     def __init__(self, plan: RunPlan) -> None:
@@ -73,15 +71,15 @@ class Cluster:
         batch_size = plan.execution.batch_size or default_batch_size(device)
         # this machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        prepared = prepare(local)
-        self.stages, self.skipped, self._sources = prepared.stages, prepared.skipped, prepared.sources
-        self.total, self.device = len(prepared.sources), f"{self._count} x {device}"
-        batch_size = max(1, min(batch_size, self.total + len(self.skipped)))
+        self.prepared = replace(prepare(local), explainer=None)  # the workers have the network
+        self.device = f"{self._count} x {device}"
+        total = len(self.prepared.sources)
+        batch_size = max(1, min(batch_size, total + len(self.prepared.skipped)))
         execution = replace(plan.execution, device=device, batch_size=batch_size)
         # workers need none of the images, which can be millions
         self._plan = replace(plan, inputs=InputOptions((Path(),)), execution=execution)
         # at least four parts per network, so that all finish at about the same time
-        self._part = batch_size * max(1, min(_BATCHES_PER_PART, self.total // (4 * self._count * batch_size)))
+        self._part = batch_size * max(1, min(_BATCHES_PER_PART, total // (4 * self._count * batch_size)))
 
     def results(self, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
         """The record of each file, in the order in which their parts finish.
@@ -99,8 +97,9 @@ class Cluster:
         output, error = self._plan.output, None
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
             folder.start(output.settings)
-            arguments = Path.cwd(), self._plan, self.stages, folder, self._cpus
-            parts = [self._sources[start : start + self._part] for start in range(0, self.total, self._part)]
+            sources, stages = self.prepared.sources, self.prepared.stages
+            arguments = Path.cwd(), self._plan, stages, folder, self._cpus
+            parts = [sources[start : start + self._part] for start in range(0, len(sources), self._part)]
             hands = _Hands(min(self._count, len(parts)), self._gpus, arguments, parts)
             with closing(hands.gathered(stopping)) as gathered:
                 for records, failure in gathered:

@@ -88,9 +88,9 @@ class _InTurn:
         size: int = self._explainer.batch_size
         return size
 
-    def explain(self, *batch: Any) -> Any:
+    def explain(self, images: Any) -> Any:
         with self._lock:
-            return self._explainer.explain(*batch)
+            return self._explainer.explain(images)
 
 
 def _check_machine(cwd: Path, files: OutputFolder) -> None:

@@ -33,6 +33,7 @@ class NetworkInput:
         stamp: the state of the file that was read.
         seconds: the time that loading took.
         size: the image's width and height.
+        label: its true class, if it is known.
         waited: the time that the network was idle before it had this image.
         clips: which clips of a video these are.
     """
@@ -41,6 +42,7 @@ class NetworkInput:
     stamp: Stamp
     seconds: float
     size: tuple[int, int]
+    label: int | None = None
     waited: float = 0.0
     clips: Clips | None = None
 
@@ -85,7 +87,7 @@ class Reader:
         if self.spec.frames is None and has_video_suffix(source.path):
             raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
         pixels, size, clips = medium.read(file, self.spec, self.part)
-        return NetworkInput(pixels, stamp, perf_counter() - start, size, clips=clips)
+        return NetworkInput(pixels, stamp, perf_counter() - start, size, source.label, clips=clips)
 
     def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
 
@@ -15,7 +15,7 @@ from PIL import Image
 from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import shrunk
-from ebcli.drawing.regions import Region, RegionOptions, largest_region
+from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ImageError
@@ -23,6 +23,7 @@ from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.video_writing import VideoWriter, video_writer
@@ -39,7 +40,7 @@ class RenderOptions:
         names: the names of the result files, and so what is rendered: pictures or a panel, and in which format.
         about: the subtitle of panels: model, layer and method.
         provenance: what pictures say about their making; see ``ebcli.files.encoding.FACTS``.
-        facts: the same as arrays by name, for raw files; None if none are written.
+        raw_provenance: the same as arrays by name, for raw files; None if none are written.
         regions: how regions are found; None if they are not.
         max_side: pictures are drawn over photos reduced to this longest side; panels have a size of their own.
     """
@@ -48,24 +49,9 @@ class RenderOptions:
     names: ResultNames
     about: str
     provenance: Mapping[str, str]
-    facts: Mapping[str, NDArray[np.str_]] | None
+    raw_provenance: Mapping[str, NDArray[np.str_]] | None
     regions: RegionOptions | None = None
     max_side: int | None = None
-
-
-@dataclass(frozen=True)
-class DrawnMap:
-    """What was seen of a map when it was drawn.
-
-    Attributes:
-        blank: whether nothing of it is positive, or if drawn signed, not 0.
-        at_border: whether it peaks at an edge of the center crop.
-        region: the region that it marks, if requested.
-    """
-
-    blank: bool
-    at_border: bool
-    region: Region | None = None
 
 
 @dataclass(frozen=True)
@@ -74,13 +60,13 @@ class RenderedFiles:
 
     Attributes:
         files: the contents of the result files.
-        maps: what was seen of each map.
+        classes: the record of each map.
         thumbnails: their contents by path.
         spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
     """
 
     files: list[bytes]
-    maps: list[DrawnMap]
+    classes: tuple[ClassRecord, ...]
     thumbnails: dict[Path, bytes]
     spent: dict[str, float]
 
@@ -137,17 +123,36 @@ def render(
         laps.end("draw")
         files.append(encode_picture(figure, suffix, common | about([row.map for row in rows])))
         laps.end("encode")
-    if options.facts is not None:
-        times = {} if clips is None else _times(explanation, clips)
-        files.append(encode_arrays({**options.facts, "image_size": np.array(size), **times, **arrays_of(explanation)}))
+    if options.raw_provenance is not None:
+        arrays = arrays_of(explanation, clips)
+        files.append(encode_arrays({**options.raw_provenance, "image_size": np.array(size), **arrays}))
     laps.end("encode")
-    seen = [DrawnMap(one.is_blank, one.at_border, _region(one, options.regions)) for one in maps]
+    classes = tuple(_recorded(one, options.regions) for one in maps)
     laps.end("draw")
-    return RenderedFiles(files, seen, small, laps.spent)
+    return RenderedFiles(files, classes, small, laps.spent)
 
 
-def _region(maps: FrameMaps, options: RegionOptions | None) -> Region | None:
-    return None if options is None else largest_region(maps.map.values, maps.map.placement, maps.size, options)
+def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
+    """The record of a map; with options, also the region that it marks."""
+    map_, subject = maps.map, maps.map.subject
+    found = None if options is None else largest_region(map_.values, map_.placement, maps.size, options)
+    box = None
+    if subject.box is not None:
+        left, top, right, bottom = subject.box
+        box = round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
+    return ClassRecord(
+        subject.index,
+        subject.name,
+        subject.score,
+        map_.mass,
+        maps.is_blank,
+        map_.lost_mass,
+        map_.layer,
+        map_.peak,
+        None if found is None else asdict(found),
+        maps.at_border,
+        box,
+    )
 
 
 class _Picture:
@@ -200,8 +205,11 @@ def _class(subject: Subject) -> str:
     return f"{subject.index} {subject.name}" if subject.name else str(subject.index)
 
 
-def arrays_of(explanation: Explanation) -> dict[str, ArrayLike]:
-    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's."""
+def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayLike]:
+    """An explanation as arrays, for the raw file; with several layers, the arrays' names end with the layer's.
+
+    Of a video, ``times`` are the seconds at which the maps lie.
+    """
     subjects, place = explanation.subjects, explanation.maps[0].placement
     arrays: dict[str, ArrayLike] = {
         "crop": np.array([place.left, place.top, place.right, place.bottom]),
@@ -216,19 +224,10 @@ def arrays_of(explanation: Explanation) -> dict[str, ArrayLike]:
         where = f"@{layer}" if len(by_layer) > 1 else ""
         arrays[f"maps{where}"] = np.stack([map_.values for map_ in maps])
         arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
-        relevance = [map_.relevance for map_ in maps if map_.relevance is not None]
-        if relevance:
+        if relevance := [map_.relevance for map_ in maps if map_.relevance is not None]:
             arrays[f"relevance{where}"] = np.stack(relevance)
-    return arrays
-
-
-def _times(explanation: Explanation, clips: Clips) -> dict[str, ArrayLike]:
-    """The time of each map of a raw file, in seconds; with several layers, as other arrays."""
-    arrays: dict[str, ArrayLike] = {}
-    by_layer = explanation.by_layer
-    for layer, maps in by_layer.items():
-        where = f"@{layer}" if len(by_layer) > 1 else ""
-        depth = len(maps[0].values) // len(clips.starts)
-        centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
-        arrays[f"times{where}"] = np.array([clips.time(start + center) for start in clips.starts for center in centers])
+        if clips is not None:
+            depth = len(maps[0].values) // len(clips.starts)
+            centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
+            arrays[f"times{where}"] = np.array([clips.time(start + at) for start in clips.starts for at in centers])
     return arrays

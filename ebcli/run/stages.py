@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from ebcli.drawing.explanation import Explanation, Map
+from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.naming import output_relpath
-from ebcli.files.records import ClassRecord, Record
+from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.reading import NetworkInput, Reader
-from ebcli.run.rendering import DrawnMap, RenderedFiles, RenderOptions, render
+from ebcli.run.rendering import RenderedFiles, RenderOptions, render
 
 Call = Callable[..., Any]
 
@@ -54,14 +54,10 @@ class ImageStages:
             loaded: NetworkInput | None = call(self.reader.load, source)
         except Exception as error:
             return self._failed(source, error, perf_counter() - start)
-        return replace(self._record(source), status="not an image") if loaded is None else loaded
+        return self.record(source, "not an image") if loaded is None else loaded
 
     def render(
-        self,
-        source: Source,
-        loaded: NetworkInput,
-        explanation: Explanation | ImageError,
-        call: Call,
+        self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError, call: Call
     ) -> tuple[Record, dict[Path, bytes]]:
         """Render one image's results; returns its record, and the contents of its files by path below the directory.
 
@@ -72,15 +68,10 @@ class ImageStages:
         start = perf_counter()
         if isinstance(explanation, ImageError):
             return self._failed(source, explanation, loaded.seconds), {}
+        before = loaded.seconds + explanation.seconds
+        stamp = {"input_bytes": loaded.stamp.bytes, "input_mtime_ns": loaded.stamp.mtime_ns}
         if not explanation.maps:  # no class scores above the threshold
-            empty = replace(
-                self._record(source),
-                status="done",
-                seconds=round(loaded.seconds + explanation.seconds, 4),
-                input_bytes=loaded.stamp.bytes,
-                input_mtime_ns=loaded.stamp.mtime_ns,
-            )
-            return empty, {}
+            return self.record(source, "done", seconds=round(before, 4), **stamp), {}
         relpath, names = output_relpath(source.path), None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
@@ -88,7 +79,7 @@ class ImageStages:
             seen = replace(loaded, pixels=np.empty(0, np.uint8))  # rendering needs none
             rendered: RenderedFiles = call(render, source, seen, self.reader, self.options, explanation, names)
         except Exception as error:
-            return self._failed(source, error, loaded.seconds + explanation.seconds + perf_counter() - start), {}
+            return self._failed(source, error, before + perf_counter() - start), {}
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
         results = self.options.names.of(relpath, maps)
         spent = {
@@ -97,16 +88,15 @@ class ImageStages:
             "network": explanation.seconds,
             "waiting": loaded.waited,
         }
-        record = replace(
-            self._record(source),
-            status="done",
+        record = self.record(
+            source,
+            "done",
             output=tuple(str(self.output / result) for result in results),
             output_bytes=tuple(map(len, rendered.files)),
             output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
-            classes=tuple(map(_map_record, explanation.maps, rendered.maps)),
-            seconds=round(loaded.seconds + explanation.seconds + perf_counter() - start, 4),
-            input_bytes=loaded.stamp.bytes,
-            input_mtime_ns=loaded.stamp.mtime_ns,
+            classes=rendered.classes,
+            seconds=round(before + perf_counter() - start, 4),
+            **stamp,
             image_size=None if self.options.regions is None else loaded.size,
             label=explanation.label,
             predicted=explanation.predicted,
@@ -115,8 +105,10 @@ class ImageStages:
         )
         return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails
 
-    def _record(self, source: Source) -> Record:
-        return replace(self.common, input=source.name, place=str(output_relpath(source.path)))
+    def record(self, source: Source, status: str, **known: Any) -> Record:
+        """The record of a file, with these fields."""
+        place = str(output_relpath(source.path))
+        return replace(self.common, input=source.name, place=place, status=status, **known)  # type: ignore[arg-type]
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
         if isinstance(error, (OutputError, CancelledError)):
@@ -124,26 +116,4 @@ class ImageStages:
         reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError):
             reason = "not enough memory to decode and draw it"
-        return replace(self._record(source), status="failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
-
-
-def _map_record(map_: Map, drawn: DrawnMap) -> ClassRecord:
-    subject = map_.subject
-    box = None
-    if subject.box is not None:
-        left, top, right, bottom = subject.box
-        box = round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
-    region = None if drawn.region is None else asdict(drawn.region)
-    return ClassRecord(
-        subject.index,
-        subject.name,
-        subject.score,
-        map_.mass,
-        drawn.blank,
-        map_.lost_mass,
-        map_.layer,
-        map_.peak,
-        region,
-        drawn.at_border,
-        box,
-    )
+        return self.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from unittest import mock
 
 import pytest
-from stub_run import DONE, PICTURE, finished, invoke
+from stub_run import COMMON, DONE, PICTURE, finished, invoke
 
 from ebcli.cli.console import sign_of_life
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.records import ClassRecord, Record
 from ebcli.run.engine import Run
@@ -34,7 +35,7 @@ def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mo
         assert stopping.is_set()
         yield DONE
 
-    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results(), stopping)
+    worker.return_value = Run(COMMON, "cpu", 5, (), results(), stopping)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
     assert result.stderr == "Interrupted. 5 images: 2 done, 3 left\n"
@@ -48,7 +49,7 @@ def test_a_run_over_several_images_ends_with_its_rate(worker: mock.Mock) -> None
             yield DONE
 
     def run(*options: str) -> str:
-        worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results())
+        worker.return_value = Run(COMMON, "cpu", 5, (), results())
         return invoke("d", *options).stderr
 
     match = re.fullmatch(r"5 images in (\d\.\d) s, (\d+\.\d) images/s\n", run())
@@ -76,7 +77,7 @@ def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
         signal.raise_signal(signal.SIGINT)
         yield DONE
 
-    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 5, (), results())
+    worker.return_value = Run(COMMON, "cpu", 5, (), results())
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, "")
 
@@ -104,7 +105,7 @@ def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
         (["--vmax", "0.36"], ""),
         (["--scale", "run", "-q"], ""),
     ):
-        worker.return_value = dataclasses.replace(finished(DONE), vmax=0.36)
+        worker.return_value = dataclasses.replace(finished(DONE), style=DrawingStyle(vmax=0.36))
         stderr = invoke(*option, "a.jpg").stderr
         assert (expected in stderr) if expected else stderr == ""
 
@@ -166,7 +167,7 @@ def test_what_was_done_before_an_error_is_printed(worker: mock.Mock) -> None:
         yield DONE
         raise OutputError("cannot write 'b.png': No space left on device")
 
-    worker.return_value = Run("vgg16", "none", "features.23", "cpu", 2, (), results())
+    worker.return_value = Run(COMMON, "cpu", 2, (), results())
     result = invoke("a.jpg", "b.jpg")
     assert (result.exit_code, result.stdout) == (2, f"{PICTURE}\n")
     assert result.stderr.splitlines() == [

@@ -87,7 +87,7 @@ def test_labels_decide_which_images_are_recognized(photos: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("0.png", "has the line '0.png': each line must be a path, a comma, a class"),
+        ("0.png", "labels.csv, line 1: '0.png' must be a file, a comma, a class"),
         ("zero.png,1", "lists 'zero.png', which is not an image in"),
         ("0.png,gren", "unknown class 'gren': did you mean 'green'"),
         ("0.png,77", "class 77 does not exist: valid indices are 0 to 3"),

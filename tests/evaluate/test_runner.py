@@ -24,7 +24,7 @@ def benchmark(measured: list[str] | None = None, **settings: object) -> Benchmar
         number = int(unit.partition(" ")[2])
         return [{"method": method, "value": number / 7} for method in ("a", "b")]
 
-    return Benchmark("tenths", settings, UNITS, "image", measure, list)
+    return Benchmark("tenths", settings, UNITS, "image", measure)
 
 
 def refuse(unit: str, error: ImageError) -> None:
@@ -40,7 +40,7 @@ def _slowly(folder: Path) -> None:
             signal.pause()
         return test.measure(unit)
 
-    run_benchmark(Benchmark(test.name, test.settings, test.units, test.unit, measure, list), folder, refuse, quiet=True)
+    run_benchmark(Benchmark(test.name, test.settings, test.units, test.unit, measure), folder, refuse, quiet=True)
 
 
 def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_failures_are_reported_and_retried(tmp_path: Path) -> None:
             raise ImageError("it is broken")
         return test.measure(unit)
 
-    broken = Benchmark(test.name, test.settings, test.units, test.unit, measure, list)
+    broken = Benchmark(test.name, test.settings, test.units, test.unit, measure)
     for _ in range(2):
         rows = run_benchmark(broken, tmp_path, lambda unit, error: failures.append((unit, str(error))))
         assert len(rows) == 22
@@ -112,4 +112,7 @@ def test_grouping_and_means() -> None:
     groups = grouped(rows, "a", "b")
     assert list(groups) == [(1, 2), (0, 2)]
     assert mean(groups[1, 2], "v") == 4.5
+    rows.append({"a": 0, "b": 3, "v": 0.0})
+    rows.append({"a": 1, "b": 3, "v": 2.0})
+    assert list(grouped(rows, "a", "b")) == [(1, 2), (1, 3), (0, 2), (0, 3)]  # group by group
     assert mean([], "v") is None

@@ -45,6 +45,14 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, ("--model", "tiny", "--layer", "2", "--workers", "0", *arguments))
 
 
+def seen(pixels: Any) -> Any:
+    """An image that is all that the network gets of it."""
+    from ebcli.files.stamp import Stamp
+    from ebcli.run.reading import NetworkInput
+
+    return NetworkInput(pixels, Stamp(0, 0), 0.0, (pixels.shape[1], pixels.shape[0]))
+
+
 class Started:
     """``eb-saliency ARGUMENTS`` in a directory, with a tiny network; its stdout and stderr in files."""
 

@@ -21,8 +21,11 @@ DONE = Record(
 )
 
 
+COMMON = Record("", "planned", model="vgg16", weights="none", layer="features.23")
+
+
 def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
-    return Run("vgg16", "none", "features.23", "cpu", len(results), already, (record for record in results))
+    return Run(COMMON, "cpu", len(results), already, (record for record in results))
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

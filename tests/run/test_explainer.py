@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from plans import make_plan
-from runs import tiny_model
+from runs import seen, tiny_model
 from torch import nn
 
 from ebcli import ImageError, LayerError, UnsupportedOpError
@@ -16,7 +16,7 @@ from ebcli.run import explainer as network_module
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 
-IMAGES = [np.random.default_rng(i).integers(0, 256, (24, 24, 3), dtype=np.uint8) for i in range(2)]
+IMAGES = [seen(np.random.default_rng(i).integers(0, 256, (24, 24, 3), dtype=np.uint8)) for i in range(2)]
 
 
 class Cosines(nn.Module):
@@ -89,7 +89,7 @@ def test_an_image_whose_logits_are_not_finite_fails_alone(loaded: Any) -> None:
     side = loaded.transforms.shape[0]
     images = [np.zeros((side, side, 3), np.uint8) for _ in range(3)]
     images[1][0, 0] = 255
-    first, second, third = Explainer(plan(layers=("3",))).explain(images)
+    first, second, third = Explainer(plan(layers=("3",))).explain([*map(seen, images)])
     assert isinstance(second, ImageError)
     assert "NaN or infinite" in str(second)
     assert first.maps[0].subject.score == third.maps[0].subject.score

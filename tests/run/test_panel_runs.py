@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from plans import make_plan
-from runs import finish, invoke, photos, tiny_model, tree
+from runs import finish, invoke, photos, seen, tiny_model, tree
 from torchvision.transforms import functional
 
 import ebcli
@@ -116,9 +116,9 @@ def test_blank_maps_are_told_of_each_layer() -> None:
 def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
     plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layers": ("2", "input"), "top_k": 2}
     pixels = [np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)]
-    (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain(pixels)
-    (one,) = Explainer(make_plan(**plan)).explain(pixels)
-    (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain(pixels)
+    (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain([*map(seen, pixels)])
+    (one,) = Explainer(make_plan(**plan)).explain([*map(seen, pixels)])
+    (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain([*map(seen, pixels)])
     assert len(both.maps) == 4
     for at, contrastive, other in zip(both.maps, one.maps, marginal.maps, strict=True):
         np.testing.assert_allclose(at.values, contrastive.values, rtol=1e-5, atol=1e-8)
@@ -151,7 +151,7 @@ def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
 def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> None:
     pixels = [np.asarray(Image.effect_noise((24, 24), 99).convert("RGB")) for _ in range(2)]
     plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "targets": ("3", "5")}
-    found = Explainer(make_plan(**plan, layers=("2",), beside=("grad-cam", "gradient"))).explain(pixels)
+    found = Explainer(make_plan(**plan, layers=("2",), beside=("grad-cam", "gradient"))).explain([*map(seen, pixels)])
     loaded = tiny_model()
     for image, explanation in zip(pixels, found, strict=True):
         preset = loaded.transforms

@@ -1,0 +1,51 @@
+"""Files of true classes. Imports no torch."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ebcli.errors import ConfigurationError
+from ebcli.models.classes import resolve_class
+
+_HEADINGS = {"file", "filename", "image", "path"}
+
+
+class Row(NamedTuple):
+    """A line of a file of labels: its number, counted from 1, and its class."""
+
+    line: int
+    label: int
+
+
+Labels = Mapping[tuple[str, ...], Row]
+
+
+def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) -> Labels:
+    """The rows of a CSV file of two columns, a file and its class by index or name; by the parts of the file's path.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or a class does not exist.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except OSError as error:
+        raise ConfigurationError(f"cannot read labels from '{path}': {error.strerror or error}") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
+    if rows and rows[0][1][0].strip().lower() in _HEADINGS:
+        del rows[0]
+    table = {}
+    for line, row in rows:
+        if len(row) != 2:
+            raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
+        try:
+            label = resolve_class(categories, row[1].strip(), num_classes)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{path}, line {line}: {error}") from error
+        table[Path(row[0]).parts] = Row(line, label)
+    return table
