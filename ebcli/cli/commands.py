@@ -125,8 +125,8 @@ def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
 def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
     """Write the page that compares two runs."""
     from ebcli.evaluate import rank_correlation
-    from ebcli.files.pairs import read_pairs
     from ebcli.gallery.comparison import write_comparison
+    from ebcli.gallery.raw_maps import read_pairs
 
     one, other = options["compare"]
     page = write_comparison(options["output"], read_pairs(one, other), rank_correlation, images, options["overwrite"])

@@ -40,10 +40,15 @@ def covered(region: Placement, size: tuple[int, int]) -> Box:
     return left, top, right, bottom
 
 
+def fitted_size(size: tuple[int, int], longest: int) -> tuple[int, int]:
+    """A size (width, height) reduced or enlarged to this longest side."""
+    scale = longest / max(size)
+    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+
+
 def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int, int]:
     """A size (width, height) reduced to this longest side; by default, that of thumbnails."""
-    scale = min(1, longest / max(size))
-    return max(1, round(size[0] * scale)), max(1, round(size[1] * scale))
+    return size if max(size) <= longest else fitted_size(size, longest)
 
 
 def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np.float32]:
@@ -179,12 +184,7 @@ def outlined(drawn: Image.Image, polygons: Sequence[NDArray[np.float64]], scale:
 def _around(box: Box, size: tuple[int, int]) -> list[Box]:
     """The parts of an image (width, height) outside a box: above, below, left and right of it."""
     (left, top, right, bottom), (width, height) = box, size
-    sides = [
-        (0, 0, width, top),
-        (0, bottom, width, height),
-        (0, top, left, bottom),
-        (right, top, width, bottom),
-    ]
+    sides = [(0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)]
     return [side for side in sides if side[0] < side[2] and side[1] < side[3]]
 
 

@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ebcli.drawing.color_scale import levels
-from ebcli.drawing.explanation import Explanation, Map
-from ebcli.drawing.overlay import is_blank_on, outlined, picture
+from ebcli.drawing.explanation import Map, Subject
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
 
 _TILE = 300  # pixels, the longer side of each tile's picture
 _NARROWEST = 200  # room for the notes below a picture
 _GAP = 16
-_COLUMNS = 4  # if each class has a single map
+COLUMNS = 4  # if each class has a single map
 _TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
 _BAR = (240, 14)
@@ -38,54 +40,62 @@ class Tile:
     notes: tuple[str, ...]
 
 
-def panel(image: Image.Image, explanation: Explanation, style: DrawingStyle, name: str, about: str) -> Image.Image:
+def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Image.Image:
     """Draw all maps of a photo in one RGB figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
     methods' maps beside, each class has a row.
 
     Args:
-        image: RGB.
-        explanation: the maps; layers are shown in order.
-        style: how they are drawn; ``side-by-side`` becomes ``heatmap``, as the photo is there anyway.
+        shown: the photo, a clip of one frame.
+        maps: the maps; layers are shown in order. The style ``side-by-side`` becomes ``heatmap``, as the photo is there
+            anyway.
         name: the photo's name, the title of the figure.
         about: the subtitle: model, layer and method.
     """
-    if style.name == "side-by-side":
-        style = replace(style, name="heatmap")
-    scale = _TILE / max(image.size)
-    size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
-    small = image.resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
-
-    photo = Tile(small, "photo", (f"{image.width} × {image.height} pixels",))
-    rows = []
-    for subject in explanation.subjects:
-        maps = [shown for map_ in explanation.maps if map_.subject is subject for shown in _maps(map_)]
-        tiles = []
-        for map_, values, title, notes in maps:
-            region = map_.placement.scaled(image.size, size)
-            drawn = outlined(picture(small, values, region, style), subject.outlines, scale)
-            tiles.append(Tile(on_white(drawn), title, (*notes, peak_note(values, region, size, style))))
-        rows.append((subject.title, [photo, *tiles]))
-    if all(len(tiles) == 2 for _, tiles in rows):
-        named = [replace(tiles[1], title=heading, notes=tiles[1].notes) for heading, tiles in rows]
-        flow = [photo, *named]
-        rows = [("", flow[start : start + _COLUMNS]) for start in range(0, len(flow), _COLUMNS)]
-    return arranged(name, about, rows, style)
+    image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
+    small = shown[0]._replace(image=small_frame(image))
+    photo = Tile(small.image, "photo", (f"{image.width} × {image.height} pixels",))
+    rows: dict[Subject, list[Tile]] = {}
+    for one in maps:
+        for values, title, notes in _maps(one.map):
+            drawn = FrameMaps.of(replace(one.map, values=values), one.size, None, style)
+            rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
+    if all(len(tiles) == 2 for tiles in rows.values()):
+        flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
+        lines = [("", flow[start : start + COLUMNS]) for start in range(0, len(flow), COLUMNS)]
+    else:
+        lines = [(subject.title, tiles) for subject, tiles in rows.items()]
+    return arranged(name, about, lines, style)
 
 
-def _maps(map_: Map) -> Iterator[tuple[Map, NDArray[np.float32], str, tuple[str, ...]]]:
-    """A map and those beside it, each with its values, title and notes."""
+def small_frame(image: Image.Image) -> Image.Image:
+    """A photo or a frame at the size of a tile."""
+    return image.resize(fitted_size(image.size, _TILE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+
+
+def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
+    """The tile of a map over a small frame; the last note is its peak."""
+    region = one.map.placement.scaled(one.size, shown.image.size)
+    peak = peak_note(one.at(shown), region, shown.image.size, one.style)
+    return Tile(on_white(one.drawn(shown)), title, (*notes, peak))
+
+
+def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
+    """The style, or another one instead of ``side-by-side``, which would be too wide."""
+    return replace(style, name=name) if style.name == "side-by-side" else style
+
+
+def _maps(map_: Map) -> Iterator[tuple[NDArray[np.float32], str, Sequence[str]]]:
+    """The values, title and notes of a map and of those beside it."""
     grid, mass = _grid(map_.values), f"mass {map_.mass:.3f}"
     if not map_.beside:
         # a contrastive map sums to 0, so this is the mass of another map
-        yield map_, map_.values, map_.layer, (grid, mass if map_.method == "marginal" else f"marginal {mass}")
+        yield map_.values, map_.layer, (grid, mass if map_.method == "marginal" else f"marginal {mass}")
         return
-    notes = (grid,) if "marginal" in map_.beside else (grid, f"marginal {mass}")
-    yield map_, map_.values, f"{map_.layer}, {map_.method}", notes
+    yield map_.values, f"{map_.layer}, {map_.method}", [grid] + [f"marginal {mass}"] * ("marginal" not in map_.beside)
     for method, values in map_.beside.items():
-        notes = (_grid(values), mass) if method == "marginal" else (_grid(values),)
-        yield map_, values, f"{map_.layer}, {method}", notes
+        yield values, f"{map_.layer}, {method}", [_grid(values)] + [mass] * (method == "marginal")
 
 
 def _grid(values: NDArray[np.float32]) -> str:

@@ -62,7 +62,7 @@ def largest_region(
         return None
     small = small_size(size)  # maps are much coarser than that
     x, y = size[0] / small[0], size[1] / small[1]
-    scaled = Placement(placement.left / x, placement.top / y, placement.right / x, placement.bottom / y)
+    scaled = placement.scaled(size, small)
     left, top, right, bottom = box = covered(scaled, small)
     values = np.maximum(interpolated(np.maximum(saliency, 0), scaled, box), 0).astype(np.float64)
     # values belong to the centers of pixels; the outermost ones reach to the edges

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,26 +95,18 @@ def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -
     """
     files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
     for path, one in zip(names.maps([one.map for one in maps]), maps, strict=True):
-        outlines = {path: one.map.subject.outlines}
-        files |= map_thumbnails({path: one.at(shown)}, shown.image.size, one.map.placement, one.style, outlines)
+        if (content := map_thumbnail(one.map, one.at(shown), one.size, one.style)) is not None:
+            files[path] = content
     return files
 
 
-def map_thumbnails(
-    maps: Mapping[Path, NDArray[np.floating]],
-    size: tuple[int, int],
-    region: Placement,
-    style: DrawingStyle,
-    outlines: Mapping[Path, Sequence[NDArray[np.floating]]],
-) -> dict[Path, bytes]:
-    """Like ``thumbnails``, for maps (h, w) and their outlines only; ``size`` is the image's (width, height)."""
+def map_thumbnail(map_: Map, values: NDArray[np.floating], size: tuple[int, int], style: DrawingStyle) -> bytes | None:
+    """The thumbnail of a map with these values (h, w), on an image of a size (width, height); None if it is blank."""
     small = small_size(size)
-    small_region, scale = region.scaled(size, small), small[0] / size[0]
-    return {
-        path: encode_picture(_transparent(map_, small_region, small, style, [scale * p for p in outlines[path]]), "png")
-        for path, map_ in maps.items()
-        if not is_blank_on(size, map_, region, style.signed)
-    }
+    if is_blank_on(size, values, map_.placement, style.signed):
+        return None
+    outlines = [small[0] / size[0] * points for points in map_.subject.outlines]
+    return encode_picture(_transparent(values, map_.placement.scaled(size, small), small, style, outlines), "png")
 
 
 def _transparent(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,6 +19,9 @@ from ebcli.eb.stepwise import StepwiseWalk
 from ebcli.errors import RuleError
 
 _LARGEST = 1000  # elements of the signal
+_CLASSIFIER, _CONTRAST = "as the classifier", "contrastive"
+_RELU, _NORM, _BEHIND_RELU = "with a ReLU on top", "with a batch norm on top", "behind a ReLU"
+_ONE_BY_ONE = "with one target at a time"
 
 
 def check_rule(
@@ -99,18 +103,14 @@ def _check(operation: Operation, base: Arguments) -> None:
         "with non-negative inputs": base.map(torch.abs),
         "with some inputs zero": base.map(some_zero),
     }.items():
-        definition = Definition(operation, arguments)
-        _compare(operation, definition, title or "as given", arguments)
-        _compare(operation, definition, f"{title} as the classifier".strip(), arguments, classifier=True)
-        _compare(operation, definition, f"{title} contrastive".strip(), arguments, contrast=True)
-        _compare(operation, definition, f"{title} with a ReLU on top".strip(), arguments, rectified=True)
-        _compare(operation, definition, f"{title} with a batch norm on top".strip(), arguments, normed=True)
-        if title:
-            continue
-        _compare(operation, definition, "with non-contiguous inputs", arguments.map(_non_contiguous))
-        _compare(operation, definition, "with one target at a time", arguments, one_by_one=True)
+        compare = partial(_compare, operation, Definition(operation, arguments), title)
+        for case in ("", _CLASSIFIER, _CONTRAST, _RELU, _NORM):
+            compare(arguments, case)
+        if not title:
+            compare(arguments.map(_non_contiguous), "with non-contiguous inputs")
+            compare(arguments, _ONE_BY_ONE)
     rectified = base.map(lambda value: value.clamp(min=0))
-    _compare(operation, Definition(operation, rectified), "behind a ReLU", base, behind_relu=True)
+    _compare(operation, Definition(operation, rectified), "", base, _BEHIND_RELU)
     for dtype, coarse in {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}.items():
         rounded, other = base.to(dtype), operation.to(dtype)
         try:
@@ -118,63 +118,63 @@ def _check(operation: Operation, base: Arguments) -> None:
         except RuntimeError:  # the operation does not support this dtype
             continue
         definition = Definition(other.to(torch.float64), rounded.to(torch.float64))
-        _compare(other, definition, f"in {str(dtype).removeprefix('torch.')}", rounded, coarse=coarse)
+        _compare(other, definition, f"in {str(dtype).removeprefix('torch.')}", rounded, "", coarse)
 
 
 def _compare(
-    operation: Operation,
-    definition: Definition,
-    title: str,
-    arguments: Arguments,
-    *,
-    classifier: bool = False,
-    contrast: bool = False,
-    rectified: bool = False,
-    normed: bool = False,
-    behind_relu: bool = False,
-    one_by_one: bool = False,
-    coarse: float | None = None,
+    operation: Operation, definition: Definition, title: str, arguments: Arguments, case: str, coarse: float = 0.0
 ) -> None:
-    """Raise RuleError where the shares in the mode differ from the definition's."""
+    """Raise RuleError where the shares in the mode differ from the definition's.
+
+    Args:
+        operation: what is checked.
+        definition: at these arguments.
+        title: how the arguments were made.
+        arguments: the arguments.
+        case: what is above or below the operation, or how the backward pass runs.
+        coarse: for low precision, the largest difference allowed, at outputs that it computes well.
+    """
+    title = f"{title} {case}".strip() or "as given"
     leaves = [arguments.values[k].detach().requires_grad_() for k in arguments.signals]
     values = arguments.fresh()
     with ExcitationMode() as mode:
         for k, leaf in zip(arguments.signals, leaves, strict=True):
-            values[k] = F.relu(leaf) if behind_relu else leaf.clone()  # fn may work in place
+            values[k] = F.relu(leaf) if case == _BEHIND_RELU else leaf.clone()  # fn may work in place
         outputs = tops = _run(operation, title, values, mode)
         mean = torch.zeros(())
-        if normed and not _can_be_normed(outputs):
+        if case == _NORM and not _can_be_normed(outputs):
             return
-        if normed:
+        if case == _NORM:
             tops, mean = _batch_norm(outputs[0])
-        elif rectified:
+        elif case == _RELU:
             tops = [F.relu(output) for output in outputs]
-    plain = operation.plain((arguments.map(F.relu) if behind_relu else arguments).fresh())
+        top = torch.cat([one.flatten() for one in tops])
+    plain = operation.plain((arguments.map(F.relu) if case == _BEHIND_RELU else arguments).fresh())
     at_zero = operation.plain(arguments.map(torch.zeros_like).fresh())
     _check_values(f"the rule for {operation.name}", title, outputs, plain, at_zero)
     layers = graph.weighted_below([output.grad_fn for output in tops])
-    if not layers and (classifier or contrast):
+    as_classifier = case in (_CLASSIFIER, _CONTRAST)
+    if as_classifier and not layers:
         return
     for node in layers:
-        # unless it is checked as the classifier, as if another layer followed
-        node.step.is_classifier = classifier or contrast
+        node.step.is_classifier = as_classifier  # otherwise as if another layer followed
 
     # below a batch norm, the responses are gamma (y - mean) and the weights gamma W
     sign = (definition.response - mean).sign()
     explains = (sign != 0) & definition.response.isfinite()
-    if coarse is not None:
+    if coarse:
         explains &= definition.well_conditioned()
-    if rectified:
+    if case == _RELU:
         explains &= sign > 0
-    elif classifier or contrast:
+    elif as_classifier:
         sign = torch.ones_like(sign)
     expected = definition.shares(sign)
-    if contrast:
+    if case == _CONTRAST:
         expected = expected - definition.shares(-sign)
         explains = explains & ~definition.single.any(1)
-    with mode.recording.walked_by(StepwiseWalk([node.step for node in layers] if contrast else [])):
-        found = _actual_shares(tops, leaves, one_by_one).to(torch.float64)
-    wrong = ~((found - expected).abs() <= (operation.tolerance if coarse is None else coarse))  # true for NaN, too
+    with mode.recording.walked_by(StepwiseWalk([node.step for node in layers] if case == _CONTRAST else [])):
+        found = _actual_shares(top, leaves, one_by_one=case == _ONE_BY_ONE).to(torch.float64)
+    wrong = ~((found - expected).abs() <= (coarse or operation.tolerance))  # true for NaN, too
     wrong &= explains[:, None]
     if wrong.any():
         worst = (found - expected).abs().nan_to_num(torch.inf).where(wrong, 0).flatten().argmax()
@@ -187,11 +187,6 @@ def _compare(
             f"  sum of all shares: {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
             f"  {int(wrong.sum())} of {wrong.numel()} shares differ"
         )
-
-
-def _is_input(node: Any) -> bool:
-    """Whether `node` is the copy of a signal or the ReLU behind which it was put."""
-    return all(parent.name().endswith("AccumulateGrad") for parent in graph.parents(node))
 
 
 def _run(operation: Operation, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
@@ -234,46 +229,25 @@ def _check_values(
         raise RuleError(f"{rule} cuts the signal: the value has no grad_fn ({title})")
     for output in outputs:
         node: Any = output.grad_fn
-        alone = node is not None and all(_is_input(parent) for parent in graph.parents(node))
+        # every operand is the copy of a signal, or the ReLU behind which it was put
+        alone = node is not None and all(
+            below.name().endswith("AccumulateGrad") for parent in graph.parents(node) for below in graph.parents(parent)
+        )
         if alone and getattr(step_of(node), "keeps_zero", False) and any(value.nan_to_num().any() for value in at_zero):
             raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
     if any(is_nonnegative(output) and (output < 0).any() for output in outputs):
         raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
 
 
-def _actual_shares(tops: Sequence[Tensor], leaves: Sequence[Tensor], one_by_one: bool) -> Tensor:
+def _actual_shares(top: Tensor, leaves: Sequence[Tensor], *, one_by_one: bool) -> Tensor:
     """Each output's share for each input in the mode: (N, inputs)."""
-    sizes = [top.numel() for top in tops]
-    priors = [
-        part.reshape(-1, *top.shape).to(top)
-        for part, top in zip(torch.eye(sum(sizes)).split(sizes, dim=1), tops, strict=True)
-    ]
-
-    def down(grads: list[Tensor], batched: bool) -> list[Tensor | None]:
-        reached = [(top, grad) for top, grad in zip(tops, grads, strict=True) if top.requires_grad]
-        return list(
-            torch.autograd.grad(
-                [top for top, _ in reached],
-                leaves,
-                [grad for _, grad in reached],
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=batched,
-            )
-        )
-
-    if one_by_one:
-        rows = [down([prior[n] for prior in priors], batched=False) for n in range(sum(sizes))]
-        shares = [None if part[0] is None else torch.stack(part) for part in zip(*rows, strict=True)]
-    else:
-        shares = down(priors, batched=True)
-    return torch.cat(
-        [
-            torch.zeros(sum(sizes), leaf.numel()) if share is None else share.flatten(1)
-            for share, leaf in zip(shares, leaves, strict=True)
-        ],
-        dim=1,
-    )
+    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+    down = partial(torch.autograd.grad, top, leaves, **options)
+    units = torch.eye(len(top)).to(top)
+    shares = map(torch.stack, zip(*map(down, units), strict=True)) if one_by_one else down(units, is_grads_batched=True)
+    # zeros for inputs that nothing reaches have no axis of units
+    by_leaf = [share.expand(len(top), *leaf.shape) for share, leaf in zip(shares, leaves, strict=True)]
+    return torch.cat([share.flatten(1) for share in by_leaf], dim=1)
 
 
 def _position(what: str, tensors: Sequence[Tensor], flat: int) -> str:

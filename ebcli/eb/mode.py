@@ -140,6 +140,9 @@ class ExcitationMode(TorchFunctionMode):
         self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
     ) -> Any:
         call = Call(func, args, kwargs, self._operation(func, frame), self.recording)
+        if call.is_in_place and not args:  # torch.relu_(input=y)
+            args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
+            call = replace(call, args=args, kwargs=kwargs)
         own = rule_for(func)
         if own is not None and call.is_in_place and isinstance(args[0], Tensor) and args[0]._is_view():
             return self._through_view(call, args[0], own)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
 from ebcli.eb import graph
 from ebcli.eb.facts import (
@@ -28,7 +29,7 @@ from ebcli.eb.gates import gate_of, gate_of_sum
 from ebcli.eb.neurons import WeightedSum
 from ebcli.eb.nodes import recorded
 from ebcli.eb.products import LinearMap
-from ebcli.eb.registry import RULES, Call
+from ebcli.eb.registry import Call
 from ebcli.eb.saved_values import keep_saved
 from ebcli.eb.steps import Activation, OneInput, Rescaled, ResidualSum, Slope
 
@@ -214,19 +215,17 @@ def reads_once(call: Call, signal: Tensor) -> bool:
 
 def _repeated(call: Call, signal: Tensor, other: Tensor) -> Tensor:
     """The value of a call with `other` in place of the signal, and every other signal constant."""
-    args, kwargs = _replaced(call.args, signal, other), _replaced(call.kwargs, signal, other)
+
+    def replaced(operand: Any) -> Any:
+        if operand is signal:
+            return other
+        return (
+            operand.detach() if carries_signal(operand) else operand
+        )  # parameters as they are: they decide on kernels
+
+    args, kwargs = tree_map(replaced, (call.args, call.kwargs))
     value: Tensor = call.func(*args, **kwargs)
     return value
-
-
-def _replaced(operand: Any, signal: Tensor, other: Tensor) -> Any:
-    if operand is signal:
-        return other
-    if isinstance(operand, dict):
-        return {name: _replaced(item, signal, other) for name, item in operand.items()}
-    if isinstance(operand, (list, tuple)):
-        return type(operand)(_replaced(item, signal, other) for item in operand)
-    return operand.detach() if carries_signal(operand) else operand  # parameters as they are: they decide on kernels
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
@@ -267,15 +266,11 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
     return value
 
 
-def by_rule(call: Call, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Answer one step of `call` by the rule for `func`."""
-    return RULES[func](replace(call, func=func, args=args, kwargs=kwargs), *args, **kwargs)
-
-
-def by_parts(call: Call, function: Callable[[], Any]) -> Any:
+def by_parts(call: Call, function: Callable[[], Any], value: Any = None) -> Any:
     """Answer a call by the rules for the operations of an equal function, with the network's own value."""
-    with torch.no_grad():
-        value = call.compute()
+    if value is None:
+        with torch.no_grad():
+            value = call.compute()
     with call.recording.answering():
         parts = function()
     if isinstance(parts, Tensor):
@@ -283,9 +278,9 @@ def by_parts(call: Call, function: Callable[[], Any]) -> Any:
     return tuple(with_value(call, *pair) for pair in zip(value, parts, strict=True))
 
 
-def with_value(call: Call, value: Tensor, signal: Tensor, *, keeps_zero: bool = True) -> Tensor:
+def with_value(call: Call, value: Tensor, signal: Tensor) -> Tensor:
     """`signal`, computed in several steps, with the network's own value, which is equal up to rounding."""
-    return rescaled(replace(call, func=lambda: value, args=(), kwargs={}), signal, keeps_zero=keeps_zero)
+    return rescaled(replace(call, func=lambda: value, args=(), kwargs={}), signal, keeps_zero=True)
 
 
 def clear_classifier(signal: Tensor) -> None:

@@ -11,8 +11,8 @@ import shutil
 import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, SETTINGS, parse_result_name
@@ -98,23 +98,44 @@ def _foreign(
                 yield directory / path
 
 
-@dataclass(frozen=True)
-class ResultFiles:
-    """Writes results, from any process and any machine that sees the output directory.
+class OutputFolder:
+    """An output directory while a run works in it.
+
+    Files are first written to the run's own directory, ``.eb-saliency-*``, and then renamed. So at every moment a
+    result is missing, as it was before, or complete. The run holds a lock on its directory; the next run removes
+    the directories of killed runs, which are no longer locked.
+
+    It can be sent to other processes and machines that see the directory; these leave the records to this one.
+
+    Args:
+        directory: created if it does not exist.
+        overwrite: also replace files that this program did not write.
 
     Attributes:
         directory: the output directory.
         private: the run's own directory in it.
-        overwrite: also replace files that this program did not write.
-        own: the files that it wrote.
-        recording: append to the records; False if the driver of a cluster does it.
+
+    Raises:
+        OutputError: it cannot be written to.
     """
 
-    directory: Path
-    private: Path
-    overwrite: bool
-    own: OwnFiles
-    recording: bool = True
+    def __init__(self, directory: Path, overwrite: bool) -> None:
+        self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
+        self._keeps_records = True
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            self.private, self._lock = _private_directory(directory)
+        except OSError as error:
+            raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None, "_keeps_records": False}
+
+    def start(self, settings: str | None) -> None:
+        """Make sure that there are records, and write the settings of the run, if there are any."""
+        self.record()
+        if settings is not None:
+            self.write({SETTINGS: settings.encode(errors="replace")})
 
     def write(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
         """Write files, and the record of the image whose results they are.
@@ -129,6 +150,8 @@ class ResultFiles:
         Raises:
             OutputError: there is no space, or a file that this program did not write would be replaced.
         """
+        record = record if self._keeps_records else None
+        recorded = {Path(result.path) for result in record.results} if record else set()
         stored: dict[Path, Path] = {}
         path = self.directory
         try:
@@ -136,7 +159,7 @@ class ResultFiles:
                 path = self.directory / relative
                 if link := first_link(self.directory, relative.parent):
                     raise OutputError(f"cannot write '{path}': '{link}' is a symbolic link")
-                if not (self.overwrite or not os.path.lexists(path) or path in self.own):
+                if not (self._overwrite or not os.path.lexists(path) or path in self._own):
                     raise OutputError(
                         f"'{path}' appeared during this run, and this program did not write it: "
                         "move it away, or pass --overwrite"
@@ -146,13 +169,10 @@ class ResultFiles:
                 stored[temporary] = path
                 temporary.write_bytes(content)
             path = self.directory / MARKER
-            recorded = {Path(result.path) for result in record.results} if record and self.recording else set()
-            others = {relative: content for relative, content in files.items() if relative not in recorded}
+            others = [(hashlib.sha256(files[at]).hexdigest(), str(at)) for at in files if at not in recorded]
             if others:
-                append_lines(
-                    path, *(json.dumps([hashlib.sha256(data).hexdigest(), str(at)]) for at, data in others.items())
-                )
-            if record and self.recording:
+                append_lines(path, *map(json.dumps, others))
+            if record:
                 self.record(record)
             for temporary, path in stored.items():
                 temporary.replace(path)
@@ -174,51 +194,9 @@ class ResultFiles:
         except OSError as error:
             raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
 
-
-class OutputFolder:
-    """An output directory while a run works in it.
-
-    Files are first written to the run's own directory, ``.eb-saliency-*``, and then renamed. So at every moment a
-    result is missing, as it was before, or complete. The run holds a lock on its directory; the next run removes
-    the directories of killed runs, which are no longer locked.
-
-    Args:
-        directory: created if it does not exist.
-        overwrite: also replace files that this program did not write.
-
-    Attributes:
-        files: writes results; can be sent to other processes.
-
-    Raises:
-        OutputError: it cannot be written to.
-    """
-
-    def __init__(self, directory: Path, overwrite: bool) -> None:
-        self._directory = directory
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            private, self._lock = _private_directory(directory)
-            self.files = ResultFiles(directory, private, overwrite, OwnFiles(directory))
-        except OSError as error:
-            raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
-
-    def start(self, settings: str | None) -> None:
-        """Make sure that there are records, and write the settings of the run, if there are any."""
-        self.record()
-        if settings is not None:
-            self.write({SETTINGS: settings.encode(errors="replace")})
-
-    def write(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
-        """Write files, as ``ResultFiles.write`` does."""
-        self.files.write(files, record)
-
-    def record(self, *records: Record) -> None:
-        """Append to the records, as ``ResultFiles.record`` does."""
-        self.files.record(*records)
-
     def close(self) -> None:
         """Remove the run's own directory."""
-        shutil.rmtree(self.files.private, ignore_errors=True)
+        shutil.rmtree(self.private, ignore_errors=True)
         if self._lock is not None:
             os.close(self._lock)
 

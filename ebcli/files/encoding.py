@@ -18,7 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import EbcliError, ImageError
 from ebcli.files.images import opened_image
-from ebcli.files.regular import open_regular
+from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
 SOFTWARE = "eb-saliency"
@@ -82,7 +82,7 @@ def read_facts(path: Path) -> dict[str, str]:
         ConfigurationError: it is a video, and the package for videos is missing.
     """
     readers = {".npz": _facts_of_arrays, ".mp4": _facts_of_video}
-    with open_regular(path, follow=False) as file:
+    with safe_open(path, follow=False) as file:
         try:
             found = readers.get(path.suffix.lower(), _facts_of_picture)(file)
         except EbcliError:
@@ -137,7 +137,7 @@ def read_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
         OSError, ValueError: it is not an intact file of arrays, or they are larger than a map can be.
     """
     try:
-        with open_regular(path, follow=False) as file:
+        with safe_open(path, follow=False) as file:
             return _arrays(file, names)
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, MemoryError) as error:
         raise ValueError(f"it is not an intact .npz file ({error})") from error

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -35,15 +33,18 @@ class History:
         Raises:
             OutputError: its records cannot be read.
         """
-        history = cls()
+        history, collects = cls(), gc.isenabled()
+        gc.disable()  # it would look through all that is read, again and again
         try:
-            with _no_garbage_collection():  # it would look through all that is read, again and again
-                for record in read_records(directory):
-                    history._add(record)
+            for record in read_records(directory):
+                history._add(record)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
             raise OutputError(f"cannot read '{directory / RECORDS}': {error.strerror or error}") from error
+        finally:
+            if collects:
+                gc.enable()
         return history
 
     def is_finished(self, directory: Path, source: Source, configuration: str) -> bool:
@@ -58,23 +59,10 @@ class History:
             return False
 
     def _add(self, record: Record) -> None:
-        configuration = sys.intern(record.configuration)
-        key = (record.place, configuration)
+        configuration, results = sys.intern(record.configuration), record.results
+        key = record.place, configuration
         if record.status == "failed" or record.stamp is None:
             self.finished.pop(key, None)
             return
-        results = record.results
         self.finished[key] = record.stamp, results
-        for result in results:
-            self.written[result.path] = configuration
-
-
-@contextlib.contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+        self.written.update((result.path, configuration) for result in results)

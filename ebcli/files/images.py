@@ -14,7 +14,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.input_spec import Placement
-from ebcli.files.regular import open_regular
+from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
@@ -89,7 +89,7 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Image.Image]:
         if isinstance(file, Path):
             if file.is_dir():
                 raise ImageError("the directory cannot be listed")
-            file = stack.enter_context(open_regular(file))
+            file = stack.enter_context(safe_open(file))
         yield stack.enter_context(Image.open(file, formats=_formats()))
 
 

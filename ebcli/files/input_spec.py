@@ -98,9 +98,9 @@ class InputSpec:
 
         Of images more than 30 times as long as wide, values may differ in rounding.
         """
-        new = self._resized(image.size)
         if self.frames is not None:
-            return self._of_frame(np.asarray(image), new)
+            return self._of_frame(image)
+        new = self._resized(image.size)
         if self.size is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
         crops = self.size[::-1]
@@ -163,35 +163,22 @@ class InputSpec:
         longer = int(side * max(size) / min(size))
         return (side, longer) if width <= height else (longer, side)
 
-    def _of_frame(self, pixels: NDArray[np.uint8], new: tuple[int, int]) -> NDArray[np.uint8]:
-        """The crop of a frame (H, W, 3) resized to a size (width, height).
+    def _of_frame(self, image: Image.Image) -> NDArray[np.uint8]:
+        """The crop of a resized frame.
 
-        As torchvision's preset for video, this interpolates between neighboring pixels without antialiasing, which
-        Pillow cannot do. Only what survives the crop is computed.
+        As torchvision's preset for video, this interpolates between neighboring pixels without antialiasing, and rounds
+        to the nearest value, which Pillow does not for 8 bits. Only what survives the crop is computed.
         """
         assert self.size is not None
-        rows, columns = (_neighbors(*sides) for sides in zip(pixels.shape[:2], new[::-1], self.size, strict=True))
-        left, right = (
-            _blended(pixels[rows[0]][:, side], pixels[rows[1]][:, side], rows[2][:, None, None]) for side in columns[:2]
-        )
-        cropped = np.rint(_blended(left, right, columns[2][:, None])).astype(np.uint8)
-        cropped[~rows[3]] = 0
-        cropped[:, ~columns[3]] = 0
-        return cropped
+        place, size = self.place(image.size), self.size[::-1]
+        box = place.left, place.top, place.right, place.bottom
+        bands = [
+            band.convert("F").transform(size, Image.Transform.EXTENT, box, Image.Resampling.BILINEAR)
+            for band in image.split()
+        ]
+        return np.rint(np.stack([np.asarray(band) for band in bands], axis=-1)).astype(np.uint8)
 
 
 def _start(side: int, crop: int) -> int:
     """Where torchvision's ``center_crop`` starts, with its rounding; below 0 where it pads."""
     return round((side - crop) / 2) if side >= crop else -((crop - side) // 2)
-
-
-def _neighbors(old: int, new: int, crop: int) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """For each cell of a crop: the pixels on both sides, the share of the second one, and whether there are any."""
-    cells = np.arange(crop) + _start(new, crop)
-    positions = np.clip((cells + 0.5) * (old / new) - 0.5, 0, old - 1)
-    first = positions.astype(int)
-    return first, np.minimum(first + 1, old - 1), (positions - first).astype(np.float32), (cells >= 0) & (cells < new)
-
-
-def _blended(one: NDArray[Any], other: NDArray[Any], share: NDArray[Any]) -> NDArray[Any]:
-    return one + (other.astype(np.float32) - one) * share

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ebcli.files.naming import MARKER, RECORDS, parse_result_name
-from ebcli.files.regular import open_regular
+from ebcli.files.safe_open import safe_open
 
 _DIGEST = re.compile(rb'"([0-9a-f]{64})"')
 _AT_A_TIME = 1 << 25  # bytes; no line is longer
@@ -44,7 +44,7 @@ class OwnFiles:
 
     def _update(self, name: str) -> None:
         position = self._read[name]
-        with open_regular(self._directory / name, follow=False) as file:
+        with safe_open(self._directory / name, follow=False) as file:
             file.seek(position)
             while (line := file.readline(_AT_A_TIME)).endswith(b"\n") or len(line) == _AT_A_TIME:
                 position += len(line)
@@ -73,7 +73,7 @@ class OwnResults:
 def file_digest(path: Path) -> str:
     """The SHA-256 of a regular file. Raises OSError for links and other files."""
     digest = hashlib.sha256()
-    with open_regular(path, follow=False) as file:
+    with safe_open(path, follow=False) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import math
 import os
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
+from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS
-from ebcli.files.regular import open_regular
+from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 
 try:
@@ -228,12 +227,26 @@ def read_records(directory: Path) -> Iterator[Record]:
     Raises:
         OSError: there are none, or they are not a regular file.
     """
-    with open_regular(directory / RECORDS, follow=False) as file:
+    with safe_open(directory / RECORDS, follow=False) as file:
         whole = True
         while line := file.readline(_LONGEST_LINE):
             starts, whole = whole, line.endswith(b"\n") or len(line) < _LONGEST_LINE
             if starts and whole and (record := Record.parse(line)) is not None:
                 yield record
+
+
+def records_of_run(directory: Path) -> Iterator[Record]:
+    """The records of a directory that the user names as that of a run.
+
+    Raises:
+        ConfigurationError: there are none, or they cannot be read.
+    """
+    try:
+        yield from read_records(directory)
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
+        ) from error
 
 
 def append_lines(path: Path, *lines: str) -> None:
@@ -242,15 +255,11 @@ def append_lines(path: Path, *lines: str) -> None:
     Raises:
         OSError: they do not fit, or it is not a regular file.
     """
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    try:
-        number = os.open(path, flags, 0o666)
-    except OSError as error:
-        reason = f"{path.name} is a symbolic link" if error.errno == errno.ELOOP else error.strerror
-        raise OSError(error.errno, reason) from error
-    with os.fdopen(number, "rb", buffering=0), _locked(number):
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            raise OSError(errno.EINVAL, f"{path.name} is not a regular file")
+    with safe_open(path, follow=False, flags=os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
+        number = file.fileno()
+        with contextlib.suppress(OSError):  # some network file systems know no locks
+            if fcntl is not None:
+                fcntl.flock(number, fcntl.LOCK_EX)  # until it is closed
         content, end = "".join(f"{line}\n" for line in lines).encode(), os.fstat(number).st_size
         # a killed run may have left half a line
         if content and end and os.pread(number, 1, end - 1) != b"\n":
@@ -262,17 +271,3 @@ def append_lines(path: Path, *lines: str) -> None:
         except OSError:
             os.ftruncate(number, end)
             raise
-
-
-@contextlib.contextmanager
-def _locked(file: int) -> Iterator[None]:
-    if fcntl is None:
-        yield
-        return
-    with contextlib.suppress(OSError):  # some network file systems know no locks
-        fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_UN)

@@ -19,8 +19,8 @@ from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
 from ebcli.files import web
-from ebcli.files.regular import open_regular
 from ebcli.files.remote import DEFAULT, RemoteOptions, too_large, url_of
+from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 
 PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
@@ -68,7 +68,7 @@ class Span:
             raise too_large(options.max_bytes)
         url, end = url_of(self.tar), self.start + self.size
         if url is None:
-            with open_regular(self.tar) as file:
+            with safe_open(self.tar) as file:
                 file.seek(self.start)
                 content = file.read(self.size)
         elif url.startswith(_WEB):
@@ -173,7 +173,7 @@ def _opened(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
     """A local or remote file, to read parts of it."""
     url = url_of(path)
     if url is None:
-        with open_regular(path) as file:
+        with safe_open(path) as file:
             yield file
     elif url.startswith(_WEB):
         yield io.BufferedReader(web.WebFile(url, options), 1 << 20)

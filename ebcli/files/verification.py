@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebcli.errors import ConfigurationError
 from ebcli.files.directory import first_link
-from ebcli.files.naming import RECORDS
-from ebcli.files.records import Result, read_records
-from ebcli.files.regular import open_regular
+from ebcli.files.ownership import file_digest
+from ebcli.files.records import Result, records_of_run
 
 
 @dataclass(frozen=True)
@@ -32,12 +29,7 @@ def verify(directory: Path) -> Verification:
     Raises:
         ConfigurationError: the directory has no records.
     """
-    try:
-        expected = {result.path: result for record in read_records(directory) for result in record.results}
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
-        ) from error
+    expected = {result.path: result for record in records_of_run(directory) for result in record.results}
     checked = {Path(result.path): _problem(directory, result) for result in expected.values()}
     return Verification(len(expected), {path: problem for path, problem in checked.items() if problem})
 
@@ -45,16 +37,11 @@ def verify(directory: Path) -> Verification:
 def _problem(directory: Path, result: Result) -> str | None:
     if first_link(directory, Path(result.path)):
         return "behind a symbolic link"
+    path = directory / result.path
     try:
-        with open_regular(directory / result.path, follow=False) as file:
-            found, sha256 = 0, hashlib.sha256()
-            while chunk := file.read(1 << 20):
-                found += len(chunk)
-                sha256.update(chunk)
-                if found > result.bytes:
-                    break
+        is_intact = path.stat().st_size == result.bytes and file_digest(path) == result.sha256
     except FileNotFoundError:
         return "missing"
     except OSError as error:
         return error.strerror or str(error)
-    return None if sha256.hexdigest() == result.sha256 else "altered"
+    return None if is_intact else "altered"

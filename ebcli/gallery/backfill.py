@@ -10,19 +10,18 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
-from ebcli.drawing.explanation import rectangle
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.style import DrawingStyle
-from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnails
+from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.encoding import encode_picture, read_arrays
+from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
-from ebcli.files.input_spec import Placement
-from ebcli.files.naming import canonical, numbered
+from ebcli.files.naming import canonical
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.gallery.entries import Entry, Outcome
+from ebcli.gallery.raw_maps import read_maps
 from ebcli.run.workers import Workers
 
 _AHEAD = 64  # images submitted at a time
@@ -122,26 +121,18 @@ def _make(
     names = outcome.names
     assert names is not None  # or nothing would be missing
     files: dict[Path, bytes] = {}
-    every = {(one.recorded.index, one.number): one for one in outcome.maps}
-    paths = {key: path for key in every if (path := names.map(outcome.layer, *key)) in missing}
     with suppress(ImageError, OSError):
         if source is not None and names.photo in missing and Source(source).stamp() == names.stamp:
             files[names.photo] = encode_picture(shrunk(decode(Source(source).opened()[1])), "jpg")
-    if outcome.raw is not None:
-        with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
-            of_layer = f"maps@{outcome.layer}"
-            arrays = read_arrays(directory / outcome.raw, ("image_size", "crop", "classes", "boxes", "maps", of_layer))
-            size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
-            placement = Placement(*map(float, arrays["crop"]))
-            keys = [*numbered(arrays["classes"].tolist())]
-            maps = dict(zip(keys, arrays.get(of_layer, arrays.get("maps", ())), strict=True))
-            boxes = dict(zip(keys, arrays.get("boxes", ()), strict=False))
-            known = {path: maps[key] for key, path in paths.items() if key in maps}
-            outlines = {path: [rectangle(boxes[key])] if key in boxes else [] for key, path in paths.items()}
-            files |= map_thumbnails(known, size, placement, style, outlines)
-    for key, path in paths.items():
-        result = every[key].result
-        if path not in files and result is not None:
+    if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
+        with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
+            size, maps = raw
+            for path, map_ in zip(names.maps(maps), maps, strict=True):
+                if path in missing and (content := map_thumbnail(map_, map_.values, size, style)) is not None:
+                    files[path] = content
+    for one in outcome.maps:
+        at = outcome.layer, one.recorded.index, one.number
+        if names.map(*at) in missing and names.map(*at) not in files and one.result is not None:
             with suppress(ImageError):
-                files[names.overlay(outcome.layer, *key)] = encode_picture(shrunk(decode(directory / result)), "jpg")
+                files[names.overlay(*at)] = encode_picture(shrunk(decode(directory / one.result)), "jpg")
     return files

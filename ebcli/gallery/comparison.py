@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
@@ -16,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.overlay import covered, interpolated, is_blank, picture
+from ebcli.drawing.overlay import covered, fitted_size, interpolated, is_blank, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
@@ -24,9 +25,9 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.input_spec import Placement
 from ebcli.files.naming import COMPARISON
-from ebcli.files.pairs import MapPair
 from ebcli.gallery.backfill import below, roots_of
 from ebcli.gallery.page import check_page
+from ebcli.gallery.raw_maps import MapPair
 
 DATA = COMPARISON.with_name("comparison.json")
 
@@ -82,42 +83,33 @@ def _row(
     pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None
 ) -> tuple[dict[str, Any], Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
-    scale = _SIDE / max(pair.size)
-    size = max(1, round(pair.size[0] * scale)), max(1, round(pair.size[1] * scale))
-    x, y = size[0] / pair.size[0], size[1] / pair.size[1]
-    regions = [
-        Placement(at.left * x, at.top * y, at.right * x, at.bottom * y)
-        for at in (pair.one.placement, pair.other.placement)
-    ]
+    size = fitted_size(pair.size, _SIDE)
+    values, regions = zip(*((one.values, one.placement.scaled(pair.size, size)) for one in pair.maps), strict=True)
     boxes = [covered(region, size) for region in regions]
     both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
     box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
-    one, other = (
-        interpolated(raw.values, region, box) for raw, region in zip((pair.one, pair.other), regions, strict=True)
-    )
+    one, other = (interpolated(cells, region, box) for cells, region in zip(values, regions, strict=True))
     difference = _drawn(one) - _drawn(other)
-    key = "\0".join((pair.input, str(pair.index), pair.one.about, pair.other.about))
+    subject = pair.maps[1].subject
+    key = "\0".join((pair.input, str(subject.index), *pair.runs))
+    scores = [None if math.isnan(one.subject.score) else one.subject.score for one in pair.maps]
     row = {
         "input": pair.input,
-        "class": pair.index,
-        "name": pair.name,
+        "class": subject.index,
+        "name": subject.name,
         "rank_correlation": round(correlation(one, other), 4),
         "mean_difference": round(float(np.abs(difference).mean()), 4),
-        "a": {"run": pair.one.about, "score": pair.one.score},
-        "b": {"run": pair.other.about, "score": pair.other.score},
+        **{side: {"run": pair.runs[i], "score": scores[i]} for i, side in enumerate("ab")},
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
     }
     small = _photo(photo, size)
     style = DrawingStyle("heatmap" if small is None else "overlay")
-    under = small or Image.new("RGB", size, "white")
-    tiles = [*([small] if small else []), *(
-        picture(under, raw.values, region, style) for raw, region in zip((pair.one, pair.other), regions, strict=True)
-    )]  # fmt: skip
-    whole = Placement(box[0], box[1], box[2], box[3])
-    if difference.any():
-        tiles.append(picture(under, difference, whole, DrawingStyle("heatmap", signed=True)))
-    else:
-        tiles.append(Image.new("RGB", size, "white"))
+    blank = Image.new("RGB", size, "white")
+    under = small or blank
+    drawn = [picture(under, cells, region, style) for cells, region in zip(values, regions, strict=True)]
+    red_blue = DrawingStyle("heatmap", signed=True)
+    drawn.append(picture(under, difference, Placement(*box), red_blue) if difference.any() else blank)
+    tiles = [small, *drawn] if small else drawn
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
     for at, tile in enumerate(tiles):
         strip.paste(tile, (at * (size[0] + _GAP), 0))

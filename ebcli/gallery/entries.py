@@ -10,7 +10,7 @@ from pathlib import Path
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.files.directory import first_link
 from ebcli.files.naming import numbered
-from ebcli.files.records import ClassRecord, Record, Result, read_records
+from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,11 @@ def read_entries(directory: Path) -> list[Entry]:
     too, or if it does not exist with the recorded size.
 
     Raises:
-        OSError: there are no records, or they cannot be read.
+        ConfigurationError: there are no records, or they cannot be read.
     """
     latest: dict[str, dict[tuple[str, str], Record]] = {}
     writers: dict[str, Record] = {}
-    for record in read_records(directory):
+    for record in records_of_run(directory):
         of_input = latest.setdefault(record.place, {})
         key = record.layer, record.method
         of_input.pop(key, None)

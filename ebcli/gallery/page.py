@@ -16,7 +16,7 @@ from urllib.parse import quote
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
-from ebcli.files.naming import PAGE, RECORDS
+from ebcli.files.naming import PAGE
 from ebcli.files.ownership import OwnFiles
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
@@ -51,12 +51,7 @@ def write_gallery(
             write would be replaced.
         OutputError: the directory cannot be written to.
     """
-    try:
-        entries = read_entries(directory)
-    except OSError as error:
-        raise ConfigurationError(
-            f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
-        ) from error
+    entries = read_entries(directory)
     check_page(directory, overwrite)
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)

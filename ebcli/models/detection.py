@@ -64,6 +64,8 @@ class DetectionScores(nn.Module):
         torch.Size([1, 20, 20])
     """
 
+    _detector: Any
+
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
         if not is_detector(detector):
@@ -71,24 +73,22 @@ class DetectionScores(nn.Module):
                 f"{type(detector).__name__} is not a detector: it needs the parts transform and backbone, and head or "
                 "roi_heads, as in torchvision.models.detection"
             )
-        self._detector: tuple[Any] = (detector.eval(),)  # in a tuple, lest its modules get a prefix
+        vars(self)["_detector"] = detector.eval()  # not set as a module, lest the names of its parts get a prefix
         for name, module in detector.named_children():
             self.add_module(name, module)
 
     @property
     def num_classes(self) -> int:
         """The number of classes, with the background if the detector has one."""
-        (detector,) = self._detector
-        if hasattr(detector, "roi_heads"):
-            return int(detector.roi_heads.box_predictor.cls_score.out_features)
-        head = detector.head.classification_head
+        if hasattr(self._detector, "roi_heads"):
+            return int(self._detector.roi_heads.box_predictor.cls_score.out_features)
+        head = self._detector.head.classification_head
         return int(getattr(head, "num_columns", None) or head.num_classes)
 
     @property
     def has_background(self) -> bool:
         """Whether class 0 is the background."""
-        (detector,) = self._detector
-        return hasattr(detector, "roi_heads") or hasattr(detector.head.classification_head, "num_columns")
+        return hasattr(self._detector, "roi_heads") or hasattr(self._detector.head.classification_head, "num_columns")
 
     def forward(self, images: Tensor) -> Tensor:
         return self.run(images).logits
@@ -99,17 +99,16 @@ class DetectionScores(nn.Module):
         Raises:
             ConfigurationError: images of a batch have different numbers of proposals.
         """
-        (detector,) = self._detector
         seen: dict[str, Any] = {}
-        watched: dict[str, nn.Module] = {"transform": detector.transform}
-        if hasattr(detector, "roi_heads"):
-            watched |= {"rpn": detector.rpn, "head": detector.roi_heads.box_predictor}
+        watched: dict[str, nn.Module] = {"transform": self._detector.transform}
+        if hasattr(self._detector, "roi_heads"):
+            watched |= {"rpn": self._detector.rpn, "head": self._detector.roi_heads.box_predictor}
         else:
-            watched |= {"anchors": detector.anchor_generator, "head": detector.head}
+            watched |= {"anchors": self._detector.anchor_generator, "head": self._detector.head}
         with ExitStack() as hooks:
             for name, module in watched.items():
                 hooks.callback(module.register_forward_hook(partial(_keep, seen, name)).remove)
-            found = detector(list(images))
+            found = self._detector(list(images))
         shapes = seen["transform"][0].image_sizes
         if "rpn" not in seen:
             head = seen["head"]
@@ -124,15 +123,14 @@ class DetectionScores(nn.Module):
 
     def boxes(self, predictions: Predictions, i: int, label: int) -> Tensor:
         """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
-        (detector,) = self._detector
         offsets, anchors = predictions.offsets[i], predictions.anchors[i]
         boxes: Tensor
-        if hasattr(detector, "roi_heads"):
-            boxes = detector.roi_heads.box_coder.decode(offsets, [anchors])[:, label]
+        if hasattr(self._detector, "roi_heads"):
+            boxes = self._detector.roi_heads.box_coder.decode(offsets, [anchors])[:, label]
         elif predictions.centerness is not None:
-            boxes = detector.box_coder.decode(offsets, anchors)
+            boxes = self._detector.box_coder.decode(offsets, anchors)
         else:
-            boxes = detector.box_coder.decode_single(offsets, anchors)
+            boxes = self._detector.box_coder.decode_single(offsets, anchors)
         height, width = predictions.shapes[i]
         return boxes.clamp(min=0).minimum(boxes.new_tensor([width, height, width, height]))
 
@@ -154,8 +152,7 @@ class DetectionScores(nn.Module):
 
     def sizes(self, height: int, width: int) -> tuple[tuple[int, int], tuple[int, int]]:
         """Height and width of an image of this size after resizing, and after padding."""
-        (detector,) = self._detector
-        found, _ = detector.transform([torch.zeros(3, height, width, device="meta")])
+        found, _ = self._detector.transform([torch.zeros(3, height, width, device="meta")])
         (resized,), padded = found.image_sizes, found.tensors.shape[-2:]
         return resized, (padded[0], padded[1])
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb import layers_on_path
+from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.files.input_spec import InputSpec
@@ -31,6 +32,8 @@ LEAST_CELLS = 9
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
 BATCH = 2
+
+_WEIGHTED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
 @dataclass(frozen=True)
@@ -76,15 +79,15 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
     """
     name, net = _named(model)
     size = _size(model, input_size)
-    listed = _forward(name, net, size)
+    outputs = _outputs(name, net, size)
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = net.sizes(*size)
     found = []
-    for layer, module, output in listed:
-        shape, stride = tuple(output.shape[1:]), None
-        if len(output) == BATCH:  # unless windows of an image are stacked along the batch
-            stride = _stride(shape, size)
-        found.append(Layer(layer, type(module).__name__, shape, stride))
+    for layer, output in outputs.items():
+        shape = tuple(output.shape[1:])
+        # none if windows of an image are stacked along the batch
+        stride = _stride(shape, size) if len(output) == BATCH else None
+        found.append(Layer(layer, type(net.get_submodule(layer)).__name__, shape, stride))
     return found
 
 
@@ -119,7 +122,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     for pattern, choose in _SETTLED:
         if isinstance(model, LoadedModel) and pattern.fullmatch(name):
             return choose(net)
-    below = _with_stride(model, input_size)
+    below = _below_classifier(model, input_size)
     if not below:
         raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
     blocks = _transformer_blocks(net, below)
@@ -127,8 +130,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
         return _first_tokens(blocks[0], below)
     side = min(_size(model, input_size)[-2:])
     strides = [stride for _, stride, _ in below]
-    fine = [stride for stride in strides if stride <= min(MAX_STRIDE, side / LEAST_CELLS)]
-    chosen = max(fine, default=min(strides))
+    chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
     return _last_outermost([name for name, stride, _ in below if stride == chosen])
 
 
@@ -143,7 +145,7 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     """
     default = default_layer(loaded)
     stages: dict[int, list[str]] = {}
-    for name, stride, _ in _with_stride(loaded):
+    for name, stride, _ in _below_classifier(loaded):
         stages.setdefault(round(math.log2(stride)), []).append(name)
     return [
         default if default in stage else _last_outermost(stage) for _, stage in sorted(stages.items(), reverse=True)
@@ -175,40 +177,31 @@ def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | No
     return (input_size, input_size) if isinstance(input_size, int) else input_size
 
 
-def _forward(name: str, net: nn.Module, size: tuple[int, ...]) -> list[tuple[str, nn.Module, Tensor]]:
-    """Name, module and output of each module that is called once and returns one tensor, in execution order.
+def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tensor]:
+    """The output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
     """
-    outputs: list[tuple[str, nn.Module, Any]] = []
-    calls: dict[str, int] = {}
+    calls: dict[str, list[Any]] = {}
 
-    def record(layer: str, module: nn.Module, _inputs: Any, output: Any) -> None:
-        calls[layer] = calls.get(layer, 0) + 1
-        outputs.append((layer, module, output.to("meta") if isinstance(output, Tensor) else None))
+    def record(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        calls.setdefault(layer, []).append(output.to("meta") if isinstance(output, Tensor) else None)
 
     def forward(blank: Tensor) -> Tensor:
-        with torch.no_grad():
-            net(blank)
+        net(blank)
         return blank
 
-    training = [(module, module.training) for module in net.modules()]
     handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
     try:
-        net.eval()  # in training mode, batch norm would add the blank images to its statistics
-        images = probe(name, net, size, forward, BATCH)
+        with torch.no_grad(), evaluating(net):  # training would add the blank images to batch norms' statistics
+            images = probe(name, net, size, forward, BATCH)
     finally:
         for handle in handles:
             handle.remove()
-        for module, flag in training:
-            module.training = flag
-    found = [
-        (layer, module, output)
-        for layer, module, output in outputs
-        if calls[layer] == 1 and output is not None and output.ndim > 1 and len(output) % BATCH == 0
-    ]
-    carrying = set(layers_on_path(net, images, [layer for layer, _, _ in found]))
-    return [(layer, module, output) for layer, module, output in found if layer in carrying]
+    single = {layer: outputs[0] for layer, outputs in calls.items() if len(outputs) == 1 and outputs[0] is not None}
+    mapped = [layer for layer, output in single.items() if output.ndim > 1 and len(output) % BATCH == 0]
+    carrying = set(layers_on_path(net, images, mapped))
+    return {layer: single[layer] for layer in mapped if layer in carrying}
 
 
 def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
@@ -216,31 +209,27 @@ def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
 
     For video, T comes before H, and the stride is that of the sides.
     """
-    grids: list[tuple[int, ...]]
+    grids: list[tuple[int, ...]] = []
     height, width = size[-2:]
     if len(shape) == 1 + len(size):
         grids = [shape[-2:], shape[-3:-1]]
     elif len(shape) == 2 and shape[1] > 1:  # a single number each would be pooled channels, no tokens
         _, grid = token_grid(shape[0], size)
         grids = [] if grid is None else [grid[-2:]]
-    else:
-        return None
     for rows, columns in grids:
-        if rows * columns == 1 or rows > height or columns > width:
-            continue
-        # Rounding at the border can cost the longer side one cell
-        if abs(columns - width * rows / height) < 1:
+        # rounding at the border can cost the longer side one cell
+        if rows * columns > 1 and rows <= height and columns <= width and abs(columns - width * rows / height) < 1:
             return height / rows
     return None
 
 
-def _with_stride(
+def _below_classifier(
     model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None
 ) -> list[tuple[str, float, tuple[int, ...]]]:
     """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
-    modules = dict(_named(model)[1].named_modules())
+    _, net = _named(model)
     listed = layers(model, input_size)
-    weighted = [i for i, layer in enumerate(listed) if _is_weighted(modules[layer.name])]
+    weighted = [i for i, layer in enumerate(listed) if isinstance(net.get_submodule(layer.name), _WEIGHTED)]
     below = listed[: weighted[-1]] if weighted else listed
     return [(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]
 
@@ -290,18 +279,13 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
 
 
-def _is_weighted(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d))
-
-
 def _fourth_max_pool(net: nn.Module) -> str:
     return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
 
 
 def _stem(net: nn.Module) -> str:
     """What the first block reads, as torchvision (features.0) and timm (stem, patch_embed) name it."""
-    names = [name for name in ("features.0", "stem", "patch_embed") if name in dict(net.named_modules())]
-    return names[0]
+    return next(name for name in ("features.0", "stem", "patch_embed") if name in dict(net.named_modules()))
 
 
 # Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3

@@ -93,7 +93,7 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
             yield from _unreadable(prepared, folder, recorded)
             return
         pipeline = Pipeline(
-            prepared.explainer, folder.files, workers, prepared.stages, execution.fail_fast, stopping, recorded
+            prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
         )
         yield from pipeline.run(sources)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ImageError
-from ebcli.files.directory import ResultFiles
+from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.reading import NetworkInput
@@ -44,7 +44,7 @@ class Pipeline:
     """
 
     explainer: Explainer
-    files: ResultFiles
+    files: OutputFolder
     workers: Workers
     stages: ImageStages
     fail_fast: bool

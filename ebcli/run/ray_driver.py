@@ -98,7 +98,7 @@ class Cluster:
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
             folder.start(output.settings)
             sources, stages = self.prepared.sources, self.prepared.stages
-            arguments = Path.cwd(), self._plan, stages, replace(folder.files, recording=False), self._cpus
+            arguments = Path.cwd(), self._plan, stages, folder, self._cpus
             parts = [sources[start : start + self._part] for start in range(0, len(sources), self._part)]
             hands = _Hands(min(self._count, len(parts)), self._gpus, arguments, parts)
             with closing(hands.gathered(stopping)) as gathered:

@@ -12,7 +12,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.directory import ResultFiles
+from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.plan import RunPlan
@@ -36,7 +36,7 @@ class PipelineWorker:
         cpus: the number of CPUs: the network takes one, processes that decode and draw the others.
     """
 
-    def __init__(self, cwd: Path, plan: RunPlan, stages: ImageStages, files: ResultFiles, cpus: int) -> None:
+    def __init__(self, cwd: Path, plan: RunPlan, stages: ImageStages, files: OutputFolder, cpus: int) -> None:
         self._cwd, self._plan, self._files, self._stopping = cwd, plan, files, Event()
         self._workers, self._stages = Workers(max(1, cpus - 1), plan.execution.image_timeout), stages
         self._pipeline: Pipeline
@@ -77,7 +77,7 @@ class PipelineWorker:
         self._stopping.set()
 
 
-def _check_machine(cwd: Path, files: ResultFiles) -> None:
+def _check_machine(cwd: Path, files: OutputFolder) -> None:
     """Make relative paths mean what they mean to the driver, and check that results can be written.
 
     Raises:

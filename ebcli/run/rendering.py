@@ -15,7 +15,6 @@ from PIL import Image
 from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import shrunk
-from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
@@ -87,7 +86,8 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the frames.
     """
-    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames, small_frame
+    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames
+    from ebcli.drawing.panel import panel, small_frame
 
     laps = Laps()
     size, clips = loaded.size, loaded.clips
@@ -119,10 +119,7 @@ def render(
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     for rows in figures:
-        if clips is None:
-            figure = panel(kept[0].image, explanation, options.style, source.name, options.about)
-        else:
-            figure = contact_sheet(kept, rows, source.name, options.about)
+        figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
         laps.end("draw")
         files.append(encode_picture(figure, suffix, common | about([row.map for row in rows])))
         laps.end("encode")

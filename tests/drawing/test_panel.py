@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from galleries import framed
 from PIL import Image
 
-from ebcli.drawing.explanation import Explanation, Map, Subject
+from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.panel import _fitted, _font, _printable, panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
 
 GREEN = (0, 255, 0)
 
 
 def explained(
     maps: dict[str, np.ndarray], place: Placement, marginal: bool = False, names: tuple[str | None, ...] = ()
-) -> Explanation:
+) -> list[Map]:
     """Maps (K, h, w) by layers."""
     count = len(next(iter(maps.values())))
     subjects = [Subject(k, name, 0.25) for k, name in zip(range(count), names or ["cat"] * count, strict=True)]
-    return Explanation(
-        [
-            Map(subject, layer, of[k], 0.5, place, beside={"marginal": of[k] * 2} if marginal else {})
-            for k, subject in enumerate(subjects)
-            for layer, of in maps.items()
-        ],
-        0.0,
-    )
+    return [
+        Map(subject, layer, of[k], 0.5, place, beside={"marginal": of[k] * 2} if marginal else {})
+        for k, subject in enumerate(subjects)
+        for layer, of in maps.items()
+    ]
+
+
+def drawn(photo: Image.Image, maps: Sequence[Map], style: DrawingStyle, name: str, about: str) -> Image.Image:
+    return panel([Shown(photo)], framed(maps, photo.size, style), name, about)
 
 
 def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:
@@ -62,7 +66,7 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     left, top = (size[0] - side) / 2, (size[1] - side) / 2
     maps = np.concatenate([spot(14, 3, 5), spot(14, 9, 4)])
     place = Placement(left, top, left + side, top + side)
-    figure = panel(photo, explained({"5": maps}, place), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
+    figure = drawn(photo, explained({"5": maps}, place), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
     first, *others = tiles(figure)
     assert first[2] - first[0] == round(size[0] * 300 / max(size))
     assert first[3] - first[1] == round(size[1] * 300 / max(size))
@@ -92,7 +96,7 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
 def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int]) -> None:
     values = {name: np.ones((count, 7, 7), np.float32) for name, count in maps.items()}
     shown = explained(values, Placement(10, 0, 50, 40), marginal)
-    figure = panel(Image.new("RGB", (60, 40), GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", "")
+    figure = drawn(Image.new("RGB", (60, 40), GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", "")
     tops = [box[1] for box in tiles(figure)]
     assert [tops.count(top) for top in sorted(set(tops))] == rows
 
@@ -102,7 +106,7 @@ def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int])
 def test_every_style_and_size_has_a_panel(style: str, size: tuple[int, int]) -> None:
     values = np.random.default_rng(0).random((2, 7, 7)).astype(np.float32)
     shown = explained({"5": values}, Placement(0, 0, *size))
-    figure = panel(Image.new("RGB", size, GREEN), shown, DrawingStyle(style), "a.jpg", "about")
+    figure = drawn(Image.new("RGB", size, GREEN), shown, DrawingStyle(style), "a.jpg", "about")
     assert figure.mode == "RGB"
     assert 600 <= figure.width < 1100
     assert 100 <= figure.height < 600
@@ -110,7 +114,7 @@ def test_every_style_and_size_has_a_panel(style: str, size: tuple[int, int]) -> 
 
 def test_a_blank_map_looks_unlike_any_other() -> None:
     maps = np.stack([np.zeros((7, 7)), np.full((7, 7), np.nan), np.ones((7, 7))]).astype(np.float32)
-    figure = panel(
+    figure = drawn(
         Image.new("RGB", (60, 60), GREEN),
         explained({"5": maps}, Placement(0, 0, 60, 60)),
         DrawingStyle(alpha=0.2),
@@ -128,7 +132,7 @@ def test_names_are_data() -> None:
     assert _printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
-        panel(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
+        drawn(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
         for name in ("a.jpg", hostile * 10)
     )
     assert plain.size == wild.size
@@ -150,12 +154,12 @@ def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, 
     place, ones = Placement(0, 0, 40, 40), np.ones((4, 4), np.float32)
     subjects = Subject(3, "cat", 0.5), Subject(8, None, 0.25)
     maps = [Map(one, "5", ones, mass, place) for one, mass in zip(subjects, (0.125, 0.75), strict=True)]
-    panel(Image.new("RGB", (40, 40)), Explanation(maps, 0.0), DrawingStyle(), "a.jpg", "about")
+    drawn(Image.new("RGB", (40, 40)), maps, DrawingStyle(), "a.jpg", "about")
     told = [line for *_, line in written if ", score" in line or "mass" in line]
     assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
     # only a marginal map sums to its mass
-    marginal = Explanation([replace(map_, method="marginal") for map_ in maps], 0.0)
-    panel(Image.new("RGB", (40, 40)), marginal, DrawingStyle(), "a.jpg", "about")
+    marginal = [replace(map_, method="marginal") for map_ in maps]
+    drawn(Image.new("RGB", (40, 40)), marginal, DrawingStyle(), "a.jpg", "about")
     assert "mass 0.125" in [line for *_, line in written]
 
 
@@ -175,7 +179,7 @@ def test_the_legend_runs_from_the_lower_end_to_the_upper(
 ) -> None:
     style = DrawingStyle("heatmap", "RdBu_r", **ends)
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
-    figure = panel(photo, explained({"5": spot(7, 3, 3)}, place), style, "a.jpg", "about")
+    figure = drawn(photo, explained({"5": spot(7, 3, 3)}, place), style, "a.jpg", "about")
     (left, top, first), (right, beside, last), _ = written[-3:]
     assert (first, last, top) == (low, high, beside)
     row = np.asarray(figure)[int(top) + 8, int(left) : int(right)].astype(int)
@@ -187,9 +191,9 @@ def test_the_legend_runs_from_the_lower_end_to_the_upper(
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
     (one,), (other,) = spot(14, 3, 5), spot(14, 10, 9)
     both = Map(Subject(0, "cat", 0.25), "5", one, 0.5, Placement(0, 0, 300, 300), beside={"marginal": other})
-    figure = panel(
+    figure = drawn(
         Image.new("RGB", (300, 300), GREEN),
-        Explanation([both], 0.0),
+        [both],
         DrawingStyle(cmap="cool", alpha=0.3),
         "a",
         "b",

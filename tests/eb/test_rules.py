@@ -266,6 +266,7 @@ case("pixel_shuffle", nn.PixelShuffle(2), (1, 4, 2, 2))
 case("repeat", lambda a: a.repeat(2, 1), (2, 3))
 case("masked_fill", lambda a: a.masked_fill(torch.eye(3, dtype=torch.bool), -5.0), (3, 3))
 case("where", lambda a, b: torch.where(torch.eye(3, dtype=torch.bool), a, b), (3, 3), (3, 3))
+case("where_positive", lambda a: torch.where(a > 0, a, a / 5), (3, 3))
 case(
     "assignment", lambda a, b: torch.zeros_like(a).detach().index_copy(0, torch.tensor([1]), b) + a * 0, (2, 3), (1, 3)
 )

@@ -85,6 +85,12 @@ def hard_swish(y):
     return F.hardswish(y)
 
 
+def relu_on_a_view(y):
+    y = y.clone()
+    torch.relu_(input=y[:, :2])
+    return y
+
+
 LAYER_NORM = over_channels(lambda y: F.layer_norm(y, (4,), GAMMA, BETA))
 SPELLINGS = {
     "glu_by_chunks": (wide(halves), wide(lambda y: F.glu(y, 1))),
@@ -94,6 +100,14 @@ SPELLINGS = {
     "silu_by_reciprocal": (lambda y: y * (1 + (-y).exp()).reciprocal(), silu),
     "silu_of_a_copy": (lambda y: y * y.clone().sigmoid(), silu),
     "silu_on_a_view": (silu_on_a_view, lambda y: torch.cat([F.silu(y[:, :2]), y[:, 2:]], 1)),
+    "relu_by_keyword": (lambda y: torch.relu_(input=y.clone()), F.relu),
+    "relu_by_keyword_on_a_view": (relu_on_a_view, lambda y: torch.cat([F.relu(y[:, :2]), y[:, 2:]], 1)),
+    "relu_by_maximum": (lambda y: torch.maximum(y, torch.zeros_like(y)), F.relu),
+    "relu_by_max": (lambda y: torch.max(torch.tensor(0.0).to(y), y), F.relu),
+    "relu_by_where": (lambda y: torch.where(y > 0, y, 0.0), F.relu),
+    "relu_by_a_mask": (lambda y: y * (y > 0), F.relu),
+    "leaky_relu_by_where": (lambda y: torch.where(y < 0, 0.2 * y, y), lambda y: F.leaky_relu(y, 0.2)),
+    "leaky_relu_by_maximum": (lambda y: torch.maximum(y, 0.2 * y), lambda y: F.leaky_relu(y, 0.2)),
     "hard_swish": (lambda y: y * F.relu6(y + 3) / 6, hard_swish),
     "hard_swish_divided_first": (lambda y: y * (F.relu6(y + 3) / 6), hard_swish),
     "hard_swish_gate_first": (lambda y: F.relu6(y + 3) * y / 6, hard_swish),

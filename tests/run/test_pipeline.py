@@ -98,7 +98,7 @@ def test_the_stages_fill_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     slowed(ebcli.files.media.photo, "decode", 0.05)
     slowed(ebcli.drawing.frames, "picture", 0.03)
     slowed(ebcli.run.rendering, "encode_picture", 0.02)
-    slowed(ebcli.files.directory.ResultFiles, "write", 0.04)
+    slowed(ebcli.files.directory.OutputFolder, "write", 0.04)
     work = run(plan)
     slowed(ebcli.run.explainer.Explainer, "explain", 0.1)
     start = time.perf_counter()

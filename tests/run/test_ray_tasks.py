@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from dataclasses import replace
+from copy import copy
 from pathlib import Path
 
 import pytest
@@ -29,7 +29,7 @@ def folder() -> OutputFolder:
 
 def made(folder: OutputFolder, cwd: Path) -> PipelineWorker:
     plan = make_plan(Path("photos"), output=OUT, layers=("2",), batch_size=2)
-    return PipelineWorker(cwd, plan, prepare(plan).stages, replace(folder.files, recording=False), 1)
+    return PipelineWorker(cwd, plan, prepare(plan).stages, copy(folder), 1)
 
 
 def test_a_worker_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:

@@ -1,5 +1,5 @@
 """The built-in rules, one file per family of operations. Importing this package registers them."""
 
-from ebcli.eb.rules import activation, arithmetic, attention, linear, norm, recurrent, scatter, sums
+from ebcli.eb.rules import activation, arithmetic, attention, choice, linear, norm, recurrent, scatter, sums
 
-__all__ = ["activation", "arithmetic", "attention", "linear", "norm", "recurrent", "scatter", "sums"]
+__all__ = ["activation", "arithmetic", "attention", "choice", "linear", "norm", "recurrent", "scatter", "sums"]

@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb.facts import amend, carries_signal, facts_about, feeds_only, has_share, is_nonnegative
-from ebcli.eb.gates import gate_of, holds_weights
-from ebcli.eb.primitives import by_parts, by_rule, weighted_sum, with_value
+from ebcli.eb.facts import (
+    ValueFacts,
+    amend,
+    carries_signal,
+    facts_about,
+    feeds_only,
+    has_share,
+    is_nonnegative,
+    mark_bypass,
+    note,
+)
+from ebcli.eb.gates import SWITCH, gate_of, holds_weights
+from ebcli.eb.primitives import by_parts, weighted_sum
 from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, overloads, rule
-from ebcli.eb.rules.routing import routed
 
 PRODUCTS = frozenset(
     [
@@ -149,28 +157,19 @@ def multi_head_attention_forward(call: Call, *args: Any, **kwargs: Any) -> Any:
     with torch.no_grad():
         result, weights = call.compute()
         _, attention = call.func(**{**given, "need_weights": True, "average_attn_weights": False})
-    v = by_rule(call, F.linear, value, *_value_projection(given))
-    if value.ndim == 2:
-        v, attention = v[:, None], attention[None]
-    if given["bias_v"] is not None:
-        v = _joined(call, v, given["bias_v"].detach().expand(1, v.shape[1], -1))
-    if given["add_zero_attn"]:
-        v = _joined(call, v, v.new_zeros(1, *v.shape[1:]))
-    by_head = v.unflatten(2, (given["num_heads"], -1)).permute(1, 2, 0, 3)  # (B, heads, S, E / heads)
-    mixed = weighted_sum(
-        replace(call, func=torch.matmul, args=(attention, by_head), kwargs={}), by_head, LinearMap(attention.matmul)
-    )  # (B, heads, L, E / heads)
-    _attended(mixed)
-    joined = mixed.permute(2, 0, 1, 3).flatten(2)  # (L, B, E)
-    if value.ndim == 2:
-        joined = joined[:, 0]
-    out = by_rule(call, F.linear, joined, given["out_proj_weight"], given["out_proj_bias"])
-    return with_value(call, result, out), weights
+    note(mark_bypass(attention), ValueFacts(nonnegative=True, gate=SWITCH))
 
+    def spelled_out() -> Tensor:
+        v = F.linear(value, *_value_projection(given))
+        if given["bias_v"] is not None:
+            v = torch.cat([v, given["bias_v"].detach().reshape(1, -1).expand_as(v[:1])])
+        if given["add_zero_attn"]:
+            v = torch.cat([v, torch.zeros_like(v[:1])])
+        by_head = v.unflatten(-1, (given["num_heads"], -1)).movedim(0, -2)  # (B, heads, S, E / heads)
+        joined = (attention @ by_head).movedim(-2, 0).flatten(-2)  # (L, B, E)
+        return F.linear(joined, given["out_proj_weight"], given["out_proj_bias"])
 
-def _joined(call: Call, v: Tensor, constant: Tensor) -> Tensor:
-    joined: Tensor = routed(replace(call, func=torch.cat, args=([v, constant],), kwargs={}))
-    return joined
+    return by_parts(call, spelled_out, result), weights
 
 
 def _attended(value: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ebcli.eb.facts import ValueFacts, amend, note
 from ebcli.eb.gates import SWITCH
-from ebcli.eb.primitives import activated, by_parts, by_rule, weighted_sum
+from ebcli.eb.primitives import activated, by_parts, weighted_sum
 from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call, name_of, overloads, rule
 
@@ -103,4 +103,6 @@ def logsumexp(call: Call, input: Tensor, dim: Any, keepdim: bool = False) -> Any
     with torch.no_grad():
         relative = (input - input.logsumexp(dim, keepdim=True)).exp()
     excitation = activated(replace(call, func=lambda: relative, args=(), kwargs={}), input, nonnegative=True)
-    return activated(call, by_rule(call, torch.sum, excitation, dim, keepdim))
+    with call.recording.answering():
+        total = excitation.sum(dim, keepdim)
+    return activated(call, total)

@@ -21,7 +21,7 @@ from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register
-from ebcli.files.regular import open_regular
+from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
 _SUFFIXES = {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"}
@@ -108,7 +108,7 @@ def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Ite
                     raise ImageError("it is not a directory of frames: number its images consecutively")
                 return
             try:
-                file = stack.enter_context(open_regular(file))
+                file = stack.enter_context(safe_open(file))
             except OSError as error:
                 raise ImageError(error.strerror or str(error)) from error
         is_picture = is_recognized(file)

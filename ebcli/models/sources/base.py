@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from torch import nn
 
 from ebcli.errors import ConfigurationError
@@ -21,23 +22,24 @@ from ebcli.models.preprocessing import Preprocessing
 class ModelSource(ABC):
     """A network before it is built; each subclass builds the networks of one source, such as timm.
 
-    Subclasses must define ``build`` only. The argument ``weights`` of the methods is ``"none"``, the path of a
-    checkpoint, or a name returned by ``published``.
+        Subclasses must define ``build`` only. The argument ``weights`` of the methods is ``"none"``, the path of a
+        checkpoint, or a name returned by ``published``.
 
-    Args:
-        name: the part after the source's prefix: ``tiny`` in ``acme/tiny``.
+        Args:
+            name: the part after the source's prefix: ``tiny`` in ``acme/tiny``.
 
-    Raises:
-        ConfigurationError: the source has no such network.
+        Raises:
+            ConfigurationError: the source has no such network.
 
-    Examples:
-        >>> import ebcli
-        >>> from torch import nn
-        >>> class Acme(ebcli.ModelSource):
-        ...     def build(self, num_classes=None):
-        ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes or 10))
-        >>> Acme("tiny").build(num_classes=2)[1].out_features
-        2
+        Examples:
+            >>> import ebcli
+            >>> from PIL import Image
+    from torch import nn
+            >>> class Acme(ebcli.ModelSource):
+            ...     def build(self, num_classes=None):
+            ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes or 10))
+            >>> Acme("tiny").build(num_classes=2)[1].out_features
+            2
     """
 
     headless = False  # set before the network is built: its features are wanted, so a checkpoint may lack the head
@@ -183,3 +185,9 @@ def square(height: int, width: int, name: str) -> int:
     if height != width:
         raise ConfigurationError(f"{name} expects images of {height} x {width} pixels, but only squares are supported")
     return height
+
+
+def square_spec(crop: int, resize: int, fit: str, config: Mapping[str, Any]) -> InputSpec:
+    """The preprocessing of a library that names its mean, std and interpolation."""
+    mean, std = tuple(config["mean"]), tuple(config["std"])
+    return InputSpec((crop, crop), (resize,), fit, mean, std, Image.Resampling[config["interpolation"].upper()])

@@ -6,9 +6,7 @@ model is executed.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,38 +14,20 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import without_prefixes
-from ebcli.models.keywords import DEFAULT, RAW
-from ebcli.models.similarity import Similarity
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import TWO_TOWERS, HuggingFace
+from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
 
 _ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
 _TEXTS_AT_ONCE = 64
 
 
-class ImageTower(nn.Module):
-    """The image tower of a model with two towers: images (B, 3, H, W) to embeddings (B, D), or to their similarities.
-
-    The modules are the model's own, under their own names.
-    """
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.vision_model = model.vision_model
-        self.visual_projection = getattr(model, "visual_projection", nn.Identity())  # SigLIP has none
-        self.similarity: nn.Module = nn.Identity()
-
-    def forward(self, images: Tensor) -> Tensor:
-        pooled = self.vision_model(pixel_values=images).pooler_output
-        found: Tensor = self.similarity(self.visual_projection(pooled))
-        return found
-
-
-class Clip(HuggingFace):
+class Clip(TwoTowers, HuggingFace):
     """A model with two towers on the hub, or in a local directory."""
 
     prefix = "clip"
     auto_class = "AutoModel"
+    patterns = ("*.json", "*.txt", "*.model")  # the tokenizer's files, too
 
     def _check_type(self) -> None:
         if self._config.model_type not in TWO_TOWERS:
@@ -60,37 +40,21 @@ class Clip(HuggingFace):
         net = self.build()
         return self._loaded_from(net, self._config, without_prefixes(state, net.state_dict()), title)
 
-    def takes_texts(self) -> bool:
-        return True
-
-    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
-        tower, embeddings = ImageTower(net), self._embeddings(net, texts)
-        if scores == RAW:
-            tower.similarity = Similarity(embeddings)
-        else:  # the temperature and bias that the model was trained with
-            bias = getattr(net, "logit_bias", None)
-            tower.similarity = Similarity(embeddings, net.logit_scale.exp(), bias)
-        return tower
-
-    def with_features(self, net: Any, weights: str) -> nn.Module:
-        return ImageTower(net)
-
     def categories(self, net: Any, weights: str) -> None:
         return None
 
-    def scores(self, net: Any) -> str:
-        return RAW
+    def tower(self, net: Any) -> ImageTower:
+        def embed(tower: Any, images: Tensor) -> Tensor:
+            found: Tensor = tower.visual_projection(tower.vision_model(pixel_values=images).pooler_output)
+            return found
 
-    def files(self, weights: str) -> Sequence[Path]:
-        # the tokenizer's files, too
-        patterns = ["*.json", "*.txt", "*.model", *(["*.safetensors"] if weights == DEFAULT else [])]
-        return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
+        projection = getattr(net, "visual_projection", nn.Identity())  # SigLIP has none
+        return ImageTower(embed, vision_model=net.vision_model, visual_projection=projection)
 
     def _plain(self, net: nn.Module) -> nn.Module:
         return net
 
-    def _embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
-        """The embeddings (K, D) of texts."""
+    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
         with fetching(f"the tokenizer of {self._title}", _ADVICE), self._silent():
             tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
             if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
@@ -99,11 +63,7 @@ class Clip(HuggingFace):
         with self._silent():  # warns of long texts
             for text, tokens in zip(texts, tokenizer(list(texts))["input_ids"], strict=True):
                 if len(tokens) > longest:
-                    shown = textwrap.shorten(text, 60, placeholder=" ...")
-                    raise ConfigurationError(
-                        f"the text {shown!r} has {len(tokens)} tokens, but {self._title} reads at most {longest}: "
-                        "shorten it"
-                    )
+                    raise too_long(text, f"has {len(tokens)} tokens, but {self._title} reads at most {longest}")
         # SigLIP was trained on padded texts
         is_siglip = self._config.model_type == "siglip"
         padding: dict[str, Any] = {"padding": "max_length", "max_length": longest} if is_siglip else {"padding": True}

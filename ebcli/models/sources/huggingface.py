@@ -41,6 +41,7 @@ class HuggingFace(ModelSource):
 
     prefix = "hf"
     auto_class = "AutoModelForImageClassification"
+    patterns: tuple[str, ...] = ("*.json",)  # of the files that define it
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -71,16 +72,8 @@ class HuggingFace(ModelSource):
 
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
-        with fetching(f"the weights of {self._title}", advice), self._silent():
-            net, found = self._auto.from_pretrained(
-                self.name,
-                config=self._config,
-                dtype=torch.float32,
-                use_safetensors=True,
-                trust_remote_code=False,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
+        with fetching(f"the weights of {self._title}", advice):
+            net, found = self._read(self._auto, self.name, self._config, use_safetensors=True, trust_remote_code=False)
         return self._complete(net, found, f"the model {self._title}")
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
@@ -94,17 +87,15 @@ class HuggingFace(ModelSource):
 
     def _loaded_from(self, net: nn.Module, config: Any, state: dict[str, Any], title: str) -> nn.Module:
         """A model like `net`, with another configuration and the tensors of a state dict."""
-        with self._silent():  # transformers also converts names of earlier releases
-            model_class: Any = type(net)
-            loaded, found = model_class.from_pretrained(
-                None,
-                config=config,
-                state_dict=state,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,
-            )
+        loaded, found = self._read(type(net), None, config, state_dict=state)  # also converts names of earlier releases
         return self._complete(loaded, found, title)
+
+    def _read(self, model_class: Any, name: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
+        """A model with weights, and which of them did not fit."""
+        options |= {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        with self._silent():
+            net, found = model_class.from_pretrained(name, config=config, **options)
+        return net, found
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
@@ -128,7 +119,7 @@ class HuggingFace(ModelSource):
         return _SCORES.get(net.config.problem_type)
 
     def files(self, weights: str) -> Sequence[Path]:
-        patterns = ["*.json", *(["*.safetensors"] if weights == DEFAULT else [])]
+        patterns = (*self.patterns, *(["*.safetensors"] if weights == DEFAULT else []))
         return sorted(file for pattern in patterns for file in Path(self.name).glob(pattern))
 
     def _plain(self, net: nn.Module) -> nn.Module:

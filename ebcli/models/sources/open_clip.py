@@ -6,38 +6,23 @@ Texts become the classifier as in ``clip``.
 from __future__ import annotations
 
 import logging
-import textwrap
 from collections.abc import Sequence
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
-from ebcli.models.keywords import CROP, DEFAULT, RAW, SQUASH
-from ebcli.models.similarity import Similarity
-from ebcli.models.sources.base import ModelSource, fetching, square
+from ebcli.models.keywords import CROP, DEFAULT, SQUASH
+from ebcli.models.sources.base import fetching, square, square_spec
+from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
 
 _FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode
 
 
-class ImageTower(nn.Module):
-    """The image tower: images (B, 3, H, W) to embeddings (B, D), or to their similarities; its name is the model's."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.visual = model.visual
-        self.similarity: nn.Module = nn.Identity()
-
-    def forward(self, images: Tensor) -> Tensor:
-        found: Tensor = self.similarity(self.visual(images))
-        return found
-
-
-class OpenClip(ModelSource):
+class OpenClip(TwoTowers):
     """A network of ``open_clip.list_models()``; ``weights`` are the tags of its pretrained weights."""
 
     def __init__(self, name: str) -> None:
@@ -79,44 +64,24 @@ class OpenClip(ModelSource):
     def transforms(self, net: Any, weights: str) -> InputSpec:
         config = self._library.get_model_preprocess_cfg(net)
         height, width = (config["size"],) * 2 if isinstance(config["size"], int) else config["size"]
-        side = square(height, width, f"open_clip/{self.name}")
         if config["resize_mode"] not in _FITS:
             raise ConfigurationError(
                 f"open_clip/{self.name} resizes images by {config['resize_mode']!r}, which is not supported"
             )
-        return InputSpec(
-            (side, side),
-            (side,),
-            _FITS[config["resize_mode"]],
-            tuple(config["mean"]),
-            tuple(config["std"]),
-            Image.Resampling[config["interpolation"].upper()],
-        )
+        side = square(height, width, f"open_clip/{self.name}")
+        return square_spec(side, side, _FITS[config["resize_mode"]], config)
 
-    def takes_texts(self) -> bool:
-        return True
+    def tower(self, net: Any) -> ImageTower:
+        return ImageTower(lambda tower, images: tower.visual(images), visual=net.visual)
 
-    def with_texts(self, net: Any, texts: Sequence[str], scores: str) -> nn.Module:
+    def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
         with fetching(f"the tokenizer of open_clip/{self.name}", "install the packages that it needs"):
             tokenizer = self._library.get_tokenizer(self.name)
         longest = net.context_length
         for text in texts:
             (end,) = tokenizer([text], context_length=2 * longest)[:, longest:]
             if (end != end[-1]).any():  # more than padding
-                shown = textwrap.shorten(text, 60, placeholder=" ...")
-                raise ConfigurationError(
-                    f"the text {shown!r} is longer than the {longest} tokens that open_clip/{self.name} reads: "
-                    "shorten it"
-                )
+                raise too_long(text, f"is longer than the {longest} tokens that open_clip/{self.name} reads")
         with torch.no_grad():
-            embeddings = net.eval().encode_text(tokenizer(list(texts), context_length=longest))
-        tower = ImageTower(net)
-        scaling = () if scores == RAW else (net.logit_scale.exp(), net.logit_bias)
-        tower.similarity = Similarity(embeddings, *scaling)
-        return tower
-
-    def with_features(self, net: Any, weights: str) -> nn.Module:
-        return ImageTower(net)
-
-    def scores(self, net: Any) -> str:
-        return RAW
+            found: Tensor = net.eval().encode_text(tokenizer(list(texts), context_length=longest))
+        return found

@@ -6,7 +6,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from PIL import Image
 from torch import nn
 
 from ebcli.errors import ConfigurationError, closest
@@ -15,7 +14,7 @@ from ebcli.imports import import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
-from ebcli.models.sources.base import ModelSource, fetching, square
+from ebcli.models.sources.base import ModelSource, fetching, square, square_spec
 
 _FITS = {"center": CROP, "squash": SQUASH, "border": PAD}  # by crop mode
 
@@ -84,14 +83,8 @@ class Timm(ModelSource):
         config = self._timm.data.resolve_data_config(model=net)
         _, height, width = config["input_size"]
         crop = square(height, width, f"timm/{self.name}")
-        return InputSpec(
-            (crop, crop),
-            (math.floor(crop / config["crop_pct"]),),  # as timm.data.create_transform rounds it
-            _FITS[config["crop_mode"] or "center"],
-            tuple(config["mean"]),
-            tuple(config["std"]),
-            Image.Resampling[config["interpolation"].upper()],
-        )
+        resize = math.floor(crop / config["crop_pct"])  # as timm.data.create_transform rounds it
+        return square_spec(crop, resize, _FITS[config["crop_mode"] or "center"], config)
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         subset = self._timm.data.infer_imagenet_subset(net)

@@ -9,19 +9,20 @@ from pathlib import Path
 from typing import BinaryIO
 
 
-def open_regular(path: Path, follow: bool = True) -> BinaryIO:
-    """Open a local file to read. A named pipe would block for ever, so nothing but regular files is opened.
+def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a local file. A named pipe would block for ever, so nothing but regular files is opened.
 
     Args:
         path: the file.
         follow: whether it may be a symbolic link.
+        flags: as for ``os.open``. Whatever they are, the file's own methods only read.
 
     Raises:
         OSError: it does not exist, or is not a regular file.
     """
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     try:
-        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0))
+        number = os.open(path, flags if follow else flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP and path.is_symlink():
             raise OSError(errno.ELOOP, "it is a symbolic link") from error
