@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -84,8 +84,13 @@ def _html(data: dict[str, Any]) -> str:
     )
     # ASCII without a < holds no tag
     encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = source.joinpath("index.html").read_text("utf-8")
-    for mark, content in (("POLICY", policy), ("STYLE", style), ("SCRIPT", script), ("DATA", encoded)):
+    return page_of("index.html", {"POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": encoded})
+
+
+def page_of(template: str, marks: Mapping[str, str]) -> str:
+    """A page of the package with its ``@MARKS@`` replaced, in their order in it."""
+    page = files("ebcli.gallery").joinpath("static").joinpath(template).read_text("utf-8")
+    for mark, content in marks.items():
         page = page.replace(f"@{mark}@", content, 1)
     return page
 
