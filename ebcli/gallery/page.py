@@ -14,10 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError
-from ebcli.files.directory import OutputFolder
+from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.naming import PAGE
-from ebcli.files.ownership import OwnFiles
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
@@ -66,11 +64,8 @@ def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
     Raises:
         ConfigurationError: it would, and ``overwrite`` is False.
     """
-    page = directory / relpath
-    if not overwrite and os.path.lexists(page) and page not in OwnFiles(directory):
-        raise ConfigurationError(
-            f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
-        )
+    if not overwrite:
+        refuse_foreign_files(directory, others=[relpath])
 
 
 def _html(data: dict[str, Any]) -> str:

@@ -103,13 +103,9 @@ def check_match(
     """
     # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
-    problems = [
-        _counted(misshapen, "tensor with another shape", "tensors with another shape"),
-        _counted(missing, "missing key", "missing keys"),
-        _counted(unexpected, "unexpected key", "unexpected keys"),
-    ]
-    if any(problems):
-        raise ConfigurationError(f"{source} does not fit the network: {' and '.join(filter(None, problems))}")
+    found = {"tensor{} with another shape": misshapen, "missing key{}": missing, "unexpected key{}": unexpected}
+    if problems := [_counted(names, what) for what, names in found.items() if names]:
+        raise ConfigurationError(f"{source} does not fit the network: {' and '.join(problems)}")
 
 
 def check_finite(net: nn.Module, source: str) -> None:
@@ -126,8 +122,7 @@ def check_finite(net: nn.Module, source: str) -> None:
         if not tensor.is_meta and tensor.is_floating_point() and not tensor.isfinite().all()
     ]
     if broken:
-        found = _counted(broken, "tensor with NaN or infinity", "tensors with NaN or infinity")
-        raise ConfigurationError(f"{source} cannot be used: {found}")
+        raise ConfigurationError(f"{source} cannot be used: {_counted(broken, 'tensor{} with NaN or infinity')}")
 
 
 def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
@@ -194,8 +189,7 @@ def _with_metadata(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]
     return dressed
 
 
-def _counted(names: Sequence[str], one: str, many: str) -> str:
-    if not names:
-        return ""
+def _counted(names: Sequence[str], what: str) -> str:
+    """Their number, and the first ones; ``{}`` in ``what`` is where the plural's s belongs."""
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{len(names)} {one if len(names) == 1 else many} ({shown})"
+    return f"{len(names)} {what.format('s' if len(names) > 1 else '')} ({shown})"
