@@ -138,8 +138,7 @@ def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple
     if mask.size != size:
         found, needed = (f"{width} x {height}" for width, height in (mask.size, size))
         raise ImageError(f"the mask '{path}' has {found} pixels, but the image has {needed}")
-    box = (region.left, region.top, region.right, region.bottom)
-    seen = mask.transform(shape[::-1], Image.Transform.EXTENT, box, Image.Resampling.NEAREST)
+    seen = mask.transform(shape[::-1], Image.Transform.EXTENT, region, Image.Resampling.NEAREST)
     return np.asarray(seen) > 127
 
 
