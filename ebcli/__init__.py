@@ -7,112 +7,61 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ebcli.errors import (
-    ConfigurationError,
-    EbcliError,
-    ImageError,
-    LayerError,
-    OutputError,
-    RuleError,
-    UnsupportedOpError,
-)
 from ebcli.imports import installed_version, lazily
 
 if TYPE_CHECKING:
-    from ebcli.drawing.api import draw_map
-    from ebcli.eb import (
-        ExcitationMode,
-        ExcitationResult,
-        LinearMap,
-        check_rule,
-        disable,
-        enable,
-        excitation_backprop,
-        excitation_mode,
-        pass_through,
-        residual_sum,
-        rule,
-        unregister,
-        weighted_sum,
-    )
-    from ebcli.models import (
-        Detection,
-        DetectionScores,
-        LoadedModel,
-        ModelSource,
-        Preprocessing,
-        default_layer,
-        detections,
-        layers,
-        load_model,
-        model_names,
-    )
+    from ebcli.drawing.api import draw_map as draw_map
+    from ebcli.eb import ExcitationMode as ExcitationMode
+    from ebcli.eb import ExcitationResult as ExcitationResult
+    from ebcli.eb import LinearMap as LinearMap
+    from ebcli.eb import check_rule as check_rule
+    from ebcli.eb import disable as disable
+    from ebcli.eb import enable as enable
+    from ebcli.eb import excitation_backprop as excitation_backprop
+    from ebcli.eb import excitation_mode as excitation_mode
+    from ebcli.eb import pass_through as pass_through
+    from ebcli.eb import residual_sum as residual_sum
+    from ebcli.eb import rule as rule
+    from ebcli.eb import unregister as unregister
+    from ebcli.eb import weighted_sum as weighted_sum
+    from ebcli.errors import ConfigurationError as ConfigurationError
+    from ebcli.errors import EbcliError as EbcliError
+    from ebcli.errors import ImageError as ImageError
+    from ebcli.errors import LayerError as LayerError
+    from ebcli.errors import OutputError as OutputError
+    from ebcli.errors import RuleError as RuleError
+    from ebcli.errors import UnsupportedOpError as UnsupportedOpError
+    from ebcli.models import Detection as Detection
+    from ebcli.models import DetectionScores as DetectionScores
+    from ebcli.models import LoadedModel as LoadedModel
+    from ebcli.models import ModelSource as ModelSource
+    from ebcli.models import Preprocessing as Preprocessing
+    from ebcli.models import default_layer as default_layer
+    from ebcli.models import detections as detections
+    from ebcli.models import layers as layers
+    from ebcli.models import load_model as load_model
+    from ebcli.models import model_names as model_names
 
     __version__: str
 
-_HOME = {
-    "Detection": "ebcli.models",
-    "DetectionScores": "ebcli.models",
-    "ExcitationMode": "ebcli.eb",
-    "ExcitationResult": "ebcli.eb",
-    "LinearMap": "ebcli.eb",
-    "LoadedModel": "ebcli.models",
-    "ModelSource": "ebcli.models",
-    "Preprocessing": "ebcli.models",
-    "check_rule": "ebcli.eb",
-    "default_layer": "ebcli.models",
-    "detections": "ebcli.models",
-    "disable": "ebcli.eb",
-    "draw_map": "ebcli.drawing.api",
-    "enable": "ebcli.eb",
-    "excitation_backprop": "ebcli.eb",
-    "excitation_mode": "ebcli.eb",
-    "layers": "ebcli.models",
-    "load_model": "ebcli.models",
-    "model_names": "ebcli.models",
-    "pass_through": "ebcli.eb",
-    "rule": "ebcli.eb",
-    "residual_sum": "ebcli.eb",
-    "unregister": "ebcli.eb",
-    "weighted_sum": "ebcli.eb",
+_NAMES = {
+    "ebcli.drawing.api": "draw_map",
+    "ebcli.eb": """
+        ExcitationMode ExcitationResult LinearMap check_rule disable enable excitation_backprop excitation_mode
+        pass_through residual_sum rule unregister weighted_sum
+    """,
+    "ebcli.errors": """
+        ConfigurationError EbcliError ImageError LayerError OutputError RuleError UnsupportedOpError
+    """,
+    "ebcli.models": """
+        Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer detections layers load_model
+        model_names
+    """,
 }
+_HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
 
-__all__ = [
-    "ConfigurationError",
-    "Detection",
-    "DetectionScores",
-    "EbcliError",
-    "ExcitationMode",
-    "ExcitationResult",
-    "ImageError",
-    "LayerError",
-    "LinearMap",
-    "LoadedModel",
-    "ModelSource",
-    "OutputError",
-    "Preprocessing",
-    "RuleError",
-    "UnsupportedOpError",
-    "__version__",
-    "check_rule",
-    "default_layer",
-    "detections",
-    "disable",
-    "draw_map",
-    "enable",
-    "excitation_backprop",
-    "excitation_mode",
-    "layers",
-    "load_model",
-    "model_names",
-    "pass_through",
-    "residual_sum",
-    "rule",
-    "unregister",
-    "weighted_sum",
-]
-
-
+__all__ = list(_HOME)
+__all__ += ["__version__"]
 _get, __dir__ = lazily(__name__, _HOME)
 
 

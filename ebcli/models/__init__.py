@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from ebcli.models.spec import ModelSpec as ModelSpec
 
 _NAMES = {
-    "classes": ("read_class_names", "resolve_class"),
-    "detection": ("Detection", "DetectionScores", "detections"),
-    "layer_listing": ("Layer", "default_layer", "layer_per_resolution", "layers", "resolve_layer"),
-    "loaded": ("LoadedModel",),
-    "loading": ("load_model",),
-    "names": ("model_names",),
-    "preprocessing": ("Preprocessing",),
-    "sources.base": ("ModelSource",),
-    "spec": ("ModelSpec",),
+    "classes": "read_class_names resolve_class",
+    "detection": "Detection DetectionScores detections",
+    "layer_listing": "Layer default_layer layer_per_resolution layers resolve_layer",
+    "loaded": "LoadedModel",
+    "loading": "load_model",
+    "names": "model_names",
+    "preprocessing": "Preprocessing",
+    "sources.base": "ModelSource",
+    "spec": "ModelSpec",
 }
-_HOME = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
+_HOME = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
 
 __all__ = list(_HOME)
 __getattr__, __dir__ = lazily(__name__, _HOME)
