@@ -35,7 +35,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         ConfigurationError: the file cannot be read, or contains no state dict.
     """
     try:
-        content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+        if path.suffix == ".safetensors":
+            content = _read_safetensors(path)
+        else:  # torchvision's reference scripts store their parsed arguments beside the weights
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except (*UNREADABLE, OSError) as error:
         # torch's own message goes on to recommend weights_only=False
         is_more = str(error).startswith("Weights only load failed")
@@ -73,18 +77,16 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
     Raises:
         ConfigurationError: keys are missing or unexpected, or shapes differ; the message names them.
     """
-    own = net.state_dict()
-    state = _modernized(without_prefixes(state, own))
-    # A plain dict has no version metadata, which MNASNet requires
-    if getattr(state, "_metadata", None) is None:
-        state = _with_metadata(state, own)
+    own: Any = net.state_dict()
+    fitting = type(own)(_modernized(without_prefixes(state, own)))
+    fitting._metadata = own._metadata  # the version, which MNASNet requires
     try:
-        result = net.load_state_dict(state, strict=False)
+        result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key} is {tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
+            f"{key} is {tuple(fitting[key].shape)} instead of {tuple(tensor.shape)}"
             for key, tensor in own.items()
-            if isinstance(state.get(key), Tensor) and state[key].shape != tensor.shape
+            if isinstance(fitting.get(key), Tensor) and fitting[key].shape != tensor.shape
         ]
         check_match(source, shapes or [first_line(error)])
         raise
@@ -145,12 +147,6 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
-def _read_pickle(path: Path) -> Any:
-    # torchvision's reference scripts store their parsed arguments beside the weights
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
 def _read_safetensors(path: Path) -> Any:
     library = import_optional("safetensors")
     try:
@@ -181,12 +177,6 @@ def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:
         for key, value in state.items()
         if not key.startswith(AUXILIARY)
     }
-
-
-def _with_metadata(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    dressed = type(own)(state)
-    dressed._metadata = own._metadata  # type: ignore[attr-defined]
-    return dressed
 
 
 def _counted(names: Sequence[str], what: str) -> str:
