@@ -62,7 +62,8 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     for one in maps:
         for values, title, notes in _maps(one.map):
             drawn = FrameMaps.of(replace(one.map, values=values), one.size, None, style)
-            rows.setdefault(one.map.subject, [photo]).append(_tile(drawn, small, title, notes))
+            grid = f"{values.shape[1]} × {values.shape[0]} cells"
+            rows.setdefault(one.map.subject, [photo]).append(_tile(drawn, small, title, (grid, *notes)))
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
         lines = [("", flow[start : start + _COLUMNS]) for start in range(0, len(flow), _COLUMNS)]
@@ -118,19 +119,15 @@ def _without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
 
 
 def _maps(map_: Map) -> Iterator[tuple[NDArray[np.float32], str, Sequence[str]]]:
-    """The values, title and notes of a map and of those beside it."""
-    grid, mass = _grid(map_.values), f"mass {map_.mass:.3f}"
+    """The values, the title and the mass, if it is worth a note, of a map and of those beside it."""
+    mass = f"mass {map_.mass:.3f}"
     if not map_.beside:
         # a contrastive map sums to 0, so this is the mass of another map
-        yield map_.values, map_.layer, (grid, mass if map_.method == "marginal" else f"marginal {mass}")
+        yield map_.values, map_.layer, [mass if map_.method == "marginal" else f"marginal {mass}"]
         return
-    yield map_.values, f"{map_.layer}, {map_.method}", [grid] + [f"marginal {mass}"] * ("marginal" not in map_.beside)
+    yield map_.values, f"{map_.layer}, {map_.method}", [] if "marginal" in map_.beside else [f"marginal {mass}"]
     for method, values in map_.beside.items():
-        yield values, f"{map_.layer}, {method}", [_grid(values)] + [mass] * (method == "marginal")
-
-
-def _grid(values: NDArray[np.float32]) -> str:
-    return f"{values.shape[1]} × {values.shape[0]} cells"
+        yield values, f"{map_.layer}, {method}", [mass] if method == "marginal" else []
 
 
 def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:
