@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from ebcli.errors import EbcliError, UnfinishedError
+from ebcli.files.records import HARDLY_ANY
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
@@ -39,6 +40,14 @@ def note(message: str) -> None:
     """Print a line to stderr, unless ``--quiet`` is given."""
     if not click.get_current_context().params["quiet"]:
         say(message)
+
+
+def note_once(topic: str, message: str) -> None:
+    """Print a note if it is the first one of this command about a topic."""
+    topics = click.get_current_context().meta.setdefault("ebcli.topics", set())
+    if topic not in topics:
+        topics.add(topic)
+        note(message)
 
 
 def say_error(message: str, label: str = "Error") -> None:
@@ -150,12 +159,20 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         if verbose:
-            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
+            strength = f", strength {one.strength:.3f}" + f" ({one.evidence})" * bool(one.evidence)
+            strength *= one.strength is not None
+            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
             if one.at_border:
                 hint = "; --fit squash shows all" if record.clips is None else ""
                 say(f"{name}: the map of {title} peaks at the border of the center crop{hint}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
+        elif one.evidence == HARDLY_ANY:
+            note_once(
+                "evidence",
+                f"{name}: the map of {title} (score {one.score:.3f}) rests on hardly any evidence, so it is drawn faint; "
+                "other maps like it are only marked in the records",
+            )
     if options["as_json"]:
         click.echo(record.line(), out)
         return

@@ -26,7 +26,7 @@ from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
-from ebcli.models.probe import probe
+from ebcli.models.probe import probe, strides_of_cells
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
@@ -36,6 +36,7 @@ from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 
+_NOISE = 4  # images
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
 
 
@@ -87,7 +88,8 @@ class Explainer:
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan)
         # the first picture need not wait for what is known
-        self.network = self._described(plan) if known is None else replace(known, loaded=self.loaded)
+        is_known = known is not None and not known.against
+        self.network = replace(known, loaded=self.loaded) if known and is_known else self._described(plan)
         self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None)
         self._width = self._task.width(self._asked)
 
@@ -102,7 +104,9 @@ class Explainer:
         if not plan.output.panel:
             check_distinct(layers)
         self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
-        return replace(self.network, method=self._check_layers(maps))
+        with strides_of_cells(loaded.net) as strides:
+            method, noise = self._check_layers(maps)
+        return replace(self.network, method=method, noise=noise, strides=strides)
 
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
@@ -252,6 +256,8 @@ class Explainer:
             "contrastive" if maps.contrastive else "marginal",
             self._keep_relevance and not self._is_video,
             by_layer,
+            self.network.noise,
+            self.network.strides,
         )
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -270,24 +276,25 @@ class Explainer:
             track_lost_mass=maps.track_lost_mass,
         )
 
-    def _check_layers(self, maps: MapOptions) -> str:
-        """Explain a blank image, to report layers without a map and operations without a rule before any work.
+    def _check_layers(self, maps: MapOptions) -> tuple[str, dict[str, float]]:
+        """Explain images of noise, to report layers without a map and operations without a rule before any work.
 
-        Returns the method, in words.
+        Returns the method, in words, and the strength of contrastive maps by layer.
         """
         labels = class_labels(self.loaded, self.network.against)
-        if self._task.run is not None:  # a blank image has no detections
-            return method_in_words(maps, labels, joint=bool(self._joint))
+        if self._task.run is not None:  # noise has no detections
+            return method_in_words(maps, labels, joint=bool(self._joint)), {}
         size, others = self.loaded.transforms.shape, self.network.against or ()
         free = next((index for index in range(self.loaded.num_classes) if index not in others), 0)
-        target = torch.tensor([[free]], device=self.device)
-        results = probe(self.loaded.name, self.loaded.net, size, lambda blank: self._backprop(blank, target, maps))
+        target, count = torch.tensor([[free]], device=self.device), _NOISE if self._task.in_batches else 1
+        images = torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(0))
+        run = partial(self._backprop, targets=target.expand(count, 1), maps=maps)
+        results = probe(self.loaded.name, self.loaded.net, size, lambda blank: run(images.to(blank)), count)
         try:
-            for result in results:
-                len(result.maps)
-            blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
+            strengths = [float(result.maps.float().clamp(min=0).flatten(1).sum(1).max()) for result in results]
+            noise = dict(zip(self.network.layers, strengths, strict=True))
             for layer in self.network.layers:
-                compared_maps(self.loaded.net, maps.beside, blank, target, layer)
+                compared_maps(self.loaded.net, maps.beside, images[:1].to(self.device, self._dtype), target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}
@@ -296,4 +303,4 @@ class Explainer:
             method_in_words(maps, labels, joint=result.joint, over_cells=bool(result.special_tokens))
             for result in results
         ]
-        return "; ".join(dict.fromkeys(found))
+        return "; ".join(dict.fromkeys(found)), noise if maps.contrastive and self._task.in_batches else {}

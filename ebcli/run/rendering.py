@@ -151,6 +151,8 @@ def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
         None if found is None else asdict(found),
         maps.at_border,
         box,
+        map_.strength,
+        map_.evidence,
     )
 
 
