@@ -29,23 +29,15 @@ def limits(saliency: NDArray[np.floating], style: DrawingStyle) -> tuple[float, 
     return (-high if style.signed else style.vmin * uniform), high
 
 
-def normalize(values: NDArray[np.floating], ends: tuple[float, float]) -> NDArray[np.floating]:
-    """Values as positions on a scale, 0 at its lower end to 1 at its upper end; 0.5 is 0 if the scale is signed."""
-    low, high = ends
-    if high <= low:  # the whole map lies below vmin
-        return np.zeros_like(values)
-    return np.clip((values - low) / (high - low), 0, 1)
-
-
-def levels(values: NDArray[np.floating], ends: tuple[float, float]) -> NDArray[np.float32]:
+def levels(values: NDArray[np.floating], ends: tuple[float, float], count: int = LEVELS) -> NDArray[np.float32]:
     """Values as levels of a scale, not clipped: the integer part is the level, 0 at the lower end to 255 at the upper.
 
-    Unlike ``normalize``, this is affine, so a map can be scaled before it is upsampled.
+    This is affine, so a map can be scaled before it is upsampled.
     """
     low, high = ends
     if high <= low:  # the whole map lies below vmin
         return np.full(values.shape, 0.5, np.float32)
-    return ((values.astype(np.float64) - low) * ((LEVELS - 1) / (high - low)) + 0.5).astype(np.float32)
+    return ((values.astype(np.float64) - low) * ((count - 1) / (high - low)) + 0.5).astype(np.float32)
 
 
 def opacity(style: DrawingStyle) -> NDArray[np.float64]:

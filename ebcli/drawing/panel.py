@@ -1,4 +1,4 @@
-"""Panels: one figure per image, with the photo, its maps, their numbers and the color scale."""
+"""Figures with several maps, their numbers and the color scale: panels of photos, and contact sheets of videos."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
+from ebcli.files.frame_ranges import Clips
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 
 _TILE = 300  # pixels, the longer side of each tile's picture
 _NARROWEST = 200  # room for the notes below a picture
 _GAP = 16
-COLUMNS = 4  # if each class has a single map
+_COLUMNS = 4  # if each class has a single map, and of a contact sheet
+_MOST_SHOWN = 12  # frames of a contact sheet
 _TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
 _BAR = (240, 14)
@@ -53,20 +55,50 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         name: the photo's name, the title of the figure.
         about: the subtitle: model, layer and method.
     """
-    image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
+    image, style = shown[0].image, _without_photo_beside(maps[0].style, "heatmap")
     small = shown[0]._replace(image=small_frame(image))
     photo = Tile(small.image, "photo", (f"{image.width} × {image.height} pixels",))
     rows: dict[Subject, list[Tile]] = {}
     for one in maps:
         for values, title, notes in _maps(one.map):
             drawn = FrameMaps.of(replace(one.map, values=values), one.size, None, style)
-            rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
+            grid = f"{values.shape[1]} × {values.shape[0]} cells"
+            rows.setdefault(one.map.subject, [photo]).append(_tile(drawn, small, title, (grid, *notes)))
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
-        lines = [("", flow[start : start + COLUMNS]) for start in range(0, len(flow), COLUMNS)]
+        lines = [("", flow[start : start + _COLUMNS]) for start in range(0, len(flow), _COLUMNS)]
     else:
         lines = [(subject.title, tiles) for subject, tiles in rows.items()]
     return arranged(name, about, lines, style)
+
+
+def sheet_frames(clips: Clips) -> list[int]:
+    """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
+    frames = [frame for frame, _, _ in clips.explained()]
+    chosen = np.linspace(0, len(frames) - 1, min(_MOST_SHOWN, len(frames)))
+    return [frames[i] for i in np.unique(chosen.round().astype(int))]
+
+
+def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Image.Image:
+    """Draw some frames of a video with their maps in one RGB figure, with their times.
+
+    Args:
+        shown: the frames, reduced by ``small_frame``.
+        maps: the maps, row by row.
+        name: the video's name, the title of the figure.
+        about: the subtitle: model, layer and method.
+    """
+    lines: list[tuple[str, list[Tile]]] = []
+    several = len({row.map.layer for row in maps}) > 1
+    for row in maps:
+        one = replace(row, style=_without_photo_beside(row.style, "overlay"))
+        times = [f"{row.clips.time(frame.number):.2f} s" if row.clips else "" for frame in shown]
+        tiles = [_tile(one, frame, time) for frame, time in zip(shown, times, strict=True)]
+        heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
+        for start in range(0, len(tiles), _COLUMNS):
+            lines.append(("" if start else heading, tiles[start : start + _COLUMNS]))
+    style = one.style if len({row.style.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
+    return arranged(name, about, lines, style)  # without vmax, each row has its own scale
 
 
 def small_frame(image: Image.Image) -> Image.Image:
@@ -74,32 +106,28 @@ def small_frame(image: Image.Image) -> Image.Image:
     return image.resize(fitted_size(image.size, _TILE), Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
-def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
+def _tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
     """The tile of a map over a small frame; the last note is its peak."""
     region = one.map.placement.scaled(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
     return Tile(on_white(one.drawn(shown)), title, (*notes, peak))
 
 
-def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
+def _without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
     """The style, or another one instead of ``side-by-side``, which would be too wide."""
     return replace(style, name=name) if style.name == "side-by-side" else style
 
 
 def _maps(map_: Map) -> Iterator[tuple[NDArray[np.float32], str, Sequence[str]]]:
-    """The values, title and notes of a map and of those beside it."""
-    grid, mass = _grid(map_.values), f"mass {map_.mass:.3f}"
+    """The values, the title and the mass, if it is worth a note, of a map and of those beside it."""
+    mass = f"mass {map_.mass:.3f}"
     if not map_.beside:
         # a contrastive map sums to 0, so this is the mass of another map
-        yield map_.values, map_.layer, (grid, mass if map_.method == "marginal" else f"marginal {mass}")
+        yield map_.values, map_.layer, [mass if map_.method == "marginal" else f"marginal {mass}"]
         return
-    yield map_.values, f"{map_.layer}, {map_.method}", [grid] + [f"marginal {mass}"] * ("marginal" not in map_.beside)
+    yield map_.values, f"{map_.layer}, {map_.method}", [] if "marginal" in map_.beside else [f"marginal {mass}"]
     for method, values in map_.beside.items():
-        yield values, f"{map_.layer}, {method}", [_grid(values)] + [mass] * (method == "marginal")
-
-
-def _grid(values: NDArray[np.float32]) -> str:
-    return f"{values.shape[1]} × {values.shape[0]} cells"
+        yield values, f"{map_.layer}, {method}", [mass] if method == "marginal" else []
 
 
 def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:

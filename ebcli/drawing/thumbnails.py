@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import LEVELS, limits, normalize, opacity, palette, visible
+from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, palette, visible
 from ebcli.drawing.explanation import Map
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.style import DrawingStyle
@@ -71,8 +71,7 @@ class ThumbnailNames:
         return self._path(self._computed(layer, number), index, "overlay", "jpg")
 
     def _computed(self, layer: str, number: int) -> tuple[str, ...]:
-        facts = self.configuration, self.method, layer
-        return facts if number == 1 else (*facts, str(number))
+        return self.configuration, self.method, layer, *([] if number == 1 else [str(number)])
 
     def _path(self, computed: tuple[str, ...], index: int, kind: str, suffix: str) -> Path:
         facts = (self.relpath, str(self.stamp.bytes), str(self.stamp.mtime_ns), *computed)
@@ -119,13 +118,13 @@ def _transparent(
     """A map as a palette image with the colors and opacities of an overlay with alpha 1."""
     box = covered(region, size)
     cells = saliency if style.signed else visible(saliency, style)  # clamp before upsampling
-    positions = normalize(interpolated(cells, region, box), limits(saliency, style))
+    shades = interpolated(levels(cells, limits(saliency, style), _LEVELS), region, box).clip(0.5, _LEVELS - 0.5)
     picture = Image.new("P", size, _OUTSIDE)
-    picture.paste(Image.fromarray((1 + positions * (_LEVELS - 1)).round().astype(np.uint8)), box[:2])
+    picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
     for points in outlines:
         ImageDraw.Draw(picture).line([(x, y) for x, y in points], fill=_OUTLINE, width=2)
-    levels = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
-    picture.putpalette(bytes(3) + palette(style.colormap)[levels].tobytes() + bytes([255] * 3))
-    opacities = (255 * opacity(style)[levels] ** 0.6).round().astype(np.uint8)
+    chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
+    picture.putpalette(bytes(3) + palette(style.colormap)[chosen].tobytes() + bytes([255] * 3))
+    opacities = (255 * opacity(style)[chosen] ** 0.6).round().astype(np.uint8)
     picture.info["transparency"] = bytes([_OUTSIDE_OPACITY]) + opacities.tobytes() + bytes([255])
     return picture

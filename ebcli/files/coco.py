@@ -39,20 +39,11 @@ def _content(records: Iterable[Record]) -> dict[str, Any]:
             if one.region is None:
                 continue
             names[one.index] = one.name or f"class {one.index}"
-            polygon = one.region["polygon"]
-            annotations.append(
-                {
-                    "id": len(annotations) + 1,
-                    "image_id": len(images),
-                    "category_id": one.index,
-                    "bbox": one.region["box"],
-                    "area": one.region["area"],
-                    # none rather than an empty list, which Label Studio's converter takes for a polygon
-                    **({"segmentation": [polygon]} if polygon else {}),
-                    "iscrowd": 0,
-                    "score": one.score,
-                }
-            )
+            box, area, polygon = (one.region[name] for name in ("box", "area", "polygon"))
+            about = {"id": len(annotations) + 1, "image_id": len(images), "category_id": one.index}
+            # none rather than an empty list, which Label Studio's converter takes for a polygon
+            outline = {"segmentation": [polygon]} if polygon else {}
+            annotations.append({**about, "bbox": box, "area": area, **outline, "iscrowd": 0, "score": one.score})
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
     info = {"description": "eb-saliency"}
     return {"info": info, "images": images, "categories": categories, "annotations": annotations}

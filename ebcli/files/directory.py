@@ -51,7 +51,10 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
 
 
 def refuse_foreign_files(
-    directory: Path, relpaths: Iterable[Path], is_result: Callable[[Path], bool], others: Iterable[Path] = ()
+    directory: Path,
+    relpaths: Iterable[Path] = (),
+    is_result: Callable[[Path], bool] = lambda _: False,
+    others: Iterable[Path] = (),
 ) -> None:
     """Check that a run replaces no files but this program's own.
 
@@ -75,7 +78,7 @@ def refuse_foreign_files(
         shown = ", ".join(f"'{path}'" for path in foreign[:3]) + (" and others" if foreign[3:] else "")
         raise ConfigurationError(
             f"{shown} would be replaced, but this program did not write {'them' if foreign[1:] else 'it'}: "
-            "choose another --output, or pass --overwrite"
+            f"choose another --output, or pass --overwrite"
         )
 
 

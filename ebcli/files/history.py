@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ebcli.errors import OutputError
 from ebcli.files.naming import RECORDS, output_relpath
-from ebcli.files.records import Record, Result, read_records
+from ebcli.files.records import Result, read_records
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
 
@@ -37,7 +37,13 @@ class History:
         gc.disable()  # it would look through all that is read, again and again
         try:
             for record in read_records(directory):
-                history._add(record)
+                configuration, results = sys.intern(record.configuration), record.results
+                key = record.place, configuration
+                if record.status == "failed" or record.stamp is None:
+                    history.finished.pop(key, None)
+                else:
+                    history.finished[key] = record.stamp, results
+                    history.written.update((result.path, configuration) for result in results)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as error:
@@ -57,12 +63,3 @@ class History:
             )
         except OSError:
             return False
-
-    def _add(self, record: Record) -> None:
-        configuration, results = sys.intern(record.configuration), record.results
-        key = record.place, configuration
-        if record.status == "failed" or record.stamp is None:
-            self.finished.pop(key, None)
-            return
-        self.finished[key] = record.stamp, results
-        self.written.update((result.path, configuration) for result in results)

@@ -58,10 +58,16 @@ def decode(file: Path | IO[bytes]) -> Image.Image:
         ImageError: the file does not exist, is not an image, is broken, or has more pixels than Pillow's
             ``Image.MAX_IMAGE_PIXELS`` allows.
     """
+    with reading(file), opened_image(file) as image:
+        ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
+        return to_rgb(image)
+
+
+@contextlib.contextmanager
+def reading(file: Path | IO[bytes]) -> Iterator[None]:
+    """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
-        with opened_image(file) as image:
-            ImageOps.exif_transpose(image, in_place=True)  # a copy of a large photo takes a lot of memory
-            return to_rgb(image)
+        yield
     except ImageError:
         raise
     except UnidentifiedImageError as error:
@@ -132,8 +138,7 @@ def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple
     if mask.size != size:
         found, needed = (f"{width} x {height}" for width, height in (mask.size, size))
         raise ImageError(f"the mask '{path}' has {found} pixels, but the image has {needed}")
-    box = (region.left, region.top, region.right, region.bottom)
-    seen = mask.transform(shape[::-1], Image.Transform.EXTENT, box, Image.Resampling.NEAREST)
+    seen = mask.transform(shape[::-1], Image.Transform.EXTENT, region, Image.Resampling.NEAREST)
     return np.asarray(seen) > 127
 
 

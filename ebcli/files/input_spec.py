@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +17,7 @@ _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """The rectangle of an image that the network saw, in that image's own pixel coordinates.
 
     ``(0, 0)`` is the top left *corner* of the top left pixel. Where the crop was larger than the resized
@@ -32,8 +31,8 @@ class Placement:
 
     def scaled(self, old: tuple[int, int], new: tuple[int, int]) -> Placement:
         """The same rectangle after the image was resized from one size (width, height) to another."""
-        x, y = new[0] / old[0], new[1] / old[1]
-        return Placement(self.left * x, self.top * y, self.right * x, self.bottom * y)
+        (width, height), (x, y) = old, new  # multiplied first, as edges of the image stay exact so
+        return Placement(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
 
 
 @dataclass(frozen=True)
@@ -86,12 +85,9 @@ class InputSpec:
         """Where the network looks in an upright image of ``size`` (width, height)."""
         if self.size is None:
             return Placement(0, 0, *size)
-        edges = []
-        for side, new, crop in zip(size, self._resized(size), self.size[::-1], strict=True):
-            start = _start(new, crop)
-            edges.append((start * side / new, (start + crop) * side / new))
-        (left, right), (top, bottom) = edges
-        return Placement(left, top, right, bottom)
+        new, crops = self._resized(size), self.size[::-1]
+        left, top = (_start(*sides) for sides in zip(new, crops, strict=True))
+        return Placement(left, top, left + crops[0], top + crops[1]).scaled(new, size)
 
     def read(self, image: Image.Image) -> NDArray[np.uint8]:
         """What the network gets of an image or a frame, (height, width, 3): to the pixel what torchvision makes of it.
@@ -171,9 +167,8 @@ class InputSpec:
         """
         assert self.size is not None
         place, size = self.place(image.size), self.size[::-1]
-        box = place.left, place.top, place.right, place.bottom
         bands = [
-            band.convert("F").transform(size, Image.Transform.EXTENT, box, Image.Resampling.BILINEAR)
+            band.convert("F").transform(size, Image.Transform.EXTENT, place, Image.Resampling.BILINEAR)
             for band in image.split()
         ]
         return np.rint(np.stack([np.asarray(band) for band in bands], axis=-1)).astype(np.uint8)

@@ -204,11 +204,16 @@ class ResultNames:
             relpath: the input's path below the output directory.
             maps: the class index, class name and layer of each map.
         """
+        each = list(numbered(maps))
         if self.panel:
             results = [panel_relpath(relpath, self.suffix(relpath), self._marks(self.layers))]
         else:
-            each = [(index, _numbered(name, number), layer) for (index, name, layer), number in numbered(maps)]
-            results = [self._picture(relpath, *one, suffix) for suffix in self._suffixes(relpath) for one in each]
+            picture = self.suffix(relpath)
+            results = [
+                picture_relpath(relpath, index, _numbered(name, number), suffix, self._marks((layer,)), self.described)
+                for suffix in ([self.video, f"{_SHEET}{picture}"] if self.video else [picture])
+                for (index, name, layer), number in each
+            ]
         return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
@@ -222,14 +227,6 @@ class ResultNames:
         number = _NUMBER.search(path.name)
         one = [(index, class_names.get(index), layer) for layer in self.layers]
         return index in class_names and path in self.of(relpath, one * max(1, int(number[1]) if number else 1))
-
-    def _suffixes(self, relpath: Path) -> list[str]:
-        """The suffixes of the files for each map."""
-        picture = self.suffix(relpath)
-        return [self.video, f"{_SHEET}{picture}"] if self.video else [picture]
-
-    def _picture(self, relpath: Path, index: int, class_name: str | None, layer: str, suffix: str) -> Path:
-        return picture_relpath(relpath, index, class_name, suffix, self._marks((layer,)), self.described)
 
     def _marks(self, layers: tuple[str, ...]) -> str:
         return marks(() if self.layers == (self.default_layer,) else layers, self.method)

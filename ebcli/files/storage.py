@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import tarfile
 from collections.abc import Iterator
@@ -176,7 +175,7 @@ def _opened(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
         with safe_open(path) as file:
             yield file
     elif url.startswith(_WEB):
-        yield io.BufferedReader(web.WebFile(url, options), 1 << 20)
+        yield web.WebFile(url, options)
     else:
         with _remote(url, options) as (system, name), system.open(name, "rb") as file:
             yield file

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
+from fsspec.spec import AbstractBufferedFile
 from urllib3.exceptions import HTTPError, IncompleteRead, MaxRetryError, NewConnectionError, ProtocolError, TimeoutError
 
 from ebcli.files.remote import RemoteOptions, too_large
@@ -92,31 +93,15 @@ def quote_url(url: str) -> str:
     return quote(url, safe="%/:=&?~#+!$,;'@()*[]", errors="surrogateescape")
 
 
-class WebFile(io.RawIOBase):
+class WebFile(AbstractBufferedFile):  # type: ignore[misc]
     """A file that is read in parts, for servers that support that."""
 
     def __init__(self, url: str, options: RemoteOptions) -> None:
-        self._url, self._options, self._position = url, options, 0
-        self._size = head(url, options)[0]
+        self._options = options
+        super().__init__(None, url, block_size=_CHUNK, size=head(url, options)[0])
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        end = min(self._position + len(buffer), self._size)
-        if end <= self._position:
-            return 0
-        content = fetch(self._url, self._options, (self._position, end))[1]
-        buffer[: len(content)] = content
-        self._position += len(content)
-        return len(content)
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        return fetch(self.path, self._options, (start, end))[1]
 
 
 def _response(

@@ -26,18 +26,13 @@ from ebcli.files.images import decode
 from ebcli.files.input_spec import Placement
 from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
-from ebcli.gallery.page import check_page
+from ebcli.gallery.page import check_page, page_of
 from ebcli.gallery.raw_maps import MapPair
 
 DATA = COMPARISON.with_name("comparison.json")
 
 _SIDE = 256  # pixels, the longer side of each picture, and of the grid on which maps are compared
 _GAP = 8
-_STYLE = (
-    "body{font:15px system-ui,sans-serif;margin:2rem auto;max-width:70rem;padding:0 1rem}"
-    "article{border-top:1px solid #8886;padding:1rem 0}h2{font-size:1rem;margin:0 0 .25rem;overflow-wrap:anywhere}"
-    "img{max-width:100%;height:auto}p{margin:.25rem 0;color:#777}:root{color-scheme:light dark}"
-)
 
 
 def write_comparison(
@@ -129,9 +124,6 @@ def _photo(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 
 
 def _html(rows: Sequence[dict[str, Any]]) -> bytes:
-    """The page; its policy allows no scripts and no network."""
-    policy = "default-src 'none'; img-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-    mean = sum(row["rank_correlation"] for row in rows) / len(rows)
     articles = []
     for row in rows:
         name = row["name"] or f"class {row['class']}"
@@ -142,14 +134,9 @@ def _html(rows: Sequence[dict[str, Any]]) -> bytes:
             f"scores {scores}</p><p>A: {_text(row['a']['run'])} · B: {_text(row['b']['run'])}</p>"
             f'<img loading="lazy" src="{quote(row["picture"])}" alt="both maps and their difference"></article>'
         )
-    head = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>Two runs compared</title>'
-        f"<style>{_STYLE}</style><h1>Two runs compared</h1><p>{len(rows)} pairs of maps, mean rank correlation "
-        f"{mean:.3f}, least alike first. From left to right: the photo if it was given, A, B, and A − B: red where A "
-        "is higher, blue where B is.</p>"
-    )
-    return "\n".join((head, *articles)).encode(errors="replace") + b"\n"
+    mean = sum(row["rank_correlation"] for row in rows) / len(rows)
+    marks = {"COUNT": str(len(rows)), "MEAN": f"{mean:.3f}", "ARTICLES": "\n".join(articles)}
+    return page_of("comparison.html", marks).encode(errors="replace")
 
 
 def _text(text: str) -> str:

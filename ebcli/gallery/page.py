@@ -6,7 +6,7 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from importlib.resources import files
 from pathlib import Path
@@ -14,10 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError
-from ebcli.files.directory import OutputFolder
+from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.naming import PAGE
-from ebcli.files.ownership import OwnFiles
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
@@ -66,11 +64,8 @@ def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
     Raises:
         ConfigurationError: it would, and ``overwrite`` is False.
     """
-    page = directory / relpath
-    if not overwrite and os.path.lexists(page) and page not in OwnFiles(directory):
-        raise ConfigurationError(
-            f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
-        )
+    if not overwrite:
+        refuse_foreign_files(directory, others=[relpath])
 
 
 def _html(data: dict[str, Any]) -> str:
@@ -84,8 +79,13 @@ def _html(data: dict[str, Any]) -> str:
     )
     # ASCII without a < holds no tag
     encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = source.joinpath("index.html").read_text("utf-8")
-    for mark, content in (("POLICY", policy), ("STYLE", style), ("SCRIPT", script), ("DATA", encoded)):
+    return page_of("index.html", {"POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": encoded})
+
+
+def page_of(template: str, marks: Mapping[str, str]) -> str:
+    """A page of the package with its ``@MARKS@`` replaced, in their order in it."""
+    page = files("ebcli.gallery").joinpath("static").joinpath(template).read_text("utf-8")
+    for mark, content in marks.items():
         page = page.replace(f"@{mark}@", content, 1)
     return page
 

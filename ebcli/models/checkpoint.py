@@ -35,7 +35,11 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         ConfigurationError: the file cannot be read, or contains no state dict.
     """
     try:
-        content = _read_safetensors(path) if path.suffix == ".safetensors" else _read_pickle(path)
+        if path.suffix == ".safetensors":
+            content = _read_safetensors(path)
+        else:  # torchvision's reference scripts store their parsed arguments beside the weights
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except (*UNREADABLE, OSError) as error:
         # torch's own message goes on to recommend weights_only=False
         is_more = str(error).startswith("Weights only load failed")
@@ -73,18 +77,16 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
     Raises:
         ConfigurationError: keys are missing or unexpected, or shapes differ; the message names them.
     """
-    own = net.state_dict()
-    state = _modernized(without_prefixes(state, own))
-    # A plain dict has no version metadata, which MNASNet requires
-    if getattr(state, "_metadata", None) is None:
-        state = _with_metadata(state, own)
+    own: Any = net.state_dict()
+    fitting = type(own)(_modernized(without_prefixes(state, own)))
+    fitting._metadata = own._metadata  # the version, which MNASNet requires
     try:
-        result = net.load_state_dict(state, strict=False)
+        result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key} is {tuple(state[key].shape)} instead of {tuple(tensor.shape)}"
+            f"{key} is {tuple(fitting[key].shape)} instead of {tuple(tensor.shape)}"
             for key, tensor in own.items()
-            if isinstance(state.get(key), Tensor) and state[key].shape != tensor.shape
+            if isinstance(fitting.get(key), Tensor) and fitting[key].shape != tensor.shape
         ]
         check_match(source, shapes or [first_line(error)])
         raise
@@ -103,13 +105,9 @@ def check_match(
     """
     # Batch counters matter in training only, and old files lack them
     missing = [key for key in missing if not key.endswith(".num_batches_tracked")]
-    problems = [
-        _counted(misshapen, "tensor with another shape", "tensors with another shape"),
-        _counted(missing, "missing key", "missing keys"),
-        _counted(unexpected, "unexpected key", "unexpected keys"),
-    ]
-    if any(problems):
-        raise ConfigurationError(f"{source} does not fit the network: {' and '.join(filter(None, problems))}")
+    found = {"tensor{} with another shape": misshapen, "missing key{}": missing, "unexpected key{}": unexpected}
+    if problems := [_counted(names, what) for what, names in found.items() if names]:
+        raise ConfigurationError(f"{source} does not fit the network: {' and '.join(problems)}")
 
 
 def check_finite(net: nn.Module, source: str) -> None:
@@ -126,8 +124,7 @@ def check_finite(net: nn.Module, source: str) -> None:
         if not tensor.is_meta and tensor.is_floating_point() and not tensor.isfinite().all()
     ]
     if broken:
-        found = _counted(broken, "tensor with NaN or infinity", "tensors with NaN or infinity")
-        raise ConfigurationError(f"{source} cannot be used: {found}")
+        raise ConfigurationError(f"{source} cannot be used: {_counted(broken, 'tensor{} with NaN or infinity')}")
 
 
 def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
@@ -148,12 +145,6 @@ def first_line(error: BaseException) -> str:
     """First line of an error's message, or its type if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:") if lines else type(error).__name__
-
-
-def _read_pickle(path: Path) -> Any:
-    # torchvision's reference scripts store their parsed arguments beside the weights
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -188,14 +179,7 @@ def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _with_metadata(state: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    dressed = type(own)(state)
-    dressed._metadata = own._metadata  # type: ignore[attr-defined]
-    return dressed
-
-
-def _counted(names: Sequence[str], one: str, many: str) -> str:
-    if not names:
-        return ""
+def _counted(names: Sequence[str], what: str) -> str:
+    """Their number, and the first ones; ``{}`` in ``what`` is where the plural's s belongs."""
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{len(names)} {one if len(names) == 1 else many} ({shown})"
+    return f"{len(names)} {what.format('s' if len(names) > 1 else '')} ({shown})"

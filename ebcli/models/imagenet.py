@@ -9,6 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 
 
+def source_files(pattern: str) -> list[Path]:
+    """The source files of ``torchvision.models`` that match a pattern."""
+    spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
+    folders = (spec.submodule_search_locations if spec else None) or []
+    return [file for folder in folders for file in Path(folder, "models").glob(pattern)]
+
+
 @lru_cache
 def imagenet_classes() -> Sequence[str]:
     """The class names in the order of the logits.
@@ -16,11 +23,8 @@ def imagenet_classes() -> Sequence[str]:
     They are parsed, as importing torchvision takes seconds; if its source code is missing (a frozen application), it is
     imported.
     """
-    spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
-    for folder in (spec.submodule_search_locations if spec else None) or ():
-        file = Path(folder, "models", "_meta.py")
-        statements = ast.parse(file.read_text(encoding="utf-8")).body if file.is_file() else ()
-        for statement in statements:
+    for file in source_files("_meta.py"):
+        for statement in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_IMAGENET_CATEGORIES":
                 names: list[str] = ast.literal_eval(statement.value)
                 return names

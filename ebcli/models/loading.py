@@ -32,7 +32,7 @@ from ebcli.models.keywords import (
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import output_shape
-from ebcli.models.similarity import check_texts, like_pictures
+from ebcli.models.similarity import check_texts, with_reference_pictures
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
 
@@ -119,7 +119,7 @@ def load_model(
             if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
             backbone, scores = source.with_features(net, label), scores or RAW
-            net = like_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
+            net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
             files, names = (*files, *pictures), given or list(map(str, pictures))
         elif source.takes_texts() and given is not None:
             scores = scores or RAW

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
+from ebcli.models.imagenet import source_files
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION
 from ebcli.models.sources import plugin_names
 
@@ -38,10 +38,7 @@ def torchvision_names(task: str = CLASSIFICATION) -> list[str]:
     completing a name. If the source code is missing (a frozen application), torchvision is imported.
     """
     package = "" if task == CLASSIFICATION else task  # the other tasks have sub-packages
-    spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
-    folders = (spec.submodule_search_locations if spec else None) or []
-    files = [file for folder in folders for file in Path(folder, "models", package).glob("*.py")]
-    found = {name for file in files for name in _registered(file)}
+    found = {name for file in source_files(f"{package}/*.py".lstrip("/")) for name in _registered(file)}
     if not found:
         from torchvision import models
 

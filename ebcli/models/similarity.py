@@ -49,7 +49,7 @@ def check_texts(name: str, texts: Sequence[str] | None) -> None:
         raise ConfigurationError("a text to compare images with is empty: describe what to look for")
 
 
-def like_pictures(
+def with_reference_pictures(
     name: str, net: nn.Module, pictures: Sequence[Path], transforms: Callable[[Any], Tensor], *, is_backbone: bool
 ) -> nn.Module:
     """A network from images to their similarities (B, K) with K pictures.

@@ -10,9 +10,6 @@ from ebcli.files.input_spec import InputSpec
 # Frames per clip and frames per second, by which torchvision measured its weights:
 # https://docs.pytorch.org/vision/stable/models.html#video-classification
 _CLIPS = {
-    "r3d_18": (16, 15.0),
-    "mc3_18": (16, 15.0),
-    "r2plus1d_18": (16, 15.0),
     "s3d": (128, 15.0),
     "mvit_v1_b": (16, 7.5),
     "mvit_v2_s": (16, 7.5),
@@ -20,7 +17,7 @@ _CLIPS = {
     "swin3d_s": (32, 15.0),
     "swin3d_b": (32, 15.0),
 }
-_USUAL = 16, 15.0
+_USUAL = 16, 15.0  # as of the ResNets
 
 
 def preset_of(name: str, preset: VideoClassification) -> InputSpec:

@@ -86,8 +86,7 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the frames.
     """
-    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames
-    from ebcli.drawing.panel import panel, small_frame
+    from ebcli.drawing.panel import contact_sheet, panel, sheet_frames, small_frame
 
     laps = Laps()
     size, clips = loaded.size, loaded.clips

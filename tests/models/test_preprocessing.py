@@ -76,3 +76,13 @@ def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -
     with pytest.raises(ConfigurationError, match="vit_b_32 does not accept images of 100 x 100 pixels") as caught:
         load_model("vit_b_32", "none", preprocessing=Preprocessing(crop=100))
     assert "\n" not in str(caught.value)
+
+
+def test_a_crop_as_long_as_the_resized_image_ends_exactly_at_its_edges() -> None:
+    """Or maps would seem to peak at the border of a crop."""
+    preset = InputSpec((224, 224), (224,))
+    for side in range(1, 3000, 7):
+        placed = preset.place((side, 3000))
+        assert (placed.left, placed.right) == (0, side)
+        placed = preset.place((3000, side))
+        assert (placed.top, placed.bottom) == (0, side)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice, pairwise
 from math import inf, prod
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ from PIL import Image, ImageSequence
 
 from ebcli.errors import ImageError
 from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
-from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, to_rgb
+from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, reading, to_rgb
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register
 from ebcli.files.safe_open import safe_open
@@ -125,7 +126,10 @@ def sampled(file: Path | IO[bytes], rate: float, part: ClipOptions) -> Generator
     start = part.start
     end = inf if part.duration is None else start + part.duration
     count, until = 0, 0.0
-    for frame, until in _with_ends(frames(file, rate, start)):
+    shown: Iterator[Frame | None] = frames(file, rate, start)
+    for frame, after in pairwise(chain(shown, [None])):
+        assert frame is not None
+        until = frame.end if after is None else after.time
         # a hundredth of a tick for rounded time stamps
         while start + count / rate < min(end, until) - 0.01 / rate:
             yield frame
@@ -134,17 +138,6 @@ def sampled(file: Path | IO[bytes], rate: float, part: ClipOptions) -> Generator
             break
     if not count:
         raise ImageError(f"it ends after {until:.1f} s: lower --start" if until else "it has no frames")
-
-
-def _with_ends(frames: Iterator[Frame]) -> Iterator[tuple[Frame, float]]:
-    """Each frame, and until when it is shown."""
-    last = None
-    for frame in frames:
-        if last is not None:
-            yield last, frame.time
-        last = frame
-    if last is not None:
-        yield last, last.end
 
 
 class Frames(Medium):
@@ -191,15 +184,11 @@ class Frames(Medium):
 
     def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         assert clips is not None
-        rest = clips.explained()
-        wanted = next(rest, None)
+        wanted = {one[0]: one for one in clips.explained()}
         with contextlib.closing(sampled(file, rate, part)) as found:
-            for number, frame in enumerate(found):
-                if wanted is None:
-                    return
-                if number == wanted[0]:
-                    yield Shown(frame.load(), *wanted)
-                    wanted = next(rest, None)
+            for number, frame in enumerate(islice(found, max(wanted) + 1)):
+                if number in wanted:
+                    yield Shown(frame.load(), *wanted[number])
 
 
 def _frame_of(path: Path) -> Image.Image:
@@ -211,31 +200,16 @@ def _frame_of(path: Path) -> Image.Image:
 
 def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
-    try:
-        with opened_image(file) as image:
-            _check_animated(image)
-            time = 0.0
-            for one in ImageSequence.Iterator(image):
-                one.load()
-                delay = one.info.get("duration", 0) / 1000
-                end = time + (delay if delay > 0.01 else _DELAY)
-                yield Frame(time, end, partial(_itself, to_rgb(one.copy())))
-                time = end
-    except ImageError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise ImageError("it has too many pixels: raise --max-pixels") from error
-    except Exception as error:  # broken files make Pillow's decoders raise nearly anything
-        raise ImageError(f"it is broken: {error or type(error).__name__}") from error
-
-
-def _check_animated(image: Image.Image) -> None:
-    if getattr(image, "n_frames", 1) < 2:
-        raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
-
-
-def _itself(image: Image.Image) -> Image.Image:
-    return image
+    with reading(file), opened_image(file) as image:
+        if getattr(image, "n_frames", 1) < 2:
+            raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
+        time = 0.0
+        for one in ImageSequence.Iterator(image):
+            one.load()
+            delay = one.info.get("duration", 0) / 1000
+            end = time + (delay if delay > 0.01 else _DELAY)
+            yield Frame(time, end, partial(to_rgb, one.copy()))
+            time = end
 
 
 def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:

@@ -17,17 +17,16 @@ from ebcli.models.keywords import BUNDLED
 if TYPE_CHECKING:
     from ebcli.models.sources.base import ModelSource
 
-_BUNDLED, _TORCHVISION, _FACTORY = (
-    EntryPoint("bundled", "ebcli.models.sources.bundled:Bundled", MODELS),
-    EntryPoint("torchvision", "ebcli.models.sources.torchvision:Torchvision", MODELS),
-    EntryPoint("factory", "ebcli.models.sources.own_code:Factory", MODELS),
-)
-_BUILT_IN = {
-    "open_clip": EntryPoint("open_clip", "ebcli.models.sources.open_clip:OpenClip", MODELS),
-    "clip": EntryPoint("clip", "ebcli.models.sources.clip:Clip", MODELS),
-    "timm": EntryPoint("timm", "ebcli.models.sources.timm:Timm", MODELS),
-    "hf": EntryPoint("hf", "ebcli.models.sources.huggingface:HuggingFace", MODELS),
-}
+
+def _built_in(name: str, where: str) -> EntryPoint:
+    return EntryPoint(name, f"{__name__}.{where}", MODELS)
+
+
+_BUNDLED = _built_in("bundled", "bundled:Bundled")
+_TORCHVISION = _built_in("torchvision", "torchvision:Torchvision")
+_FACTORY = _built_in("factory", "own_code:Factory")
+_WHERE = {"open_clip": "open_clip:OpenClip", "clip": "clip:Clip", "timm": "timm:Timm", "hf": "huggingface:HuggingFace"}
+_BUILT_IN = {prefix: _built_in(prefix, where) for prefix, where in _WHERE.items()}
 _WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
 _FILE = re.compile(r".*\.py:\w+")
 _MODULE = re.compile(r"[\w.]+:\w+")

@@ -133,23 +133,20 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     try:
         return fetch(weights_only=True)
     except (OSError, http.client.HTTPException, *UNREADABLE) as error:
+        reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
         if not cached.is_file():  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
-                f"cannot download weights {preset.name} of {name} from {preset.url} ({_reason(error)}): put that file "
+                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file "
                 f"into {cached.parent}, pass --weights FILE, pass --weights none for an untrained network, or omit "
                 "--model for the bundled network, which needs no download"
             ) from error
         if not _has_published_hash(cached):
             raise ConfigurationError(
-                f"the file {cached} is damaged ({first_line(error)}): delete it to download it again"
+                f"the file {cached} is damaged ({reason}): delete it to download it again"
             ) from error
     # weights_only=True refuses the format of some of torchvision's oldest files. This file has the published hash, so
     # it is as trustworthy as torchvision's code.
     return fetch(weights_only=False)
-
-
-def _reason(error: BaseException) -> str:
-    return first_line(error).removeprefix("<urlopen error ").removesuffix(">")
 
 
 def _file_name(preset: WeightsEnum) -> str:
