@@ -45,13 +45,12 @@ def invoke(*arguments: str) -> Result:
     return CliRunner().invoke(main, ("--model", "tiny", "--layer", "2", "--workers", "0", *arguments))
 
 
-class Started:
-    """``eb-saliency ARGUMENTS`` in a directory, with a tiny network; its stdout and stderr in files."""
+class Forked:
+    """``eb-saliency ARGUMENTS`` in a directory; its stdout and stderr in files."""
 
-    def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
+    def __init__(self, cwd: Path, *arguments: str, tiny: bool = False) -> None:
         self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
-        arguments = ("--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments)
-        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments))
+        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments, tiny))
         self.process.start()
 
     def wait(self) -> int:
@@ -79,15 +78,23 @@ class Started:
         return found
 
 
-def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...]) -> None:
+class Started(Forked):
+    """The same with a tiny network."""
+
+    def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
+        super().__init__(cwd, "--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments, tiny=True)
+
+
+def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool) -> None:
     for path, number in ((out, 1), (err, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(file, number)
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    import ebcli.run.explainer
+    if tiny:
+        import ebcli.run.explainer
 
-    ebcli.run.explainer.load_model = tiny_model
+        ebcli.run.explainer.load_model = tiny_model
     main(arguments)
 
 
