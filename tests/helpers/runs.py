@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,11 +47,16 @@ def invoke(*arguments: str) -> Result:
 
 
 class Forked:
-    """``eb-saliency ARGUMENTS`` in a directory; its stdout and stderr in files."""
+    """``eb-saliency ARGUMENTS`` in a directory; its stdout and stderr in files.
 
-    def __init__(self, cwd: Path, *arguments: str, tiny: bool = False) -> None:
+    Args:
+        tiny: with a tiny network, whatever its name.
+        packages: a directory of packages to import, besides those of this environment.
+    """
+
+    def __init__(self, cwd: Path, *arguments: str, tiny: bool = False, packages: Path | None = None) -> None:
         self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
-        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments, tiny))
+        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments, tiny, packages))
         self.process.start()
 
     def wait(self) -> int:
@@ -85,12 +91,14 @@ class Started(Forked):
         super().__init__(cwd, "--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments, tiny=True)
 
 
-def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool) -> None:
+def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool, packages: Path | None) -> None:
     for path, number in ((out, 1), (err, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(file, number)
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    if packages is not None:
+        sys.path.insert(0, str(packages))
     if tiny:
         import ebcli.run.explainer
 
