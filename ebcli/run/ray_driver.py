@@ -99,12 +99,8 @@ class Cluster:
             folder.start(output.settings)
             sources, stages = self.prepared.sources, self.prepared.stages
             worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type
-            worker = worker.options(
-                num_cpus=self._cpus,
-                num_gpus=self._gpus,
-                max_concurrency=PARTS_AT_A_TIME + 1,
-                scheduling_strategy="SPREAD",
-            )
+            resources = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": PARTS_AT_A_TIME + 1}
+            worker = worker.options(scheduling_strategy="SPREAD", **resources)
             files = replace(folder.files, recording=False)
             create = partial(worker.remote, Path.cwd(), self._plan, stages, files, self._cpus)
             parts = [sources[start : start + self._part] for start in range(0, len(sources), self._part)]
