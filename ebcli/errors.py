@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from math import inf
 
 
 class EbcliError(Exception):
@@ -44,6 +45,13 @@ class OutputError(EbcliError):
 
 class UnfinishedError(EbcliError):
     """A cluster was lost; the same command with ``--skip-existing`` does the rest."""
+
+
+def check_at_least(least: float, **options: float | None) -> None:
+    """Raise ConfigurationError if one of some options is less, infinite or NaN; None is not."""
+    for name, value in options.items():
+        if value is not None and not least <= value < inf:
+            raise ConfigurationError(f"--{name.replace('_', '-')} is {value:g}, but it must be at least {least:g}")
 
 
 _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words

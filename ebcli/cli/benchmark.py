@@ -132,45 +132,26 @@ def grid(
     return benchmark(session.model, found, classified, n, mosaics, confidence, cell, session.options["seed"])
 
 
-def _perturbation(
-    kind: Literal["deletion", "insertion"],
-    session: Session,
-    images: Path,
-    labels: Path | None,
-    baselines: tuple[str, ...],
-    steps: int,
-) -> Benchmark:
-    from ebcli.evaluate.perturbation import perturbation
+def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
+    """Add a command."""
+    about = f"{question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES."
 
-    return perturbation(kind, session.model, *session.images(images, labels), baselines, steps)
+    @main.command(kind, help=f"{kind.capitalize()}: {about}")
+    @_images
+    @_labels
+    @_baselines
+    @_steps
+    @benchmark_command
+    def command(
+        session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int
+    ) -> Benchmark:
+        from ebcli.evaluate.perturbation import perturbation
 
-
-@main.command()
-@_images
-@_labels
-@_baselines
-@_steps
-@benchmark_command
-def deletion(session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int) -> Benchmark:
-    """Deletion: how fast does the class probability fall as highlighted pixels are removed?
-
-    Petsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.
-    """
-    return _perturbation("deletion", session, images, labels, baselines, steps)
+        return perturbation(kind, session.model, *session.images(images, labels), baselines, steps)
 
 
-@main.command()
-@_images
-@_labels
-@_baselines
-@_steps
-@benchmark_command
-def insertion(session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int) -> Benchmark:
-    """Insertion: how fast does the class probability rise as highlighted pixels are added?
-
-    Petsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.
-    """
-    return _perturbation("insertion", session, images, labels, baselines, steps)
+_perturbation("deletion", "how fast does the class probability fall as highlighted pixels are removed?")
+_perturbation("insertion", "how fast does the class probability rise as highlighted pixels are added?")
 
 
 @main.command()

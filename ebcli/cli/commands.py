@@ -135,12 +135,16 @@ def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
 
 
 def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
+    style, workers = part(DrawingStyle, options, name=options["style"]), part(ExecutionOptions, options).workers
+    click.echo(os.fsencode(gallery_page(options["report_only"], style, workers, options["overwrite"], images)))
+    return 0
+
+
+def gallery_page(
+    directory: Path, style: DrawingStyle, workers: int | None, overwrite: bool, images: Sequence[Path]
+) -> Path:
+    """Write the gallery page of a directory of results; for the arguments, see ``write_gallery``."""
     from ebcli.gallery.page import write_gallery
     from ebcli.run.workers import processors
 
-    workers = part(ExecutionOptions, options).workers
-    workers = processors() if workers is None else workers
-    style = part(DrawingStyle, options, name=options["style"])
-    page = write_gallery(options["report_only"], style, workers, options["overwrite"], images)
-    click.echo(os.fsencode(page))
-    return 0
+    return write_gallery(directory, style, processors() if workers is None else workers, overwrite, images)

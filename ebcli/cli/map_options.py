@@ -6,7 +6,7 @@ import click
 
 from ebcli.cli.model_options import PATH, section
 from ebcli.cli.parameters import BoxOf, ClassName, PixelOrMask
-from ebcli.models.keywords import BESIDE
+from ebcli.models.keywords import COMPARED_METHODS
 from ebcli.run.plan import MapOptions
 
 _map = section("Map")
@@ -40,7 +40,10 @@ MAP = (
         "Repeatable.",
     ),
     _map(
-        "--beside", type=click.Choice(BESIDE), multiple=True, help="Also show this method's map in panels. Repeatable."
+        "--beside",
+        type=click.Choice(COMPARED_METHODS),
+        multiple=True,
+        help="Also show this method's map in panels. Repeatable.",
     ),
     _map(
         "--target",

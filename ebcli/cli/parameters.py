@@ -94,10 +94,9 @@ class SectionedCommand(click.Command):
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
-        options = [parameter for parameter in self.get_params(ctx) if isinstance(parameter, click.Option)]
-        records = [option.get_help_record(ctx) for option in options if getattr(option, "common", False)]
+        options = self._described(ctx)
         with formatter.section("Common options"):
-            formatter.write_dl([record for record in records if record is not None])
+            formatter.write_dl([record for option, record in options if getattr(option, "common", False)])
         formatter.write_paragraph()
         with formatter.indentation():
             formatter.write_text(f"{ctx.command_path} --help lists all {len(options)} options.")
@@ -113,16 +112,16 @@ class SectionedCommand(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections: dict[str, list[tuple[str, str]]] = {}
-        last: list[tuple[str, str]] = []
-        for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
-            if record is not None:
-                section = getattr(parameter, "section", None)
-                (last if section is None else sections.setdefault(section, [])).append(record)
-        sections.setdefault("Information", []).extend(last)
+        for option, record in self._described(ctx):
+            sections.setdefault(getattr(option, "section", "Information"), []).append(record)
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
+
+    def _described(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
+        """The options, each with its line of the help."""
+        options = [one for one in self.get_params(ctx) if isinstance(one, click.Option)]
+        return [(option, record) for option in options if (record := option.get_help_record(ctx)) is not None]
 
 
 def show_common_options(ctx: click.Context, _option: click.Parameter, given: bool) -> None:
@@ -157,8 +156,6 @@ class Threshold(click.ParamType):
     name = "threshold"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
         kind, _, share = str(value).rpartition(":")
         try:
             number = float(share)

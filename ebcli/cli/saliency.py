@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import click
 
-from ebcli.cli.commands import instead_of_a_run
+from ebcli.cli.commands import gallery_page, instead_of_a_run
 from ebcli.cli.console import note, plain_errors, plain_warnings, print_results, shown, sign_of_life
 from ebcli.cli.model_options import with_options
 from ebcli.cli.options import SALIENCY
@@ -135,7 +135,7 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
     output = plan.output
     has_page = output.report and not plan.execution.dry_run
     if has_page:
-        from ebcli.gallery.page import check_page, write_gallery
+        from ebcli.gallery.page import check_page
 
         check_page(output.directory, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
@@ -149,10 +149,8 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
     if has_regions and (work.total or work.skipped):
         _write_annotations(output.directory, work.common.configuration)
     if has_page and (work.total or work.skipped):
-        from ebcli.run.workers import processors
-
-        workers = processors() if plan.execution.workers is None else plan.execution.workers
-        page = write_gallery(output.directory, work.style, workers, output.overwrite, plan.inputs.images)
+        workers, images = plan.execution.workers, plan.inputs.images
+        page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
     return status
 

@@ -61,9 +61,8 @@ def use_settings(ctx: click.Context, option: click.Parameter, value: Any) -> Non
     if in_file is not None and in_file not in PRESETS:
         raise click.UsageError(f"{where}: unknown preset {in_file!r}: choose {', '.join(PRESETS)}")
     found = dict(_parameters(ctx.command, table, where, is_project=config is None))
-    preset = {} if in_file is None else dict(_parameters(ctx.command, PRESETS[in_file], in_file))
-    over = {} if given["preset"] is None else dict(_parameters(ctx.command, PRESETS[given["preset"]], given["preset"]))
-    ctx.default_map = {**preset, **found, **over}
+    below, over = (dict(_parameters(ctx.command, PRESETS.get(name, {}), name)) for name in (in_file, given["preset"]))
+    ctx.default_map = {**below, **found, **over}
     if config is None:
         ctx.meta[FROM_PROJECT] = [*table, *(["preset"] if in_file else [])]
 

@@ -54,16 +54,21 @@ class OnePicture:
             OutputError: its directory cannot be written to.
         """
         from ebcli.files.directory import check_writable
+        from ebcli.files.encoding import read_facts
 
         if self.path is None:
             if sys.stdout.isatty():
                 raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
             return
-        if os.path.lexists(self.path) and not (self.overwrite or _is_own(self.path)):
-            raise ConfigurationError(
-                f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or pass "
-                "--overwrite"
-            )
+        if os.path.lexists(self.path) and not self.overwrite:
+            is_own = False
+            with suppress(OSError):
+                is_own = bool(read_facts(self.path))
+            if not is_own:
+                raise ConfigurationError(
+                    f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or "
+                    "pass --overwrite"
+                )
         check_writable(self.path.parent, self.path)
 
     def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
@@ -81,16 +86,16 @@ class OnePicture:
                 click.echo(picture.read_bytes(), out, nl=False)
                 yield replace(record, output=())
                 continue
-            beside = self.path.with_name(f"{PRIVATE}{uuid4().hex}")
+            temporary = self.path.with_name(f"{PRIVATE}{uuid4().hex}")
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(picture, beside)
-                beside.replace(self.path)  # atomic, so the file is complete or as it was before
+                shutil.copyfile(picture, temporary)
+                temporary.replace(self.path)  # atomic, so the file is complete or as it was before
             except OSError as error:
                 raise OutputError(f"cannot write '{self.path}': {error.strerror}") from error
             finally:
                 with suppress(OSError):
-                    beside.unlink()
+                    temporary.unlink()
             yield replace(record, output=(str(self.path),))
 
     def _of(self, record: Record) -> Path:
@@ -105,15 +110,6 @@ class OnePicture:
         if not found and suffix == _VIDEO:
             raise OutputError(f"'{self.path}' cannot hold a picture, and {record.model} explains images: choose .png")
         return found[0]
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a file says that this program made it."""
-    from ebcli.files.encoding import read_facts
-
-    with suppress(OSError):
-        return bool(read_facts(path))
-    return False
 
 
 def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool]) -> OnePicture | None:
@@ -132,14 +128,14 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     piped = not (is_given["output"] or needs_directory or sys.stdout.isatty()) and images == (STDIN,)
     if output.is_dir() and not piped:
         return None
-    suffix = output.suffix.lower()
+    suffix, model = output.suffix.lower(), options["model"]
     if output == _STDOUT or piped:
         path, format_, where = None, "png" if options["format"] == AUTO else options["format"], "stdout"
     elif suffix in _FORMATS:
         path, format_, where = output, _FORMATS[suffix], f"'{output}'"
         if is_given["format"] and options["format"] not in (AUTO, format_):
             raise ConfigurationError(f"{where} is not {options['format']}: drop --format, or change the name")
-    elif suffix == _VIDEO and _may_be_video(options["model"]) and not options["panel"]:
+    elif suffix == _VIDEO and (model.lower() in torchvision_names(VIDEO) or ":" in model) and not options["panel"]:
         import_optional("av")
         path, format_, where = output, AUTO, f"'{output}'"
     elif suffix in {*_OTHER_FORMATS, _VIDEO}:
@@ -150,10 +146,6 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     if several is not None:
         raise ConfigurationError(f"{where} takes one picture, but {several}")
     return OnePicture(path, format_, options["overwrite"])
-
-
-def _may_be_video(model: str) -> bool:
-    return model.lower() in torchvision_names(VIDEO) or ":" in model
 
 
 def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:

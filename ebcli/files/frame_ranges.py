@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, check_at_least
 
 
 @dataclass(frozen=True)
@@ -27,8 +27,7 @@ class ClipOptions:
     duration: float | None = None
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ConfigurationError(f"--every is {self.every}, but it must be at least 1")
+        check_at_least(1, every=self.every)
         if not 0 <= self.start < inf:
             raise ConfigurationError(f"--start is {self.start:g}, but it must be at least 0 seconds")
         if self.duration is not None and not 0 < self.duration < inf:

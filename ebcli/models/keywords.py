@@ -7,7 +7,7 @@ DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
 METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")
 LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
-BESIDE = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # methods that a panel can show beside the map
+COMPARED_METHODS = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # that panels can show beside the map
 FITS = CROP, SQUASH, PAD = "crop", "squash", "pad"  # how images are fitted into the network's square input
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
 TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = "classification", "detection", "segmentation", "video"

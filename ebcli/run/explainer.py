@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -27,7 +29,7 @@ from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.probe import probe
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import in_sequence, maps_beside, maps_of, priors
+from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.reading import NetworkInput
@@ -46,6 +48,7 @@ class Explainer:
 
     Args:
         plan: the run.
+        total: the number of its images.
 
     Raises:
         ConfigurationError: the model, weights, layer, class or device does not exist or does not fit.
@@ -55,21 +58,12 @@ class Explainer:
         loaded: the network.
         network: its description.
         device: the name of the device.
-        batch_size: images per batch; halved when memory runs out.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, total: int = sys.maxsize) -> None:
         model, maps, execution = plan.model, plan.maps, plan.execution
         self.device = resolve_device(execution.device)
-        self.loaded = load_model(
-            model.name,
-            model.weights,
-            self.device,
-            class_names=model.class_names,
-            like=model.like,
-            preprocessing=model.preprocessing,
-            scores=model.scores,
-        )
+        self.loaded = load_model(device=self.device, **vars(model))
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
@@ -78,11 +72,11 @@ class Explainer:
         if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
         usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
-        self.batch_size = execution.batch_size or usual
-        self._clips = execution.batch_size or max(1, usual // _FRAMES)  # at a time
         if self._is_video:
-            self.batch_size = 1
-        self._joint = self._task.joint
+            self._at_a_time = execution.batch_size or max(1, usual // _FRAMES)
+        else:  # a batch is never larger than the run
+            self._at_a_time = min(execution.batch_size or usual, total)
+        self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan)
         # the first picture need not wait for what is known
@@ -103,27 +97,35 @@ class Explainer:
         self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
         return replace(self.network, method=self._check_layers(maps))
 
+    @property
+    def batch_size(self) -> int:
+        """Images per batch, halved when memory runs out; videos are explained one by one."""
+        return 1 if self._is_video else self._at_a_time
+
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
-        """The maps of each of any number of images or videos; or its error.
+        """The maps of each of any number of images or videos; or its error. Threads wait for each other.
 
         Raises:
             ConfigurationError: there is not enough memory for a single image.
         """
+        with self._lock:
+            return self._explain(images)
+
+    def _explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         found: list[Explanation | ImageError] = []
         while len(found) < len(images):
             explained = self._within_memory(images[len(found) : len(found) + self.batch_size])
             if explained is not None:
                 found += explained
-            elif (self._clips if self._is_video else self.batch_size) == 1:
+            elif self._at_a_time == 1:
                 what = "clip" if self._is_video else "image"
                 raise ConfigurationError(
                     f"{self.device} has not enough memory for a single {what}: try another --device"
                 )
             else:
-                self._clips //= 2
-                self.batch_size = max(1, self.batch_size // 2)
-                size = self._clips if self._is_video else self.batch_size
-                warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=2)
+                self._at_a_time //= 2
+                size = f"a batch size of {self._at_a_time}"
+                warnings.warn(f"{self.device} ran out of memory: continuing with {size}", stacklevel=2)
         return found
 
     def _about(self, image: NetworkInput) -> Asked:
@@ -206,7 +208,7 @@ class Explainer:
         """
         start = time.perf_counter()
         clips, asked = video.pixels, self._about(video)
-        batches = [slice(first, first + self._clips) for first in range(0, len(clips), self._clips)]
+        batches = [slice(first, first + self._at_a_time) for first in range(0, len(clips), self._at_a_time)]
         with torch.no_grad():
             outputs = [single_tensor(self.loaded.net(self._inputs(clips[part])), "the output") for part in batches]
         scores = torch.cat([self._scores(output).float() for output in outputs]).mean(0)
@@ -233,20 +235,20 @@ class Explainer:
         places: Sequence[Placement],
     ) -> list[list[Map]]:
         """The maps of each image, with those of other methods beside them if they are asked for."""
-        maps, beside = self._asked.maps, {}
+        maps, by_layer = self._asked.maps, {}
         if maps.beside and any(rows):
             known = [[subject.index for subject in row] for row in rows]
             width = max(map(len, known))
             targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
-            compared = partial(maps_beside, self.loaded.net, maps.beside, inputs[: len(rows)], targets)
-            beside = {layer: compared(layer) for layer in self.network.layers}
+            compared = partial(compared_maps, self.loaded.net, maps.beside, inputs[: len(rows)], targets)
+            by_layer = {layer: compared(layer) for layer in self.network.layers}
         return maps_of(
             dict(zip(self.network.layers, results, strict=True)),
             rows,
             places,
             "contrastive" if maps.contrastive else "marginal",
             self._keep_relevance and not self._is_video,
-            beside,
+            by_layer,
         )
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -282,7 +284,7 @@ class Explainer:
                 len(result.maps)
             blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
             for layer in self.network.layers:
-                maps_beside(self.loaded.net, maps.beside, blank, target, layer)
+                compared_maps(self.loaded.net, maps.beside, blank, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}

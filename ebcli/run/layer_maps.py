@@ -51,7 +51,7 @@ def maps_of(
     places: Sequence[Placement],
     method: str,
     keep_relevance: bool,
-    beside: Mapping[str, Arrays] = MappingProxyType({}),
+    compared: Mapping[str, Arrays] = MappingProxyType({}),
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer.
 
@@ -61,14 +61,14 @@ def maps_of(
         places: the rectangle of each image that its maps cover.
         method: ``"contrastive"`` or ``"marginal"``.
         keep_relevance: whether maps have their relevance.
-        beside: the maps (B, K, h, w) of other methods by their names, by layer.
+        compared: the maps (B, K, h, w) of other methods by their names, by layer.
     """
     by_layer = []
     for layer, result in results.items():
         values, mass = result.maps.float().cpu().numpy(), result.mass.tolist()
         lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
         relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
-        others = beside.get(layer, {})
+        others = compared.get(layer, {})
         by_layer.append(
             [
                 [
@@ -104,7 +104,7 @@ def in_sequence(clips: Sequence[Map]) -> Map:
     return replace(first, values=values, mass=sum(clip.mass for clip in clips) / count, lost_mass=lost)
 
 
-def maps_beside(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
+def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:
     """The maps (B, K, h, w) of other methods at a layer, in units of which a map's positive part sums to 1."""
     found, where = {}, None if layer == INPUT else layer
     for name in methods:

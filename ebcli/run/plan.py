@@ -1,17 +1,18 @@
-"""What a run is asked to do, in parts that check themselves. Imports neither torch nor Click."""
+"""What a run is asked to do, in parts that check themselves; the command's options check choices among words.
+
+Imports neither torch nor Click.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import inf
 from pathlib import Path
 
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.keywords import BESIDE
 from ebcli.models.spec import ModelSpec
 
 FORMATS = (AUTO, "png", "jpg", "webp")
@@ -57,8 +58,7 @@ class InputOptions:
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
             i, n = self.shard
             raise ConfigurationError(f"shard {i}/{n} does not exist: choose 1/{n} to {n}/{n}")
-        if self.max_pixels is not None and self.max_pixels < 1:
-            raise ConfigurationError(f"--max-pixels is {self.max_pixels}, but it must be at least 1")
+        check_at_least(1, max_pixels=self.max_pixels)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MapOptions:
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
-        beside: methods whose maps panels show beside the run's own, some of ``BESIDE``.
+        beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         top_k: the number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
             segmented classes, the largest number; None for all.
@@ -105,16 +105,13 @@ class MapOptions:
         return self.top_k or 1
 
     def __post_init__(self) -> None:
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigurationError(f"--top-k is {self.top_k}, but it must be at least 1")
+        check_at_least(1, top_k=self.top_k)
         if not 0 <= self.score <= 1:
             raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
         if self.box is not None and not (self.box[2] > 0 and self.box[3] > 0):
             raise ConfigurationError("--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0")
         if self.against and not self.contrastive:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
-        if unknown := set(self.beside) - set(BESIDE):
-            raise ConfigurationError(f"unknown method {min(unknown)!r}: choose {', '.join(BESIDE)}")
         if "marginal" in self.beside and not self.contrastive:
             raise ConfigurationError("the marginal map goes beside the contrastive one: drop --marginal")
 
@@ -138,7 +135,7 @@ class OutputOptions:
         settings: what is written to ``settings.toml``, to repeat the run; None for no such file.
 
     Raises:
-        ConfigurationError: the format or the scale does not exist, or ``max_side`` is below 1.
+        ConfigurationError: ``max_side`` is below 1.
     """
 
     directory: Path = Path("saliency")
@@ -156,16 +153,7 @@ class OutputOptions:
     settings: str | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.format not in FORMATS:
-            raise ConfigurationError(f"unknown format {self.format!r}: choose {', '.join(FORMATS)}")
-        if self.max_side is not None and self.max_side < 1:
-            raise ConfigurationError(f"--max-side is {self.max_side}, but it must be at least 1")
-        if self.scale not in SCALES:
-            raise ConfigurationError(f"unknown scale {self.scale!r}: choose {' or '.join(SCALES)}")
-        if self.threshold[0] not in ("max", "mass") or not 0 < self.threshold[1] < 1:
-            raise ConfigurationError(
-                f"the threshold {self.threshold[0]}:{self.threshold[1]:g} does not exist: give a share between 0 and 1"
-            )
+        check_at_least(1, max_side=self.max_side)
 
 
 @dataclass(frozen=True)
@@ -199,18 +187,10 @@ class ExecutionOptions:
     gpus_per_worker: float | None = None
 
     def __post_init__(self) -> None:
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ConfigurationError(f"--batch-size is {self.batch_size}, but it must be at least 1")
-        if self.workers is not None and self.workers < 0:
-            raise ConfigurationError(f"--workers is {self.workers}, but it must be at least 0")
+        check_at_least(1, batch_size=self.batch_size)
+        check_at_least(0, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
         if self.image_timeout is not None and not self.image_timeout > 0:
             raise ConfigurationError(f"--image-timeout is {self.image_timeout:g}, but it must be above 0")
-        if self.dtype not in DTYPES:
-            raise ConfigurationError(f"unknown dtype {self.dtype!r}: choose {' or '.join(DTYPES)}")
-        if self.engine not in ENGINES:
-            raise ConfigurationError(f"unknown engine {self.engine!r}: choose {' or '.join(ENGINES)}")
-        if self.gpus_per_worker is not None and not 0 <= self.gpus_per_worker < inf:
-            raise ConfigurationError(f"--gpus-per-worker is {self.gpus_per_worker:g}, but it must be at least 0")
         if self.engine == "ray" and self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
         if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):

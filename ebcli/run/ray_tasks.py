@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from threading import Event, Lock
-from typing import TYPE_CHECKING, Any
+from threading import Event
+from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder
@@ -55,11 +54,10 @@ class PipelineWorker:
             _check_machine(self._cwd, self._files)
             torch.set_num_threads(1)  # the other CPUs decode and draw
             torch.manual_seed(0)  # an untrained network must be the same in every actor
-            explainer: Any = _InTurn(Explainer(self._plan))
+            explainer, fail_fast = Explainer(self._plan), self._plan.execution.fail_fast
         except EbcliError as error:
             return error
-        others = self._plan.execution.fail_fast, self._stopping, Counter[str]()
-        self._pipeline = Pipeline(explainer, self._files, self._workers, self._stages, *others)
+        self._pipeline = Pipeline(explainer, self._files, self._workers, self._stages, fail_fast, self._stopping)
         return None
 
     def run(self, sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:
@@ -75,22 +73,6 @@ class PipelineWorker:
     def stop(self) -> None:
         """Finish the images in progress and start no others."""
         self._stopping.set()
-
-
-class _InTurn:
-    """A network for several pipelines, one batch at a time."""
-
-    def __init__(self, explainer: Any) -> None:
-        self._explainer, self._lock = explainer, Lock()
-
-    @property
-    def batch_size(self) -> int:
-        size: int = self._explainer.batch_size
-        return size
-
-    def explain(self, images: Any) -> Any:
-        with self._lock:
-            return self._explainer.explain(images)
 
 
 def _check_machine(cwd: Path, files: OutputFolder) -> None:
