@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from stub_run import DONE, finished
 from ebcli.eb.registry import RULES
 
 torch.set_num_threads(1)  # the tests run in several processes at once
+os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 
 
 @pytest.fixture

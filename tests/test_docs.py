@@ -33,12 +33,16 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
+# the bundled one, and the one or two others of a page
+load_model = functools.lru_cache(maxsize=3)(ebcli.run.explainer.load_model)
+
+
 @pytest.fixture
 def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the files that the pages mention. Networks are cached between commands."""
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.run.explainer.load_model", functools.cache(ebcli.run.explainer.load_model))
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
 
 
 @dataclass

@@ -156,8 +156,6 @@ class Threshold(click.ParamType):
     name = "threshold"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
         kind, _, share = str(value).rpartition(":")
         try:
             number = float(share)

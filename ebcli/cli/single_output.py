@@ -54,16 +54,21 @@ class OnePicture:
             OutputError: its directory cannot be written to.
         """
         from ebcli.files.directory import check_writable
+        from ebcli.files.encoding import read_facts
 
         if self.path is None:
             if sys.stdout.isatty():
                 raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
             return
-        if os.path.lexists(self.path) and not (self.overwrite or _is_own(self.path)):
-            raise ConfigurationError(
-                f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or pass "
-                "--overwrite"
-            )
+        if os.path.lexists(self.path) and not self.overwrite:
+            is_own = False
+            with suppress(OSError):
+                is_own = bool(read_facts(self.path))
+            if not is_own:
+                raise ConfigurationError(
+                    f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or "
+                    "pass --overwrite"
+                )
         check_writable(self.path.parent, self.path)
 
     def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
@@ -105,15 +110,6 @@ class OnePicture:
         if not found and suffix == _VIDEO:
             raise OutputError(f"'{self.path}' cannot hold a picture, and {record.model} explains images: choose .png")
         return found[0]
-
-
-def _is_own(path: Path) -> bool:
-    """Whether a file says that this program made it."""
-    from ebcli.files.encoding import read_facts
-
-    with suppress(OSError):
-        return bool(read_facts(path))
-    return False
 
 
 def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool]) -> OnePicture | None:

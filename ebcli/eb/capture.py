@@ -67,7 +67,8 @@ class Capture(ExitStack):
     def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], recording: Recording) -> None:
         super().__init__()
         self._recording = recording
-        found = [_find(net, layer) for layer in layers]
+        modules = dict(net.named_modules(remove_duplicate=False))
+        found = [_find(modules, layer) for layer in layers]
         self._names = [name for name, _ in found]
         self._layers: dict[int, TargetLayer] = {}
         self._thread = threading.get_ident()
@@ -165,11 +166,10 @@ def _replaced(output: Any, key: Any, value: Tensor) -> Any:
     return output
 
 
-def _find(net: nn.Module, layer: LayerChoice) -> tuple[str | None, nn.Module | None]:
+def _find(modules: dict[str, nn.Module], layer: LayerChoice) -> tuple[str | None, nn.Module | None]:
     """A layer's name and module, from either."""
     if layer is None:
         return None, None
-    modules = dict(net.named_modules(remove_duplicate=False))
     if isinstance(layer, nn.Module):
         for name, module in modules.items():
             if module is layer:

@@ -38,10 +38,13 @@ class BackwardGraph:
     def __init__(self, logits: Tensor) -> None:
         admit(logits)
         self.nodes = list(descend([logits.grad_fn]))
-        self._readers: dict[Any, list[Any]] = {}
+        self._readers: dict[Any, list[Any]] = {node: [] for node in self.nodes}
+        self._by_layer: dict[Any, list[Any]] = {}
         for node in self.nodes:
             for parent in parents(node):
-                self._readers.setdefault(parent, []).append(node)
+                self._readers[parent].append(node)
+            if isinstance(step := step_of(node), WeightedSum):
+                self._by_layer.setdefault(step.layer, []).append(node)
         self.classifiers = weighted_below([logits.grad_fn])
         self.without_rule = list(dict.fromkeys(name for node in self.nodes if (name := _without_rule(node))))
 
@@ -51,12 +54,10 @@ class BackwardGraph:
         These are the layer's own node, and those that were folded into it.
         """
         own, trail = getattr(step_of(layer), "layer", None), getattr(step_of(layer), "trail", ())
-        found: dict[Any, Back | None] = {}
-        for node in self.nodes:
-            step = neurons_of(node)
-            if node is layer:
-                found[node] = None
-            elif own is not None and getattr(step, "layer", None) is own and step.trail[: len(trail)] == trail:
+        found: dict[Any, Back | None] = {layer: None} if layer in self._readers else {}
+        for node in self._by_layer.get(own, ()):
+            step: WeightedSum = node.step
+            if node is not layer and step.trail[: len(trail)] == trail:
                 found[node] = partial(step.back_to, trail[-1] if trail else None)
         return found
 
@@ -64,7 +65,7 @@ class BackwardGraph:
         """The nodes from which something can arrive at `ends`."""
         found, waiting = set(ends), list(ends)
         while waiting:
-            new = [node for node in self._readers.get(waiting.pop(), ()) if node not in found]
+            new = [node for node in self._readers[waiting.pop()] if node not in found]
             found.update(new)
             waiting += new
         return found.difference(ends)

@@ -56,14 +56,7 @@ class ModelUnderTest:
         device: str = "auto",
     ) -> None:
         device = resolve_device(device)
-        self.loaded = load_model(
-            spec.name,
-            spec.weights,
-            device,
-            class_names=spec.class_names,
-            preprocessing=spec.preprocessing,
-            scores=spec.scores,
-        )
+        self.loaded = load_model(device=device, **vars(spec))
         if self.loaded.task != CLASSIFICATION:
             raise ConfigurationError(
                 f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers: choose another --model"

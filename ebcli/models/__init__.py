@@ -38,4 +38,5 @@ _OFFERED = {
     "ebcli.models.sources.base": "ModelSource",
     "ebcli.models.spec": "ModelSpec",
 }
+
 __getattr__, __dir__ = lazily(__name__, _OFFERED)

@@ -89,21 +89,7 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
     folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
         folder.start(output.settings)
-        if prepared.explainer is None:
-            yield from _unreadable(prepared, folder, recorded)
-            return
         pipeline = Pipeline(
             prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
         )
         yield from pipeline.run(sources)
-
-
-def _unreadable(prepared: Prepared, folder: OutputFolder, recorded: Counter[str]) -> Generator[Record]:
-    """The records of files none of which can be read."""
-    for source in prepared.sources:
-        record = prepared.stages.load(source, lambda function, *arguments: function(*arguments))
-        if isinstance(record, Record):  # otherwise the file has appeared since, and is left to the next run
-            if record.status != "not an image":
-                folder.record(record)
-                recorded[record.status] += 1
-            yield record

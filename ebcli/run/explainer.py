@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
@@ -48,6 +49,7 @@ class Explainer:
 
     Args:
         plan: the run.
+        total: the number of its images.
 
     Raises:
         ConfigurationError: the model, weights, layer, class or device does not exist or does not fit.
@@ -57,21 +59,12 @@ class Explainer:
         loaded: the network.
         network: its description.
         device: the name of the device.
-        batch_size: images per batch; halved when memory runs out.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, total: int = sys.maxsize) -> None:
         model, maps, execution = plan.model, plan.maps, plan.execution
         self.device = resolve_device(execution.device)
-        self.loaded = load_model(
-            model.name,
-            model.weights,
-            self.device,
-            class_names=model.class_names,
-            like=model.like,
-            preprocessing=model.preprocessing,
-            scores=model.scores,
-        )
+        self.loaded = load_model(device=self.device, **vars(model))
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
@@ -80,10 +73,10 @@ class Explainer:
         if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
         usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
-        self.batch_size = execution.batch_size or usual
-        self._clips = execution.batch_size or max(1, usual // _FRAMES)  # at a time
         if self._is_video:
-            self.batch_size = 1
+            self._at_a_time = execution.batch_size or max(1, usual // _FRAMES)
+        else:  # a batch is never larger than the run
+            self._at_a_time = min(execution.batch_size or usual, total)
         self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan)
@@ -108,6 +101,11 @@ class Explainer:
             method, noise = self._check_layers(maps)
         return replace(self.network, method=method, noise=noise, strides=strides)
 
+    @property
+    def batch_size(self) -> int:
+        """Images per batch, halved when memory runs out; videos are explained one by one."""
+        return 1 if self._is_video else self._at_a_time
+
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
 
@@ -123,16 +121,15 @@ class Explainer:
             explained = self._within_memory(images[len(found) : len(found) + self.batch_size])
             if explained is not None:
                 found += explained
-            elif (self._clips if self._is_video else self.batch_size) == 1:
+            elif self._at_a_time == 1:
                 what = "clip" if self._is_video else "image"
                 raise ConfigurationError(
                     f"{self.device} has not enough memory for a single {what}: try another --device"
                 )
             else:
-                self._clips //= 2
-                self.batch_size = max(1, self.batch_size // 2)
-                size = self._clips if self._is_video else self.batch_size
-                warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=2)
+                self._at_a_time //= 2
+                size = f"a batch size of {self._at_a_time}"
+                warnings.warn(f"{self.device} ran out of memory: continuing with {size}", stacklevel=2)
         return found
 
     def _about(self, image: NetworkInput) -> Asked:
@@ -215,7 +212,7 @@ class Explainer:
         """
         start = time.perf_counter()
         clips, asked = video.pixels, self._about(video)
-        batches = [slice(first, first + self._clips) for first in range(0, len(clips), self._clips)]
+        batches = [slice(first, first + self._at_a_time) for first in range(0, len(clips), self._at_a_time)]
         with torch.no_grad():
             outputs = [single_tensor(self.loaded.net(self._inputs(clips[part])), "the output") for part in batches]
         scores = torch.cat([self._scores(output).float() for output in outputs]).mean(0)

@@ -34,7 +34,7 @@ class Pipeline:
     """What all images of a run share.
 
     Attributes:
-        explainer: the network.
+        explainer: the network; None if none of the files can be read.
         files: writes results and records.
         workers: the processes that load and render images.
         stages: how they do it.
@@ -43,7 +43,7 @@ class Pipeline:
         recorded: counts the records written, by status.
     """
 
-    explainer: Explainer
+    explainer: Explainer | None
     files: OutputFolder
     workers: Workers
     stages: ImageStages
@@ -60,7 +60,7 @@ class Pipeline:
         """
         error: Exception | None = None
         waiting: deque[Future[Record]] = deque()
-        limit = _BATCHES_BEHIND * self.explainer.batch_size
+        limit = _BATCHES_BEHIND * (self.explainer.batch_size if self.explainer else 1)
         try:
             for future in self._started(sources):
                 waiting.append(future)
@@ -89,7 +89,7 @@ class Pipeline:
     def _started(self, sources: Iterable[Source]) -> Iterator[Future[Record]]:
         """The futures of all images, in order, each as soon as the network is done with it."""
         rest = iter(sources)
-        batch_size = self.explainer.batch_size
+        batch_size = self.explainer.batch_size if self.explainer else 1
         ahead: deque[list[tuple[Source, Future[NetworkInput | Record]]]] = deque()
         while True:
             if not self.stopping.is_set():
@@ -107,14 +107,14 @@ class Pipeline:
 
     def _explained(self, loaded: Sequence[tuple[Source, NetworkInput | Record]]) -> Iterator[Future[Record]]:
         images = [item for _, item in loaded if isinstance(item, NetworkInput)]
-        explanations = iter(self.explainer.explain(images))
+        explanations = iter(self.explainer.explain(images) if self.explainer else ())
         for source, item in loaded:
-            if isinstance(item, NetworkInput):
-                yield self.workers.submit(self._render, source, item, next(explanations))
-            else:
+            if isinstance(item, Record):
                 known: Future[Record] = Future()
                 known.set_result(item)
                 yield known
+            elif self.explainer is not None:  # else the file has appeared since, and is left to the next run
+                yield self.workers.submit(self._render, source, item, next(explanations))
 
     def _load(self, source: Source) -> NetworkInput | Record:
         loaded = self.stages.load(source, self.workers.call)

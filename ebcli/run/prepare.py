@@ -148,10 +148,7 @@ def _may_be_work(source: Source) -> bool:
 def _loaded(plan: RunPlan, total: int) -> Explainer:
     from ebcli.run.explainer import Explainer
 
-    explainer = Explainer(plan)
-    # a batch is never larger than the run, whether or not some of its images are skipped
-    explainer.batch_size = max(1, min(explainer.batch_size, total))
-    return explainer
+    return Explainer(plan, total)
 
 
 def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style: DrawingStyle) -> float:

@@ -12,7 +12,7 @@ import socket
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -98,9 +98,12 @@ class Cluster:
         with closing(OutputFolder(output.directory, output.overwrite)) as folder:
             folder.start(output.settings)
             sources, stages = self.prepared.sources, self.prepared.stages
-            arguments = Path.cwd(), self._plan, stages, folder, self._cpus
+            worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type
+            resources = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": PARTS_AT_A_TIME + 1}
+            worker = worker.options(scheduling_strategy="SPREAD", **resources)
+            create = partial(worker.remote, Path.cwd(), self._plan, stages, folder, self._cpus)
             parts = [sources[start : start + self._part] for start in range(0, len(sources), self._part)]
-            hands = _Hands(min(self._count, len(parts)), self._gpus, arguments, parts)
+            hands = _Hands(min(self._count, len(parts)), create, parts)
             with closing(hands.gathered(stopping)) as gathered:
                 for records, failure in gathered:
                     for record in records:
@@ -122,16 +125,12 @@ class _Hands:
 
     Args:
         count: the number of workers.
-        gpus: the GPUs of each.
-        arguments: those of each ``PipelineWorker``; the last one is the number of its CPUs.
+        create: starts one, a ``PipelineWorker``.
         parts: what they work on.
     """
 
-    def __init__(self, count: int, gpus: float, arguments: tuple[Any, ...], parts: Iterable[Sequence[Source]]) -> None:
-        self._parts, self._tries = deque(parts), Counter[str]()
-        worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type
-        options = {"num_cpus": arguments[-1], "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
-        self._create = partial(worker.options(max_concurrency=PARTS_AT_A_TIME + 1, **options).remote, *arguments)
+    def __init__(self, count: int, create: Callable[[], Any], parts: Iterable[Sequence[Source]]) -> None:
+        self._create, self._parts, self._tries = create, deque(parts), Counter[str]()
         # by what is awaited: the worker that does it, and the part; None until the worker has its network
         self._waiting: dict[Any, tuple[Any, Sequence[Source] | None]] = {}
         for _ in range(count):

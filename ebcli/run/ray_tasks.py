@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import tempfile
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
@@ -55,11 +54,10 @@ class PipelineWorker:
             _check_machine(self._cwd, self._files)
             torch.set_num_threads(1)  # the other CPUs decode and draw
             torch.manual_seed(0)  # an untrained network must be the same in every actor
-            explainer = Explainer(self._plan)
+            explainer, fail_fast = Explainer(self._plan), self._plan.execution.fail_fast
         except EbcliError as error:
             return error
-        others = self._plan.execution.fail_fast, self._stopping, Counter[str]()
-        self._pipeline = Pipeline(explainer, self._files, self._workers, self._stages, *others)
+        self._pipeline = Pipeline(explainer, self._files, self._workers, self._stages, fail_fast, self._stopping)
         return None
 
     def run(self, sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ebcli.drawing.explanation import Explanation, Map, Subject
+from ebcli.drawing.explanation import Explanation, Map
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
@@ -197,13 +197,9 @@ def about(maps: Sequence[Map]) -> dict[str, str]:
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
     return {
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
-        "class": "; ".join(map(_class, subjects)),
+        "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
         "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
     }
-
-
-def _class(subject: Subject) -> str:
-    return f"{subject.index} {subject.name}" if subject.name else str(subject.index)
 
 
 def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayLike]:

@@ -27,7 +27,7 @@ from ebcli.run.plan import RunPlan
 
 
 def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mock) -> None:
-    stopping = threading.Event()
+    stopping, before = threading.Event(), signal.getsignal(signal.SIGINT)
 
     def results() -> Iterator[Record]:
         yield DONE
@@ -39,7 +39,7 @@ def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mo
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
     assert result.stderr == "Interrupted. 5 images: 2 done, 3 left\n"
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_a_run_over_several_images_ends_with_its_rate(worker: mock.Mock) -> None:

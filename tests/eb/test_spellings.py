@@ -184,6 +184,14 @@ def test_a_constant_that_the_signal_overwrites(between, sign):
     assert_same_maps(block(between), block(lambda _, y: sign * F.gelu(y)))
 
 
+def test_indices_carry_no_signal():
+    def at_indices(_, y):
+        b, c, h, w = torch.where(torch.ones_like(y) > y - y.max() - 1)  # all, in order
+        return F.gelu(y[b, c, h, w].reshape(y.shape))
+
+    assert_same_maps(block(at_indices), block(lambda _, y: F.gelu(y)))
+
+
 def test_attention_image_by_image():
     def between(batched):
         def attended(net, y):

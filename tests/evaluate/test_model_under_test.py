@@ -37,12 +37,12 @@ def test_other_networks_are_returned_unchanged() -> None:
         assert fully_convolutional(net) is net
 
 
-def test_maps_of_a_vgg_cover_a_whole_wide_image() -> None:
-    model = ModelUnderTest(ModelSpec("vgg11", "none"), ["features.10"], ["marginal", "gradient"], "cpu")
+def test_maps_of_a_converted_network_cover_a_whole_wide_image() -> None:
+    model = ModelUnderTest(ModelSpec("alexnet", "none"), ["features.5"], ["marginal", "gradient"], "cpu")
     torch.manual_seed(0)
     for _, _, maps in model.explain(torch.rand(1, 3, 224, 448), [3, 5], "seed"):
-        assert maps.shape == (2, 28, 56)
-        assert (maps[:, :, :14].sum() > 0) and (maps[:, :, -14:].sum() > 0)
+        assert maps.shape == (2, 13, 27)
+        assert (maps[:, :, :7].sum() > 0) and (maps[:, :, -7:].sum() > 0)
 
 
 @pytest.mark.usefixtures("colors")
@@ -87,7 +87,7 @@ def test_misfits_are_reported_early() -> None:
 
 
 def test_an_image_of_the_wrong_size_for_the_network() -> None:
-    model = ModelUnderTest(ModelSpec("vit_b_32", "none"), [], ["marginal"], "cpu")
+    model = ModelUnderTest(ModelSpec("vit_b_32", "none"), ["conv_proj"], ["marginal"], "cpu")
     with pytest.raises(ConfigurationError, match="vit_b_32 does not accept images of 224 x 298 pixels"):
         model.probe(224, 298)
 

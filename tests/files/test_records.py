@@ -229,7 +229,7 @@ def test_a_line_that_cannot_be_true_is_as_if_it_were_not_there(line: bytes) -> N
 
 def test_a_line_too_long_to_be_true_is_skipped_without_being_held() -> None:
     with (OUT / RECORDS).open("wb") as file:
-        file.truncate(1 << 30)  # a gigabyte of NULs without a newline
+        file.truncate(300 << 20)  # NULs without a newline
         file.seek(0, os.SEEK_END)
         file.write(b"\n")
     append(done("a.jpg", "A", OUT))
@@ -260,7 +260,7 @@ def test_reading_records_takes_little_more_than_decoding_them() -> None:
     """Which takes 3 s for a million lines."""
     template = done("photos/00000000.jpg", "A" * 64, OUT).line()
     with (OUT / RECORDS).open("w") as file:
-        file.writelines(template.replace("00000000", f"{number:08}") + "\n" for number in range(100_000))
+        file.writelines(template.replace("00000000", f"{number:08}") + "\n" for number in range(30_000))
     lines = (OUT / RECORDS).read_bytes().splitlines()
     start = time.process_time()
     for line in lines:
@@ -268,7 +268,7 @@ def test_reading_records_takes_little_more_than_decoding_them() -> None:
     decoded = time.process_time()
     history = History.read(OUT)
     assert time.process_time() - decoded < 4 * (decoded - start)
-    assert len(history.finished) == len(history.written) == 100_000
+    assert len(history.finished) == len(history.written) == 30_000
 
 
 def write_many(output: Path, number: int) -> None:

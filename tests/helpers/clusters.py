@@ -16,7 +16,7 @@ import torch
 import torchvision
 from PIL import Image
 from ray.cluster_utils import Cluster
-from runs import photos, records
+from runs import Forked, photos, records
 
 CPUS = 2  # of each node; logical ones
 
@@ -57,28 +57,36 @@ def fill(directory: Path, count: int) -> None:
         tar.add(directory / "more", "more")
 
 
-class Command:
-    """``eb-saliency photos -o maps`` for that network; on the cluster at an address, or on this machine."""
+ARGUMENTS = "photos -o maps --model shufflenet_v2_x0_5 --weights net.pth --batch-size 4".split()
 
-    def __init__(self, cwd: Path, address: str | None = None, *more: str) -> None:
-        local = ["--workers", "0"]
-        engine = local if address is None else ["--engine", "ray"]
-        arguments = "photos -o maps --model shufflenet_v2_x0_5 --weights net.pth --batch-size 4".split()
+
+class Command:
+    """``eb-saliency photos -o maps`` for that network, on the cluster at an address."""
+
+    def __init__(self, cwd: Path, address: str, *more: str) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "ebcli", *arguments, *engine, *more],
+            [sys.executable, "-m", "ebcli", *ARGUMENTS, "--engine", "ray", *more],
             cwd=cwd,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             errors="surrogateescape",
             # one thread, as Ray's workers have
-            env={**os.environ, "OMP_NUM_THREADS": "1", **({} if address is None else {"RAY_ADDRESS": address})},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": address},
         )
 
     def wait(self) -> tuple[int, list[str], str]:
         """Its exit status, the lines of its stdout, sorted, and its stderr."""
         out, err = self.process.communicate(timeout=300)
         return self.process.returncode, sorted(out.splitlines()), err
+
+
+def run_here(cwd: Path, *more: str) -> tuple[int, list[str], str]:
+    """The same command on this machine, and how it ended."""
+    run = Forked(cwd, *ARGUMENTS, "--workers", "0", *more)
+    status = run.wait()
+    out, err = (path.read_text(errors="surrogateescape") for path in (run.out, run.err))
+    return status, sorted(out.splitlines()), err
 
 
 def comparable(directory: Path) -> list[dict[str, Any]]:

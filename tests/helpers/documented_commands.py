@@ -39,14 +39,18 @@ OTHERS = {
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",
     "python benchmarks/": "measures for minutes",
 }
-# Options added to commands that would take minutes
+# Options added to commands that have one of these words, and would take long
 LESS = {
-    "grid": "--mosaics 1 --confidence 0",
+    "r3d_18": "--resize 48 --crop 48",
+    "lraspp_mobilenet_v3_large": "--resize 64",
+    "grid": "--mosaics 1 --confidence 0 --cell 64",
     "deletion": "--limit 1 --steps 2",
     "insertion": "--limit 1 --steps 2",
     "sanity": "--limit 1 --steps 2",
     "localize": "--limit 1",
 }
+# Another network of the same family, in place of one that takes long
+SMALLER = {"fasterrcnn_resnet50_fpn": "fasterrcnn_mobilenet_v3_large_320_fpn"}
 # Added where weights would be downloaded
 UNTRAINED = ["--weights", "none"]
 
@@ -97,7 +101,8 @@ def run_line(line: str) -> Result | None:
     piped = subprocess.run(["bash", "-c", before], check=True, capture_output=True).stdout if before else b""
     if "--model" in words and "--weights" not in words:
         words += UNTRAINED
-    words += shlex.split(LESS.get(words[1], "") if words[0] == "eb-benchmark" else "")
+    words = [SMALLER.get(word, word) for word in words]
+    words += [option for word in words for option in shlex.split(LESS.get(word, ""))]
     if "<" in words:
         piped = Path(_taken(words, "<")).read_bytes()
     target = _taken(words, ">") if ">" in words else None

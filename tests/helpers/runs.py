@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -53,13 +54,17 @@ def seen(pixels: Any) -> Any:
     return NetworkInput(pixels, Stamp(0, 0), 0.0, (pixels.shape[1], pixels.shape[0]))
 
 
-class Started:
-    """``eb-saliency ARGUMENTS`` in a directory, with a tiny network; its stdout and stderr in files."""
+class Forked:
+    """``eb-saliency ARGUMENTS`` in a directory; its stdout and stderr in files.
 
-    def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
+    Args:
+        tiny: with a tiny network, whatever its name.
+        packages: a directory of packages to import, besides those of this environment.
+    """
+
+    def __init__(self, cwd: Path, *arguments: str, tiny: bool = False, packages: Path | None = None) -> None:
         self.out, self.err = cwd.with_name(f"{cwd.name}.out"), cwd.with_name(f"{cwd.name}.err")
-        arguments = ("--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments)
-        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments))
+        self.process = _CONTEXT.Process(target=_main, args=(cwd, self.out, self.err, arguments, tiny, packages))
         self.process.start()
 
     def wait(self) -> int:
@@ -87,15 +92,25 @@ class Started:
         return found
 
 
-def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...]) -> None:
+class Started(Forked):
+    """The same with a tiny network."""
+
+    def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
+        super().__init__(cwd, "--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments, tiny=True)
+
+
+def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool, packages: Path | None) -> None:
     for path, number in ((out, 1), (err, 2)):
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(file, number)
     os.chdir(cwd)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    import ebcli.run.explainer
+    if packages is not None:
+        sys.path.insert(0, str(packages))
+    if tiny:
+        import ebcli.run.explainer
 
-    ebcli.run.explainer.load_model = tiny_model
+        ebcli.run.explainer.load_model = tiny_model
     main(arguments)
 
 

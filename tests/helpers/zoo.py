@@ -6,9 +6,12 @@ class tokens of zeros. :func:`enliven` gives every parameter an effect.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -73,8 +76,11 @@ class Specimen:
     where: tuple[int, ...] | None = None
     target: int | None = None
 
-    def excite(self, layer: str | None, **options: Any) -> ebcli.ExcitationResult:
-        """Excitation Backprop from the most likely class, in a segmentation from that of the pixel `where`."""
+    def excite(self, layer: Any, **options: Any) -> Any:
+        """Excitation Backprop from the most likely class, in a segmentation from that of the pixel `where`.
+
+        As in :func:`ebcli.excitation_backprop`, one layer has one result, and a list of layers a tuple of results.
+        """
 
         def winner(logits: Tensor) -> Tensor:
             if self.target is not None:
@@ -115,14 +121,19 @@ def full(name: str, *, shifts: bool = True) -> Specimen:
     return _classifier(name, 256 if name.startswith("swin_v2") else 224, shifts=shifts)  # 8 windows of 32 pixels
 
 
-def small(name: str, *, batch: int = 1, shifts: bool = True) -> Specimen:
-    """The same network with the smallest input it accepts; its layer is the one chosen for the full size."""
+def small(name: str, *, batch: int = 1, shifts: bool = True, layer: str | None = None) -> Specimen:
+    """The same network with the smallest input it accepts.
+
+    Args:
+        layer: the default layer at the full size, if it is known; to find that of a classifier takes a while.
+    """
     if name in VIDEO:
-        shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, 64, 64)))
+        side = 32 if name.endswith("_18") else 64
+        shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, side, side)))
         return specimen_of(name, _build(name), shape, shifts=shifts)
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
-    return _classifier(name, side_of(name), batch=batch, shifts=shifts)
+    return _classifier(name, side_of(name), batch=batch, shifts=shifts, layer=layer)
 
 
 def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, Tensor]:
@@ -139,10 +150,18 @@ def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, 
     return scores, images
 
 
-def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool) -> Specimen:
+def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool, layer: str | None = None) -> Specimen:
     # ViTs have one position embedding per token
     net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
-    return specimen_of(name, net, (batch, 3, side, side), layer=default_layer(shapes_only(name)), shifts=shifts)
+    layer = default_layer(shapes_only(name)) if layer is None else layer
+    return specimen_of(name, net, (batch, 3, side, side), layer=layer, shifts=shifts)
+
+
+@cache
+def documented() -> dict[str, str]:
+    """The default layers in docs/models.md, of networks of torchvision."""
+    row = re.compile(r"^\| `(\w+)` \| [^|]* \| `([\w.]+)` ", re.MULTILINE)
+    return dict(row.findall(Path(__file__).parents[2].joinpath("docs/models.md").read_text(encoding="utf-8")))
 
 
 def side_of(name: str) -> int:

@@ -35,13 +35,13 @@ def test_marginal(name: str) -> None:
     specimen = library_models.small(name)
     plain = specimen.forward()
     assert plain.shape == (1, 10)
-    for layer, least, most in ((specimen.layer, *((4, 4) if name in STRIDE_16 else (9, 16))), (None, 64, 64)):
-        result = specimen.excite(layer)
+    sides = (4, 4) if name in STRIDE_16 else (9, 16)
+    for result, (least, most) in zip(specimen.excite([specimen.layer, None]), (sides, (64, 64)), strict=True):
         assert torch.equal(result.logits, plain)
         assert result.relevance.isfinite().all()
         assert (result.relevance >= 0).all()
         # towards the pixels, class tokens and position embeddings take a large share
-        assert (0.1 if layer else 0.01) < result.mass.item() <= 1 + 1e-4
+        assert (0.1 if result.layer else 0.01) < result.mass.item() <= 1 + 1e-4
         _, height, width = result.maps.shape
         assert least <= height == width <= most
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from runs import Forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -21,48 +22,52 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def run(installed: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(installed), str(ROOT)])
-    return subprocess.run(
-        [sys.executable, *command],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": path},
-    )
+def run(installed: Path, cwd: Path, *arguments: str) -> tuple[int, str, str]:
+    """The command's exit status, stdout and stderr."""
+    command = Forked(cwd, *arguments, packages=installed)
+    return command.wait(), command.out.read_text(), command.err.read_text()
 
 
-def test_its_networks_are_listed_and_broken_plugins_are_named(installed: Path) -> None:
-    result = run(installed, "-m", "ebcli", "--list-models")
-    assert result.returncode == 0
-    assert {"acme/tiny", "acme/large", "vgg16"} <= set(result.stdout.splitlines())
-    broken, quits = (line for line in result.stderr.splitlines() if line.startswith("Warning"))
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    (tmp_path / "run").mkdir()
+    return tmp_path / "run"
+
+
+def test_its_networks_are_listed_and_broken_plugins_are_named(installed: Path, cwd: Path) -> None:
+    status, out, err = run(installed, cwd, "--list-models")
+    assert status == 0
+    assert {"acme/tiny", "acme/large", "vgg16"} <= set(out.splitlines())
+    broken, quits = (line for line in err.splitlines() if line.startswith("Warning"))
     for part in ("'broken'", "acme-nets", "acme_nets.broken:Broken", "a_package_that_is_not_there"):
         assert part in broken
     assert "acme_nets.quits:Quits called sys.exit(0)" in quits
-    assert "goodbye" not in result.stdout
-    assert "goodbye" in result.stderr
+    assert "goodbye" not in out
+    assert "goodbye" in err
 
 
 def test_help_does_not_import_it(installed: Path) -> None:
-    result = run(installed, "-X", "importtime", "-m", "ebcli", "--help")
-    assert result.returncode == 0
+    result = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "ebcli", "--help"],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(installed), str(ROOT)])},
+    )
     assert "acme_nets" not in result.stderr
     assert "ebcli.cli.saliency" in result.stderr  # the import times
 
 
-def test_its_network_is_explained_with_its_rule(installed: Path, tmp_path: Path) -> None:
-    result = run(
-        installed,
-        *("-m", "ebcli", str(ROOT / "sample_images/chelsea.jpg"), "-o", str(tmp_path)),
-        *("--model", "acme/tiny", "--weights", "none", "--target", "rocket", "--layer", "stem"),
-    )
-    assert result.returncode == 0, result.stderr
-    (picture,) = result.stdout.splitlines()
+def test_its_network_is_explained_with_its_rule(installed: Path, cwd: Path) -> None:
+    photo = str(ROOT / "sample_images/chelsea.jpg")
+    network = ("--model", "acme/tiny", "--weights", "none", "--target", "rocket", "--layer", "stem")
+    status, out, err = run(installed, cwd, photo, "-o", str(cwd), *network)
+    assert status == 0, err
+    (picture,) = out.splitlines()
     assert picture.endswith("chelsea.jpg.1-rocket.jpg")
     assert Path(picture).is_file()
-    broken, untrained = sorted(result.stderr.splitlines(), key=lambda line: "untrained" in line)
+    broken, untrained = sorted(err.splitlines(), key=lambda line: "untrained" in line)
     assert "broken" in broken
     assert "acme/tiny is untrained" in untrained
 
@@ -76,8 +81,8 @@ def test_its_network_is_explained_with_its_rule(installed: Path, tmp_path: Path)
         ("akme/tiny", "unknown model source 'akme': did you mean 'acme'"),
     ],
 )
-def test_wrong_names_are_reported_in_one_sentence(installed: Path, name: str, said: str) -> None:
-    result = run(installed, "-m", "ebcli", "--list-layers", "--model", name)
-    assert result.returncode == 2
-    (line,) = (line for line in result.stderr.splitlines() if line.startswith("Error"))
+def test_wrong_names_are_reported_in_one_sentence(installed: Path, cwd: Path, name: str, said: str) -> None:
+    status, _, err = run(installed, cwd, "--list-layers", "--model", name)
+    assert status == 2
+    (line,) = (line for line in err.splitlines() if line.startswith("Error"))
     assert said in line

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import torchvision
+import zoo
 from videos import NETS
 
 import ebcli
@@ -30,7 +31,7 @@ def test_clips_are_those_by_which_torchvision_measured_its_weights(name: str) ->
 def test_strides_are_those_in_space_and_resnets_have_a_default_layer_that_was_measured(
     name: str, layer: str, shape: tuple[int, ...]
 ) -> None:
-    loaded = load_model(name, weights="none")
+    loaded = zoo.shapes_only(name)
     assert (loaded.task, loaded.num_classes, loaded.categories[0]) == ("video", 400, "abseiling")
     assert default_layer(loaded) == layer
     (found,) = (one for one in layers(loaded) if one.name == layer)

@@ -5,14 +5,12 @@ By default, one network of each family; all others are marked slow, and run by h
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 import zoo
 from torchvision.ops.misc import SqueezeExcitation
 
-from ebcli.models import default_layer, layers, load_model
+from ebcli.models import default_layer, layers
 
 # One network of each family, the smallest; the other ones are marked slow
 SMALLEST = {
@@ -32,8 +30,8 @@ GRIDS = {
     "inception_v3": (4, 4),
     **dict.fromkeys(["vit_b_32", "vit_l_32", "vit_l_16", "vit_b_16", "vit_h_14"], (4, 4)),
     "s3d": (4, 14, 14),
-    **dict.fromkeys(["r3d_18", "r2plus1d_18"], (4, 16, 16)),
-    "mc3_18": (8, 16, 16),
+    **dict.fromkeys(["r3d_18", "r2plus1d_18"], (4, 8, 8)),
+    "mc3_18": (8, 8, 8),
     **dict.fromkeys(["swin3d_t", "swin3d_s", "swin3d_b"], (4, 16, 16)),
     **dict.fromkeys(["mvit_v1_b", "mvit_v2_s"], (8, 56, 56)),
     **{name: (8, 8) for name in zoo.SEGMENTATION if "resnet" in name},  # dilated, not strided
@@ -50,7 +48,8 @@ WHOLE += ("fcn_resnet", "deeplabv3_resnet", "r3d", "mc3", "r2plus1d", "s3d")
 # Whose every layer is tested by default; that of the others of SMALLEST, and of MaxViT, is slow
 EVERY_LAYER = ("resnet18", "squeezenet1_1", "mobilenet_v3_small")
 
-TABLE = Path(__file__).parents[2] / "docs" / "models.md"
+# More whose default layer is found by default
+ALSO_FOUND = {"vgg16", "vgg16_bn", "vit_b_16", "squeezenet1_0", "maxvit_t"}
 
 
 def each(names, default):
@@ -58,6 +57,11 @@ def each(names, default):
     return pytest.mark.parametrize(
         "name", [name if name in default else pytest.param(name, marks=pytest.mark.slow) for name in names]
     )
+
+
+def small(name, **options):
+    """With the documented default layer, which test_default_layer_is_the_documented_one checks."""
+    return zoo.small(name, layer=zoo.documented()[name], **options)
 
 
 every_network = each([*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION], SMALLEST)
@@ -76,15 +80,14 @@ def state_of(net):
 
 @every_network
 def test_marginal(name):
-    specimen = zoo.small(name)
+    specimen = small(name)
     plain = specimen.forward()
     specimen.net.train()  # the pass itself uses evaluation mode
     before = state_of(specimen.net)
     extent = tuple(specimen.inputs.shape[2:])
     stride = 4 if name.startswith(("convnext", "swin_")) else 16
     grid = GRIDS.get(name, tuple(side // stride for side in extent))
-    for layer, shape in ((specimen.layer, grid), (None, extent)):
-        result = specimen.excite(layer)
+    for result, shape in zip(specimen.excite([specimen.layer, None]), (grid, extent), strict=True):
         assert torch.equal(result.logits, plain)
         assert result.relevance.isfinite().all()
         assert (result.relevance >= 0).all()
@@ -101,7 +104,7 @@ def test_marginal(name):
 @every_network
 def test_mass_is_one_without_shifts(name):
     """If no constant is added to the signal, every active unit has an input that explains it."""
-    specimen = zoo.small(name, shifts=False)
+    specimen = small(name, shifts=False)
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-4)
     # Class and dual both keep all probability, so their difference sums to 0; float32 is too coarse for this
     result = specimen.double().excite(specimen.layer, contrastive=True)
@@ -118,7 +121,7 @@ def test_mass_is_one_if_the_image_fills_kernels_and_windows(name):
 
 
 def test_vision_transformers_lose_probability_to_the_class_token():
-    specimen = zoo.small("vit_b_32")
+    specimen = small("vit_b_32")
     assert specimen.excite(specimen.layer).mass.item() == pytest.approx(1, abs=1e-4)  # includes the token
     assert specimen.excite("encoder.layers.encoder_layer_0").mass.item() == pytest.approx(1, abs=1e-4)
     at_tokens = specimen.excite("encoder.dropout").relevance  # (1, 1 + 16, 768), the class token first
@@ -130,12 +133,11 @@ def test_vision_transformers_lose_probability_to_the_class_token():
 @each(sorted(({*zoo.CLASSIFIERS} & SMALLEST) | {"maxvit_t"}), EVERY_LAYER)
 def test_every_listed_layer(name):
     """Every listed layer has a map, and none is inside a squeeze-excitation."""
-    specimen = zoo.small(name)
+    specimen = small(name)
     loaded = zoo.as_loaded(specimen)
     gates = tuple(f"{path}." for path, module in specimen.net.named_modules() if isinstance(module, SqueezeExcitation))
     offered = layers(loaded)
-    for layer in offered:
-        result = specimen.excite(layer.name)
+    for layer, result in zip(offered, specimen.excite([layer.name for layer in offered]), strict=True):
         assert result.relevance.shape == (1, *layer.shape)
         assert (result.relevance >= 0).all()
         assert 0.01 < result.mass.item() <= 1 + 1e-4
@@ -147,18 +149,21 @@ def test_every_listed_layer(name):
 
 @pytest.mark.parametrize("name", ["mc3_18", "swin3d_t", "fcn_resnet50", "lraspp_mobilenet_v3_large"])
 def test_default_layer_of_other_tasks_is_the_tested_one(name):
-    assert default_layer(load_model(name, weights="none")) == zoo.LAYERS[name]
+    assert default_layer(zoo.shapes_only(name)) == zoo.LAYERS[name] == zoo.documented()[name]
 
 
-@each(zoo.CLASSIFIERS, SMALLEST)
+@each(zoo.CLASSIFIERS, SMALLEST | ALSO_FOUND)
 def test_default_layer_is_the_documented_one(name):
-    loaded = zoo.shapes_only(name)
+    """A layer of stride 16 or so; test_layer_listing.py says which it is by the networks' definitions."""
+    loaded, cells = zoo.shapes_only(name), []
     layer = default_layer(loaded)
-    assert f"| `{name}` " in TABLE.read_text(encoding="utf-8")
-    (row,) = (line for line in TABLE.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` "))
-    assert f"| `{layer}` |" in row
-    stride = {found.name: found.stride for found in layers(loaded)}[layer]
-    if name.startswith(("swin", "convnext")):
-        assert stride == 4
+    assert layer == zoo.documented()[name]
+    loaded.net.get_submodule(layer).register_forward_hook(lambda *called: cells.append(called[2].shape[1:]))
+    loaded.net(torch.zeros(1, 3, *loaded.transforms.size, device="meta"))
+    ((first, *others),) = cells
+    if name.startswith("vit_"):
+        assert first == 1 + (224 // int(name[-2:])) ** 2
+    elif name.startswith(("swin", "convnext")):
+        assert loaded.transforms.size[0] / (others[0] if name.startswith("convnext") else first) == 4
     else:
-        assert 14 <= stride <= 20 or name.endswith("_32")  # patches of 32 pixels have no finer layer
+        assert 14 <= loaded.transforms.size[0] / others[0] <= 20

@@ -230,6 +230,13 @@ def test_fail_fast_stops_at_the_first_failure() -> None:
     assert len(result.stdout.splitlines()) == 59
 
 
+def test_fail_fast_stops_also_where_nothing_can_be_read() -> None:
+    result = invoke("--fail-fast", *(f"missing/{number}.jpg" for number in range(30)))
+    assert result.exit_code == 1
+    assert "30 images: " in result.stderr
+    assert 1 <= len(records(Path("saliency"))) < 10
+
+
 def test_where_memory_is_short_batches_are_halved(monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 11)
     invoke("-o", "expected", "--raw", "photos")

@@ -151,13 +151,13 @@ def test_a_checkpoint_with_classes_of_its_own(tmp_path: Path) -> None:
 
 
 def test_list_layers() -> None:
-    result = invoke("--model", "vgg16", "--weights", "none", "--list-layers")
+    result = invoke("--model", "resnet18", "--weights", "none", "--list-layers")
     assert result.exit_code == 0
     assert result.stderr.split() == ["NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT"]
-    # pool4 of VGG-16 gives 512 channels of 14 x 14 cells of 16 pixels for an input of 224, and publications use it
+    # conv4_x in the paper's table, with 256 channels of 14 x 14 cells of 16 pixels for an input of 224
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert [row for row in rows if row[-1] == "*"] == [["features.23", "MaxPool2d", "512x14x14", "16", "*"]]
-    assert len({line.index("MaxPool2d") for line in result.stdout.splitlines() if "MaxPool2d" in line}) == 1
+    assert [row for row in rows if row[-1] == "*"] == [["layer3", "Sequential", "256x14x14", "16", "*"]]
+    assert len({line.index("BatchNorm2d") for line in result.stdout.splitlines() if "BatchNorm2d" in line}) == 1
 
 
 def test_a_large_image_is_no_reason_for_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

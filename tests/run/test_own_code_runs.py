@@ -1,14 +1,12 @@
-"""Networks of users' own code, in real processes."""
+"""Networks of users' own code, in processes of their own."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from runs import photos
+from runs import Forked, photos
 
 NETS = """
 import sys
@@ -33,27 +31,29 @@ def quits():
 
 @pytest.fixture
 def cwd(tmp_path: Path) -> Path:
-    photos(tmp_path / "photos", 6)
-    (tmp_path / "nets.py").write_text(NETS)
-    return tmp_path
+    cwd = tmp_path / "run"
+    photos(cwd / "photos", 6)
+    (cwd / "nets.py").write_text(NETS)
+    return cwd
 
 
-def command(cwd: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "ebcli", "photos", "-o", "maps", "--batch-size", "1", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300, check=False)
+def command(cwd: Path, *arguments: str) -> tuple[int, str, str]:
+    """The exit status, stdout and stderr."""
+    run = Forked(cwd, "photos", "-o", "maps", "--batch-size", "1", *arguments)
+    return run.wait(), run.out.read_text(), run.err.read_text()
 
 
 def test_what_a_network_prints_while_it_runs_goes_to_stderr(cwd: Path) -> None:
-    ended = command(cwd, "--model", "nets.py:Net", "--json")
-    assert ended.returncode == 0, ended.stderr
-    assert len([json.loads(line) for line in ended.stdout.splitlines()]) == 6
-    assert ended.stderr.count("call ") >= 6
+    status, out, err = command(cwd, "--model", "nets.py:Net", "--json")
+    assert status == 0, err
+    assert len([json.loads(line) for line in out.splitlines()]) == 6
+    assert err.count("call ") >= 6
 
 
 def test_a_network_that_exits_in_the_middle_ends_the_run_with_a_reason(cwd: Path) -> None:
-    ended = command(cwd, "--model", "nets.py:quits")
-    assert ended.returncode == 2
-    assert ended.stderr.splitlines()[-1] == "Error: nets.py:quits called sys.exit(0)"
+    status, _, err = command(cwd, "--model", "nets.py:quits")
+    assert status == 2
+    assert err.splitlines()[-1] == "Error: nets.py:quits called sys.exit(0)"
     done = (cwd / "maps/records.jsonl").read_text().splitlines()
     assert 0 < len(done) < 6
     assert all((cwd / json.loads(line)["output"][0]).is_file() for line in done)

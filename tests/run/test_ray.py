@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import Any
 
 import color_tasks
 import pytest
-from clusters import Command, cluster, comparable, fill, nodes, processes
+from clusters import Command, cluster, comparable, fill, nodes, processes, run_here
 from color_net import GREEN, RED, painted
 from PIL import Image
 from runs import count, records, tree, until
@@ -31,13 +32,19 @@ def two() -> Iterator[Any]:
         yield started
 
 
-def local(cwd: Path, *more: str) -> tuple[Path, tuple[int, list[str], str]]:
-    """The same run on this machine: its directory, and how it ended."""
+def twin(cwd: Path) -> Path:
+    """Another directory, with the same photos and network."""
     other = cwd.with_name("local")
     other.mkdir()
     for name in ("photos", "net.pth"):
         (other / name).symlink_to(cwd / name)
-    return other, Command(other, None, *more).wait()
+    return other
+
+
+def local(cwd: Path, *more: str) -> tuple[Path, tuple[int, list[str], str]]:
+    """The same run on this machine: its directory, and how it ended."""
+    other = twin(cwd)
+    return other, run_here(other, *more)
 
 
 def without_rate(stderr: str) -> list[str]:
@@ -52,20 +59,32 @@ def cwd(tmp_path: Path) -> Path:
 
 
 def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, two: Any) -> None:
+    """Of a run that goes on where another one ended, and makes again what is gone."""
     fill(cwd, 30)
-    ended = Command(cwd, two.address, *ALL, "--report", "--workers", "2").wait()
+    assert run_here(cwd, *ALL, "--include", "0")[0] == 0
+    (cwd / "maps/photos/0/0003.jpg.npz").unlink()
+    other = twin(cwd)
+    shutil.copytree(cwd / "maps", other / "maps")
+    ended = Command(cwd, two.address, *ALL, "--report", "--workers", "2", "--skip-existing").wait()
     assert ended[0] == 1, ended
-    other, expected = local(cwd, *ALL, "--report")
+    expected = run_here(other, *ALL, "--report", "--skip-existing")
     assert ended[:2] == expected[:2]
     assert without_rate(ended[2]) == without_rate(expected[2])
-    assert len(records(cwd / "maps")) == 34
+    assert "34 images: 23 done, 10 up to date, 1 failed; 1 other file skipped" in ended[2]
+    assert len(records(cwd / "maps")) == 11 + 24
     assert 'engine = "ray"' in (cwd / "maps/settings.toml").read_text()
     assert comparable(cwd / "maps") == comparable(other / "maps")
     files, others = tree(cwd / "maps"), tree(other / "maps")
     assert files.pop("report/index.html").count(b"caf") == others.pop("report/index.html").count(b"caf") > 0
     assert files == others
 
-    # what is done is left out, what failed or is gone is made again, and a file that is not ours is not replaced
+
+@pytest.mark.slow
+def test_what_is_done_is_left_out_and_what_failed_or_is_gone_is_made_again(cwd: Path, two: Any) -> None:
+    """And a file that is not ours is not replaced."""
+    fill(cwd, 30)
+    assert Command(cwd, two.address, *ALL, "--report").wait()[0] == 1
+    files = tree(cwd / "maps")
     (lost,) = (cwd / "maps/photos").glob("caf*.png.npz")
     lost.write_bytes(b"mine")
     refused = Command(cwd, two.address, *ALL, "--report", "--skip-existing").wait()
@@ -229,7 +248,7 @@ def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(cwd: Path) -
     assert len(out) == len(done) < 303
     assert not list((cwd / "maps").glob(".eb-saliency-*"))
     until(lambda: not processes(b"ray::PipelineWorker") and before.issuperset(processes(b"gcs_server")))
-    assert Command(cwd, None, "--skip-existing").wait()[0] == 1
+    assert run_here(cwd, "--skip-existing")[0] == 1
     other, _ = local(cwd)
     assert tree(cwd / "maps") == tree(other / "maps")
 

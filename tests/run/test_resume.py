@@ -22,12 +22,13 @@ from runs import Started, count, finish, photos, records, tree, until
 
 RAW = ("photos", "-o", "maps", "--raw", "--top-k", "2", "--skip-existing", "--batch-size", "8")
 PLAIN = ("photos", "-o", "maps", "--skip-existing")
+COUNT = 120  # of photos
 
 
 @pytest.fixture
 def cwd(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
-    photos(tmp_path / "run/photos", 200)
+    photos(tmp_path / "run/photos", COUNT)
     return tmp_path / "run"
 
 
@@ -35,7 +36,7 @@ def cwd(tmp_path: Path) -> Path:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., dict[str, bytes]]:
     """The results of the same run in another place, made once."""
     shared = tmp_path_factory.mktemp("undisturbed")
-    photos(shared / "photos", 200)
+    photos(shared / "photos", COUNT)
 
     @cache
     def results(*arguments: str) -> dict[str, bytes]:
@@ -63,11 +64,11 @@ def small_file_system(path: Path, size: str) -> Iterator[None]:
 
 def test_killed_at_twenty_random_moments(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
     expected = undisturbed(*RAW)
-    assert len(expected) == 4 + 200 * 3  # directories, and two pictures and an array file for each photo
+    assert len(expected) == 4 + COUNT * 3  # directories, and two pictures and an array file for each photo
     maps, dice, kills = cwd / "maps", random.Random(0), 0
     while kills < 20:
         # a moment in the next twentieth of the run, or so: all twenty shall find something left to do
-        goal = count(maps) + dice.randrange((200 - count(maps)) // (20 - kills) + 1)
+        goal = count(maps) + dice.randrange((COUNT - count(maps)) // (20 - kills) + 1)
         run = Started(cwd, *RAW)
         until(lambda: count(maps) >= goal or run.process.exitcode is not None)  # noqa: B023
         time.sleep(dice.random() * 0.03)
@@ -83,7 +84,7 @@ def test_killed_at_twenty_random_moments(cwd: Path, undisturbed: Callable[..., d
     finish(cwd, *RAW)
     assert tree(maps) == expected
     computed = Counter(record["input"] for record in records(maps))
-    assert len(computed) == 200
+    assert len(computed) == COUNT
     assert set(computed.values()) == {1}
 
 
@@ -94,7 +95,7 @@ def test_what_a_run_left_that_was_killed_at_its_very_end_is_removed(cwd: Path) -
     (left / "eb-saliency-run").touch()
     (left / "7").write_bytes(b"half a pict")
     run = finish(cwd, *PLAIN, "--include", "0")
-    assert run.err.read_text() == "67 images: 67 up to date\n"
+    assert run.err.read_text() == "40 images: 40 up to date\n"
     assert not left.exists()
 
 
@@ -107,16 +108,16 @@ def test_interrupted_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[st
         os.kill(child, signal.SIGINT)
     assert run.wait() == 130
     printed = run.out.read_text().splitlines()
-    assert 20 <= len(printed) < 200
+    assert 20 <= len(printed) < COUNT
     assert sorted(printed) == sorted(path for record in records(maps) for path in record["output"])
     for path in printed:
         assert (cwd / path).read_bytes() == expected[str(Path(path).relative_to("maps"))]
     done = len(printed)
-    assert run.err.read_text() == f"Interrupted. 200 images: {done} done, {200 - done} left\n"
+    assert run.err.read_text() == f"Interrupted. {COUNT} images: {done} done, {COUNT - done} left\n"
     assert not list(maps.glob(".eb-saliency-*"))
     finish(cwd, *PLAIN)
     assert tree(maps) == expected
-    assert len(records(maps)) == 200
+    assert len(records(maps)) == COUNT
 
 
 def test_terminated_in_the_middle(cwd: Path) -> None:
@@ -127,7 +128,7 @@ def test_terminated_in_the_middle(cwd: Path) -> None:
     for child in run.children():  # systemd sends it to all of them
         os.kill(child, signal.SIGTERM)
     assert run.wait() == 143
-    assert run.err.read_text().startswith("Interrupted. 200 images: ")
+    assert run.err.read_text().startswith(f"Interrupted. {COUNT} images: ")
     printed = run.out.read_text().splitlines()
     assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
     assert not list((cwd / "maps").glob(".eb-saliency-*"))
@@ -146,7 +147,7 @@ def test_a_second_interrupt_does_not_wait_for_what_hangs(cwd: Path) -> None:
     run.kill(signal.SIGINT)
     run.process.join(timeout=30)
     assert run.process.exitcode == 130
-    assert "Interrupted. 200 images: " in run.err.read_text()
+    assert f"Interrupted. {COUNT} images: " in run.err.read_text()
     assert {record["status"] for record in records(maps)} == {"done"}
     assert not list(maps.glob(".eb-saliency-*"))
 
@@ -161,12 +162,12 @@ def test_a_worker_killed_in_the_middle(cwd: Path, undisturbed: Callable[..., dic
     warning = f"Warning: worker process {victim} was killed by SIGKILL; retrying its image"
     assert run.err.read_text().splitlines()[:-1] == [warning]  # the last line is the rate
     assert tree(maps) == expected
-    assert [record["status"] for record in records(maps)] == ["done"] * 200
+    assert [record["status"] for record in records(maps)] == ["done"] * COUNT
 
 
 def test_a_file_system_that_fills_up(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
     expected, maps = undisturbed(*PLAIN), cwd / "maps"
-    with small_file_system(maps, "400k"):
+    with small_file_system(maps, "240k"):
         run = Started(cwd, *PLAIN)
         assert run.wait() == 2
         summary, message = run.err.read_text().splitlines()
@@ -177,7 +178,7 @@ def test_a_file_system_that_fills_up(cwd: Path, undisturbed: Callable[..., dict[
         assert whole.items() <= expected.items()
         done = [path for record in records(maps) for path in record["output"]]
         assert run.out.read_text().splitlines() == done
-        assert summary == f"200 images: {len(done)} done, {200 - len(done)} left"
+        assert summary == f"{COUNT} images: {len(done)} done, {COUNT - len(done)} left"
         assert {str(Path(path).relative_to("maps")) for path in done} <= set(whole)
         # with more room, it goes on where it was
         subprocess.run(["mount", "-o", "remount,size=50m", maps], check=True)
@@ -195,7 +196,7 @@ def test_a_quota_that_is_reached(cwd: Path, undisturbed: Callable[..., dict[str,
     assert run.wait() == 2
     assert run.err.read_text().splitlines()[-1] == "Error: cannot write the records in 'maps': File too large"
     done = [path for record in records(maps) for path in record["output"]]
-    assert 0 < len(done) < 200
+    assert 0 < len(done) < COUNT
     assert run.out.read_text().splitlines() == done
     assert tree(maps).items() <= expected.items()
     finish(cwd, *PLAIN)
@@ -233,13 +234,13 @@ def test_a_changed_input_or_setting_is_computed_anew_and_the_rest_is_not(cwd: Pa
     expected = {"photos/0/0003.jpg", "photos/1/0007.jpg"}
     expected |= {r["input"] for r in records(maps) if not (cwd / r["output"][0]).exists()}
     run = finish(cwd, *PLAIN)
-    assert {record["input"] for record in records(maps)[200:]} == expected
-    summary = f"200 images: {len(expected)} done, {200 - len(expected)} up to date\n"
+    assert {record["input"] for record in records(maps)[COUNT:]} == expected
+    summary = f"{COUNT} images: {len(expected)} done, {COUNT - len(expected)} up to date\n"
     assert run.err.read_text().endswith(summary)
     before = count(maps)
     finish(cwd, *PLAIN, "--batch-size", "3")  # of what changes no result, nothing is computed anew
     assert count(maps) == before
     finish(cwd, *PLAIN, "--alpha", "0.5")
-    assert count(maps) == before + 200
+    assert count(maps) == before + COUNT
     finish(cwd, *PLAIN)
-    assert count(maps) == before + 400
+    assert count(maps) == before + 2 * COUNT

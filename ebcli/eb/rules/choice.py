@@ -28,7 +28,10 @@ def choice(call: Call, *args: Any, **kwargs: Any) -> Any:
     """max(x, 0) and where(x > 0, x, x / 5) are activations; a choice between different signals moves values."""
     operands = tensors_in((args, kwargs))
     signals = [operand for operand in operands if has_share(operand)]
-    depends = len(operands) > 1 if name_of(call.func) != "where" else has_share(operands[0])
+    # where(mask) are indices, and where(constant, x, y) moves values
+    depends = (
+        has_share(operands[0]) and len(args) + len(kwargs) > 1 if name_of(call.func) == "where" else len(operands) > 1
+    )
     common = common_source(*signals) if depends else None
     if common is None or any(operand.numel() > common[0].numel() for operand in operands):
         return routed(call)

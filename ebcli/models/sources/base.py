@@ -22,24 +22,23 @@ from ebcli.models.preprocessing import Preprocessing
 class ModelSource(ABC):
     """A network before it is built; each subclass builds the networks of one source, such as timm.
 
-        Subclasses must define ``build`` only. The argument ``weights`` of the methods is ``"none"``, the path of a
-        checkpoint, or a name returned by ``published``.
+    Subclasses must define ``build`` only. The argument ``weights`` of the methods is ``"none"``, the path of a
+    checkpoint, or a name returned by ``published``.
 
-        Args:
-            name: the part after the source's prefix: ``tiny`` in ``acme/tiny``.
+    Args:
+        name: the part after the source's prefix: ``tiny`` in ``acme/tiny``.
 
-        Raises:
-            ConfigurationError: the source has no such network.
+    Raises:
+        ConfigurationError: the source has no such network.
 
-        Examples:
-            >>> import ebcli
-            >>> from PIL import Image
-    from torch import nn
-            >>> class Acme(ebcli.ModelSource):
-            ...     def build(self, num_classes=None):
-            ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes or 10))
-            >>> Acme("tiny").build(num_classes=2)[1].out_features
-            2
+    Examples:
+        >>> import ebcli
+        >>> from torch import nn
+        >>> class Acme(ebcli.ModelSource):
+        ...     def build(self, num_classes=None):
+        ...         return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, num_classes or 10))
+        >>> Acme("tiny").build(num_classes=2)[1].out_features
+        2
     """
 
     headless = False  # set before the network is built: its features are wanted, so a checkpoint may lack the head
