@@ -159,8 +159,8 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         if verbose:
-            strength = f", strength {one.strength:.3f}" + f" ({one.evidence})" * bool(one.evidence)
-            strength *= one.strength is not None
+            strength = "" if one.strength is None else f", strength {one.strength:.3f}"
+            strength += f" ({one.evidence} evidence)" * bool(one.evidence)
             say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
             if one.at_border:
                 hint = "; --fit squash shows all" if record.clips is None else ""
@@ -170,8 +170,8 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
         elif one.evidence == HARDLY_ANY:
             note_once(
                 "evidence",
-                f"{name}: the map of {title} (score {one.score:.3f}) rests on hardly any evidence, so it is drawn faint; "
-                "other maps like it are only marked in the records",
+                f"{name}: the map of {title} (score {one.score:.3f}) rests on hardly any evidence, so it is drawn "
+                "faint; the records mark other maps like it",
             )
     if options["as_json"]:
         click.echo(record.line(), out)

@@ -103,7 +103,7 @@ class Map:
         """The strength and the evidence; empty for marginal maps."""
         if self.strength is None:
             return ""
-        return f"strength {self.strength:.3f}" + (f" ({self.evidence})" if self.evidence else "")
+        return f"strength {self.strength:.3f}" + (f" ({self.evidence} evidence)" if self.evidence else "")
 
     @property
     def brightness(self) -> float:

@@ -28,6 +28,7 @@ STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the firs
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
+_TEXTS = str, NoneType
 _decoder = json.JSONDecoder(parse_constant=lambda _: None)  # NaN and Infinity are not JSON
 
 
@@ -78,7 +79,7 @@ class ClassRecord:
             raise TypeError(self.index)
         if type(self.blank) is not bool or type(self.at_border) is not bool:
             raise TypeError(self)
-        if any(type(text) not in (str, NoneType) for text in (self.name, self.evidence)):
+        if type(self.name) not in _TEXTS or type(self.evidence) not in _TEXTS:
             raise TypeError(self)
         numbers = self.score, self.mass, self.peak, self.strength
         _check_numbers([number for number in numbers if number is not None])

@@ -288,8 +288,8 @@ class Explainer:
         run = partial(self._backprop, targets=target.expand(count, 1), maps=maps)
         results = probe(self.loaded.name, self.loaded.net, size, lambda blank: run(images.to(blank)), count)
         try:
-            strengths = [float(result.maps.float().clamp(min=0).flatten(1).sum(1).max()) for result in results]
-            noise = dict(zip(self.network.layers, strengths, strict=True))
+            strengths = [result.maps.float().clamp(min=0).flatten(1).sum(1).max() for result in results]
+            noise = {k: float(f"{v:.2g}") for k, v in zip(self.network.layers, strengths, strict=True)}
             for layer in self.network.layers:
                 compared_maps(self.loaded.net, maps.beside, images[:1].to(self.device, self._dtype), target, layer)
         except LayerError as error:

@@ -58,7 +58,7 @@ class NetworkDescription:
             return None
         loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET))
         method = method_in_words(plan.maps, class_labels(loaded, against))
-        noise = {} if against else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
+        noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
         return cls(loaded, (DEFAULT_LAYER,), DEFAULT_LAYER, classes, against, method, noise)
 
     @classmethod
