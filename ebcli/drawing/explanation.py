@@ -93,7 +93,7 @@ class Map:
     @property
     def evidence(self) -> str | None:
         """How much the map rests on, in words; None if that is unknown."""
-        share = self._above_noise
+        share = self._above_noise(self.strength)
         if share is None:
             return None
         return HARDLY_ANY if share < _WEAK or self.subject.is_unlikely else "weak" if share < _CLEAR else "clear"
@@ -105,17 +105,15 @@ class Map:
             return ""
         return f"strength {self.strength:.3f}" + (f" ({self.evidence} evidence)" if self.evidence else "")
 
-    @property
-    def brightness(self) -> float:
-        """How brightly the map is drawn, 0 to 1: less brightly if it rests on little evidence."""
-        share = self._above_noise
+    def brightness(self, signed: bool) -> float:
+        """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
+        share = self._above_noise(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
         if share is None:
             return 1.0
         return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely else 1.0)
 
-    @property
-    def _above_noise(self) -> float | None:
-        return None if self.strength is None or not self.noise else self.strength / self.noise
+    def _above_noise(self, strength: float | None) -> float | None:
+        return None if strength is None or not self.noise else strength / self.noise
 
     @property
     def drawn_values(self) -> NDArray[np.float32]:

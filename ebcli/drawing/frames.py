@@ -54,10 +54,11 @@ class FrameMaps:
     @property
     def faded(self) -> DrawingStyle:
         """The style, on a scale whose upper end a map that rests on little evidence does not reach."""
-        if self.map.brightness == 1 or self.is_blank:
+        brightness = self.map.brightness(self.style.signed)
+        if brightness == 1 or self.is_blank:
             return self.style
         cells = self.map.drawn_values
-        return _ending_at(limits(cells, self.style)[1] / self.map.brightness, cells.size, self.style)
+        return _ending_at(limits(cells, self.style)[1] / brightness, cells.size, self.style)
 
     @property
     def at_border(self) -> bool:

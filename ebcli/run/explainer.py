@@ -300,4 +300,6 @@ class Explainer:
             method_in_words(maps, labels, joint=result.joint, over_cells=bool(result.special_tokens))
             for result in results
         ]
-        return "; ".join(dict.fromkeys(found)), noise if maps.contrastive and self._task.in_batches else {}
+        return "; ".join(
+            dict.fromkeys(found)
+        ), noise if maps.contrastive and self._task.in_batches and self.loaded.trained else {}

@@ -24,6 +24,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torchvision", "ebcli.run.engine", "tqdm", "matplotlib"])
 
 
+EVIDENCE_OF_ANY_MAP = {"_WEAK": 0.0, "_CLEAR": 1e-9}  # constants of ebcli.drawing.explanation
+
+
 def tiny_model(*_: object, **__: object) -> Any:
     """A stand-in for ``load_model``."""
     import torch
@@ -108,9 +111,11 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: boo
     if packages is not None:
         sys.path.insert(0, str(packages))
     if tiny:
+        import ebcli.drawing.explanation
         import ebcli.run.explainer
 
         ebcli.run.explainer.load_model = tiny_model
+        vars(ebcli.drawing.explanation).update(EVIDENCE_OF_ANY_MAP)
     main(arguments)
 
 
