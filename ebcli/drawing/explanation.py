@@ -110,7 +110,7 @@ class Map:
         share = self._above_noise(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
         if share is None:
             return 1.0
-        return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely else 1.0)
+        return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely and not signed else 1.0)
 
     def _above_noise(self, strength: float | None) -> float | None:
         return None if strength is None or not self.noise else strength / self.noise
