@@ -282,7 +282,9 @@ class Explainer:
         if self._task.run is not None:  # noise has no detections
             return method_in_words(maps, labels, joint=bool(self._joint)), {}
         size, others = self.loaded.transforms.shape, self.network.against or ()
-        free = next((index for index in range(self.loaded.num_classes) if index not in others), 0)
+        known = (self.network.classes or ()) if others else ()  # how far two classes are apart depends on both
+        candidates = [*known, *range(self.loaded.num_classes)]
+        free = next((index for index in candidates if index not in others), 0)
         target, count = torch.tensor([[free]], device=self.device), _NOISE if self._task.in_batches else 1
         images = torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(0))
         run = partial(self._backprop, targets=target.expand(count, 1), maps=maps)
