@@ -10,7 +10,7 @@ import pytest
 import torch
 from color_net import load_colors
 from PIL import ImageDraw
-from runs import EVIDENCE_OF_ANY_MAP, tiny_model
+from runs import no_strengths, tiny_model
 from stub_run import DONE, finished
 
 from ebcli.eb.registry import RULES
@@ -36,10 +36,9 @@ def colors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty one, where each model is a tiny one, whose random maps count as evidence."""
+    """An empty one, where each model is a tiny one, whose random maps need not be stronger than noise."""
     monkeypatch.chdir(tmp_path)
-    for name, value in EVIDENCE_OF_ANY_MAP.items():
-        monkeypatch.setattr(f"ebcli.drawing.explanation.{name}", value)
+    monkeypatch.setattr("ebcli.run.explainer.strengths_by_layer", no_strengths)
     monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
 

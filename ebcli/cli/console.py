@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -40,14 +40,6 @@ def note(message: str) -> None:
     """Print a line to stderr, unless ``--quiet`` is given."""
     if not click.get_current_context().params["quiet"]:
         say(message)
-
-
-def note_once(topic: str, message: str) -> None:
-    """Print a note if it is the first one of this command about a topic."""
-    topics = click.get_current_context().meta.setdefault("ebcli.topics", set())
-    if topic not in topics:
-        topics.add(topic)
-        note(message)
 
 
 def say_error(message: str, label: str = "Error") -> None:
@@ -89,6 +81,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     spent: dict[str, float] = {}
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
+    faint: list[bool] = []  # whether each map rests on hardly any evidence
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
@@ -99,6 +92,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     spent |= {stage: spent.get(stage, 0.0) + more for stage, more in record.spent.items()}
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
+                    faint += [one.evidence == HARDLY_ANY for one in record.classes]
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan.maps, out)
             seconds = time.perf_counter() - start
@@ -108,10 +102,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
-            if labeled:
-                right = sum(labeled)
-                share = f"{right} of {len(labeled)} labeled {work.unit}s"
-                note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
+            _print_shares(labeled, faint, work.unit)
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -121,6 +112,17 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
     return 0
+
+
+def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str) -> None:
+    """Print how many predictions were right, and how many maps rest on hardly any evidence."""
+    if any(faint):
+        which, verb = (f"{sum(faint)} of {len(faint)} maps rest", "are") if len(faint) > 1 else ("The map rests", "is")
+        note(f"{which} on hardly any evidence, as maps of noise do, and {verb} drawn faint")
+    if labeled:
+        right = sum(labeled)
+        share = f"{right} of {len(labeled)} labeled {unit}s"
+        note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
 
 
 def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
@@ -167,12 +169,6 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
                 say(f"{name}: the map of {title} peaks at the border of the center crop{hint}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
-        elif one.evidence == HARDLY_ANY:
-            note_once(
-                "evidence",
-                f"{name}: the map of {title} (score {one.score:.3f}) rests on hardly any evidence, so it is drawn "
-                "faint; the records mark other maps like it",
-            )
     if options["as_json"]:
         click.echo(record.line(), out)
         return

@@ -29,7 +29,7 @@ from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.models.probe import probe, strides_of_cells
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
+from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors, strengths_by_layer
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.reading import NetworkInput
@@ -37,7 +37,6 @@ from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 
-_NOISE = 4  # images
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
 
 
@@ -274,7 +273,7 @@ class Explainer:
         )
 
     def _check_layers(self, maps: MapOptions) -> tuple[str, dict[str, float]]:
-        """Explain images of noise, to report layers without a map and operations without a rule before any work.
+        """Explain noise, to report layers without a map and operations without a rule before any work.
 
         Returns the method, in words, and the strength of contrastive maps by layer.
         """
@@ -285,15 +284,14 @@ class Explainer:
         known = (self.network.classes or ()) if others else ()  # how far two classes are apart depends on both
         candidates = [*known, *range(self.loaded.num_classes)]
         free = next((index for index in candidates if index not in others), 0)
-        target, count = torch.tensor([[free]], device=self.device), _NOISE if self._task.in_batches else 1
-        images = torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(0))
-        run = partial(self._backprop, targets=target.expand(count, 1), maps=maps)
-        results = probe(self.loaded.name, self.loaded.net, size, lambda blank: run(images.to(blank)), count)
+        target = torch.tensor([[free]], device=self.device)
+        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        image = image.to(self.device, self._dtype)
+        results = probe(self.loaded.name, self.loaded.net, size, lambda _: self._backprop(image, target, maps))
         try:
-            strengths = [result.maps.float().clamp(min=0).flatten(1).sum(1).max() for result in results]
-            noise = {k: float(f"{v:.2g}") for k, v in zip(self.network.layers, strengths, strict=True)}
+            noise = strengths_by_layer(self.network.layers, results)
             for layer in self.network.layers:
-                compared_maps(self.loaded.net, maps.beside, images[:1].to(self.device, self._dtype), target, layer)
+                compared_maps(self.loaded.net, maps.beside, image, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}

@@ -97,6 +97,12 @@ def maps_of(
     return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
 
 
+def strengths_by_layer(layers: Sequence[str], results: Sequence[ExcitationResult]) -> dict[str, float]:
+    """The strength of the map of one image at each layer, to two digits."""
+    strengths = [float(result.maps.float().clamp(min=0).sum()) for result in results]
+    return {layer: float(f"{strength:.2g}") for layer, strength in zip(layers, strengths, strict=True)}
+
+
 def in_sequence(clips: Sequence[Map]) -> Map:
     """The map of a video: its clips one after another, each with an equal share of the probability."""
     first, count = clips[0], len(clips)
