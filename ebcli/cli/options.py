@@ -171,7 +171,7 @@ SALIENCY = (
         "--cmap",
         metavar="NAME",
         shell_complete=complete_colormap,
-        show_default="inferno; jet for --style paper; RdBu_r for --signed",
+        show_default="inferno; jet for --style paper; managua_r for --signed",
         help="Use this matplotlib colormap.",
     ),
     _appearance(

@@ -35,7 +35,7 @@ def draw_map(
     *,
     style: str = "overlay",
     cmap: str | None = None,
-    alpha: float = 0.85,
+    alpha: float = 0.92,
     signed: bool = False,
     vmin: float = 0.0,
     vmax: float | None = None,

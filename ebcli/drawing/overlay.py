@@ -18,7 +18,10 @@ from ebcli.files.input_spec import Placement
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails
 _GAP = 0.02  # of the width, between two pictures side by side
+_FRAME = 0.003  # the width of the center crop's frame, of the shorter side
 _STRIPES = 12  # across the photo of a blank map
+
+FRAME_COLOR = 150, 150, 150  # of the center crop
 
 Box = tuple[int, int, int, int]
 
@@ -163,6 +166,9 @@ def picture(
         if part != (left, top, right, bottom):
             strip = strip.crop((0, top - above, right - left, bottom - above))
         painted.paste(strip, (left, top))
+    if painter.frames and box != (0, 0, *image.size):
+        width = max(1, round(min(image.size) * _FRAME))
+        ImageDraw.Draw(painted).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=FRAME_COLOR, width=width)
     return painted
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ebcli.drawing.painters import muting
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
@@ -85,7 +86,9 @@ def _html(data: dict[str, Any]) -> str:
     # ASCII without a < holds no tag
     encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     page = source.joinpath("index.html").read_text("utf-8")
-    for mark, content in (("POLICY", policy), ("STYLE", style), ("SCRIPT", script), ("DATA", encoded)):
+    muting_rows = " ".join(f"{r} {g} {b} 0 {constant / 255}" for r, g, b, constant in muting())
+    fillings = {"POLICY": policy, "STYLE": style, "MUTING": muting_rows, "SCRIPT": script, "DATA": encoded}
+    for mark, content in fillings.items():
         page = page.replace(f"@{mark}@", content, 1)
     return page
 
