@@ -43,8 +43,8 @@ def draw_map(
 ) -> Image.Image:
     """Draw a map over the image it explains, as the command does.
 
-    The map is upsampled bicubically to the region that the network saw; the rest of the image is darkened. A blank
-    map gives a gray image with stripes.
+    The map is upsampled bicubically to the region that the network saw, which has a thin frame where the image goes
+    on. A blank map gives a gray image with stripes.
 
     Args:
         image: an image of any mode and size; not modified.

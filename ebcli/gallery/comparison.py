@@ -107,8 +107,8 @@ def _row(
     blank = Image.new("RGB", size, "white")
     under = small or blank
     drawn = [picture(under, cells, region, style) for cells, region in zip(values, regions, strict=True)]
-    red_blue = DrawingStyle("heatmap", signed=True)
-    drawn.append(picture(under, difference, Placement(*box), red_blue) if difference.any() else blank)
+    signed = DrawingStyle("heatmap", signed=True)
+    drawn.append(picture(under, difference, Placement(*box), signed) if difference.any() else blank)
     tiles = [small, *drawn] if small else drawn
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
     for at, tile in enumerate(tiles):
@@ -146,8 +146,8 @@ def _html(rows: Sequence[dict[str, Any]]) -> bytes:
         f'<!doctype html><html lang="en"><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}"><title>Two runs compared</title>'
         f"<style>{_STYLE}</style><h1>Two runs compared</h1><p>{len(rows)} pairs of maps, mean rank correlation "
-        f"{mean:.3f}, least alike first. From left to right: the photo if it was given, A, B, and A − B: red where A "
-        "is higher, blue where B is.</p>"
+        f"{mean:.3f}, least alike first. From left to right: the photo if it was given, A, B, and A − B: orange where "
+        "A is higher, blue where B is.</p>"
     )
     return "\n".join((head, *articles)).encode(errors="replace") + b"\n"
 

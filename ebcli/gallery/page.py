@@ -39,7 +39,7 @@ def write_gallery(
 
     Args:
         directory: the output directory of one or more runs.
-        style: the colors and the scale of maps that are drawn from ``.npz`` files.
+        style: the opacity, and the colors and the scale of maps that are drawn from ``.npz`` files.
         workers: the number of processes that make thumbnails; 0 for none.
         overwrite: also replace a page that this program did not write.
         inputs: local files and directories; of the photos that the records name, only those below them are read.
@@ -57,7 +57,7 @@ def write_gallery(
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
-        folder.write({PAGE: _html(_data(name, entries, there)).encode()})
+        folder.write({PAGE: _html({"alpha": style.alpha, **_data(name, entries, there)}).encode()})
     return directory / PAGE
 
 

@@ -175,7 +175,7 @@ themes();
 look.add(part("look"));
 look.add(part("viewer-look"));
 look.setView("overlay");
-look.setOpacity(85);
+look.setOpacity(100 * data.alpha); // as in exported overlays
 summarize();
 offer();
 listen();
