@@ -178,6 +178,7 @@ SALIENCY = (
         "--alpha", default=DrawingStyle.alpha, help="Set an overlay's opacity at the upper end of the scale, 0 to 1."
     ),
     _appearance("--signed", is_flag=True, help="Draw negative values, too, on a symmetric scale."),
+    _appearance("--caption", is_flag=True, help="Add class, score and color scale in a strip below each picture."),
     _appearance(
         "--scale",
         type=click.Choice(SCALES, case_sensitive=False),

@@ -35,7 +35,7 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
     lines: list[tuple[str, list[Tile]]] = []
     several = len({row.map.layer for row in maps}) > 1
     for row in maps:
-        one = replace(row, style=without_photo_beside(row.style, "overlay"))
+        one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
         times = [f"{row.clips.time(frame.number):.2f} s" if row.clips else "" for frame in shown]
         tiles = [map_tile(one, frame, time) for frame, time in zip(shown, times, strict=True)]
         heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title

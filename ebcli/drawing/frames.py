@@ -10,7 +10,9 @@ from PIL import Image
 
 from ebcli.drawing.color_scale import limits, visible
 from ebcli.drawing.explanation import Map
-from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture
+from ebcli.drawing.legend import captioned
+from ebcli.drawing.outlines import outlined
+from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
@@ -26,6 +28,7 @@ class FrameMaps:
         clips: which clips of a video they are; None for a photo.
         style: how it is drawn, with one color scale for all frames.
         is_blank: whether there is nothing to draw in any frame.
+        number: which of the image's subjects it is, from 0; its outlines have a color of their own.
     """
 
     map: Map
@@ -33,18 +36,21 @@ class FrameMaps:
     clips: Clips | None
     style: DrawingStyle
     is_blank: bool
+    number: int = 0
 
     @classmethod
-    def of(cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle) -> FrameMaps:
+    def of(
+        cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle, number: int = 0
+    ) -> FrameMaps:
         """Find the color scale of a map."""
         cells = map_.values
         if clips is None:
-            return cls(map_, size, clips, style, is_blank_on(size, cells, map_.placement, style.signed))
+            return cls(map_, size, clips, style, is_blank_on(size, cells, map_.placement, style.signed), number)
         is_blank = is_blank_on(size, np.abs(cells).max(0) if style.signed else cells.max(0), map_.placement)
         if not is_blank and style.vmax is None:
             high = float(f"{limits(cells, style)[1] * cells.size:.3g}")
             style = replace(style, vmax=max(high, style.vmin * (1 + 1e-6)), percentile=100.0)
-        return cls(map_, size, clips, style, is_blank)
+        return cls(map_, size, clips, style, is_blank, number)
 
     @property
     def at_border(self) -> bool:
@@ -71,8 +77,9 @@ class FrameMaps:
         return ((one + (position - before) * (other - one)) * count).astype(np.float32)
 
     def drawn(self, shown: Shown) -> Image.Image:
-        """A frame with its map over it, at the frame's own size."""
+        """A frame with its map over it, at the frame's own size; a caption goes below."""
         image = shown.image
         region = self.map.placement.scaled(self.size, image.size)
         drawn = picture(image, self.at(shown), region, self.style, is_blank=self.is_blank)
-        return outlined(drawn, self.map.subject.outlines, image.width / self.size[0])
+        outlined(drawn, self.map.subject, self.number, image.width / self.size[0], image.width)
+        return captioned(drawn, self.map, self.style, self.is_blank) if self.style.caption else drawn

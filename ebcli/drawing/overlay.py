@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -170,21 +170,6 @@ def picture(
         width = max(1, round(min(image.size) * _FRAME))
         ImageDraw.Draw(painted).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=FRAME_COLOR, width=width)
     return painted
-
-
-def outlined(drawn: Image.Image, polygons: Sequence[NDArray[np.float64]], scale: float = 1.0) -> Image.Image:
-    """Draw outlines over a picture, white on black; ``side-by-side`` pictures get them on both sides.
-
-    Args:
-        drawn: a picture of ``picture``, which is changed.
-        polygons: (N, 2), closed, in pixels of the image.
-        scale: pixels of the picture per pixel of the image.
-    """
-    draw, width = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / 200))
-    for color, thickness in (("black", 3 * width), ("white", width)):
-        for points in polygons:
-            draw.line([(x * scale, y * scale) for x, y in points], fill=color, width=thickness, joint="curve")
-    return drawn
 
 
 def _around(box: Box, size: tuple[int, int]) -> list[Box]:

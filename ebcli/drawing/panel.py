@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import levels
 from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.legend import bar, ends, on_white
+from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
-from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
@@ -27,7 +26,6 @@ COLUMNS = 4  # if each class has a single map
 _TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
 _BAR = (240, 14)
-_PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _SECONDARY = (90, 90, 90)
 
 
@@ -55,11 +53,14 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """
     image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
     small = shown[0]._replace(image=small_frame(image))
-    photo = Tile(small.image, "photo", (f"{image.width} × {image.height} pixels",))
+    marked = small.image.copy()
+    for one in maps:
+        outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
+    photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
     rows: dict[Subject, list[Tile]] = {}
     for one in maps:
         for values, title, notes in _maps(one.map):
-            drawn = FrameMaps.of(replace(one.map, values=values), one.size, None, style)
+            drawn = FrameMaps.of(replace(one.map, values=values), one.size, None, style, one.number)
             rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
@@ -125,8 +126,8 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
     draw = ImageDraw.Draw(figure)
 
     def write(x: int, y: int, text: str, room: int, bold: bool = False, fill: tuple[int, int, int] = (0, 0, 0)) -> None:
-        font = _font(_TITLE if bold else _TEXT, bold)
-        draw.text((x, y), _fitted(_printable(text), font, room), font=font, fill=fill)
+        letters = font(_TITLE if bold else _TEXT, bold)
+        draw.text((x, y), fitted(printable(text), letters, room), font=letters, fill=fill)
 
     room = whole[0] - 2 * _GAP
     write(_GAP, _GAP, name, room, bold=True)
@@ -144,70 +145,11 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
                 below = y + _LINE + tile.picture.height + line * _LINE + 2
                 write(x, below, note, width - _GAP, fill=_SECONDARY)
         y += row_height
-    low, high = _ends(style)
+    low, high = ends(style)
     write(_GAP, y, low, room)
-    x = _GAP + round(_font(_TEXT).getlength(low)) + 8
-    figure.paste(_bar(style), (x, y + 1))
+    x = _GAP + round(font(_TEXT).getlength(low)) + 8
+    figure.paste(bar(style, _BAR), (x, y + 1))
     write(x + _BAR[0] + 8, y, high, room - x - _BAR[0])
     unit = "Scale and peaks: 1 = each cell's value if the probability were spread evenly"
     write(_GAP, y + _LINE, unit, room, fill=_SECONDARY)
     return figure
-
-
-def _bar(style: DrawingStyle) -> Image.Image:
-    """The colors of the scale, drawn over a uniform gray."""
-    values = np.tile(levels(np.linspace(0, 1, _BAR[0]), (0, 1)), (_BAR[1], 1))
-    return on_white(PAINTERS[style.name].inside(Image.new("RGB", _BAR, _PHOTO_OF_BAR), Image.fromarray(values), style))
-
-
-def _ends(style: DrawingStyle) -> tuple[str, str]:
-    """The ends of the scale, in words."""
-    if style.vmax is not None:
-        return f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
-    end = "greatest magnitude" if style.signed else "maximum"
-    if style.percentile != 100:
-        end = f"percentile {style.percentile:g} of its {'magnitudes' if style.signed else 'positive values'}"
-    return ("−m", f"m, each map's {end}") if style.signed else (f"{style.vmin:g}", f"each map's {end}")
-
-
-def on_white(picture: Image.Image) -> Image.Image:
-    """A picture without transparency."""
-    if picture.mode != "RGBA":
-        return picture
-    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
-
-
-@lru_cache
-def _font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(_font_file(bold), size)
-
-
-def _font_file(bold: bool = False) -> str:
-    """DejaVu Sans, which comes with matplotlib; Pillow's own font has only ASCII letters."""
-    from matplotlib import get_data_path
-
-    return str(Path(get_data_path(), "fonts", "ttf", f"DejaVuSans{'-Bold' * bold}.ttf"))
-
-
-@lru_cache
-def _letters() -> frozenset[str]:
-    """The characters that both weights of the font have."""
-    from matplotlib.ft2font import FT2Font
-
-    fonts = [FT2Font(_font_file(bold)).get_charmap() for bold in (False, True)]
-    return frozenset(map(chr, fonts[0].keys() & fonts[1].keys()))
-
-
-def _printable(text: str) -> str:
-    """Text with control characters and missing glyphs as Python escapes."""
-    return "".join(c if c.isprintable() and c in _letters() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _fitted(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
-    """Shorten a text to the room there is by dropping its middle."""
-    if font.getlength(text) <= room:
-        return text
-    kept = len(text)
-    while kept > 1 and font.getlength(shorter := f"{text[: kept // 2]}…{text[len(text) - kept // 2 :]}") > room:
-        kept -= 1
-    return shorter

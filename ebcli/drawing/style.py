@@ -25,6 +25,7 @@ class DrawingStyle:
         vmin: the lower end of the scale; 0 if it is signed.
         vmax: the upper end of the scale; None for each map's own, see ``percentile``.
         percentile: end each map's own scale at this percentile of its positive values; 100 is the maximum.
+        caption: put class, score and color scale in a strip below each picture.
 
     Raises:
         ConfigurationError: a value is out of range, or two of them exclude each other.
@@ -37,6 +38,7 @@ class DrawingStyle:
     vmin: float = 0.0
     vmax: float | None = None
     percentile: float = 100.0
+    caption: bool = False
 
     def __post_init__(self) -> None:
         if self.name not in STYLES:

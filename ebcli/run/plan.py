@@ -242,5 +242,7 @@ class RunPlan:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
         if output.scale == "run" and (style.vmax is not None or style.percentile != 100):
             raise ConfigurationError("vmax and percentile set the end of the scale: drop them, or the scale run")
+        if style.caption and output.panel:
+            raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
             raise ConfigurationError("beside shows another method's map in a panel: add --panel")

@@ -91,7 +91,8 @@ def render(
 
     laps = Laps()
     size, clips = loaded.size, loaded.clips
-    maps = [FrameMaps.of(map_, size, clips, options.style) for map_ in explanation.maps]
+    subjects = explanation.subjects
+    maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
     common = {**options.provenance, "input": file_name(source)}
     suffix = options.names.suffix(output_relpath(source.path))
     writers, figures = list[VideoWriter](), [[one] for one in maps]

@@ -87,6 +87,7 @@ VALUES = {
     "vmin": ("0.5", 0.5),
     "vmax": ("2", 2.0),
     "percentile": ("99", 99.0),
+    "caption": ("1", True),
     "contrastive": ("0", False),
     "above": ("0.5", 0.5),
     "score": ("0.75", 0.75),

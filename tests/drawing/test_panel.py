@@ -12,7 +12,8 @@ from galleries import framed
 from PIL import Image
 
 from ebcli.drawing.explanation import Map, Subject
-from ebcli.drawing.panel import _fitted, _font, _printable, panel
+from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
@@ -133,7 +134,7 @@ def test_a_blank_map_looks_unlike_any_other() -> None:
 
 def test_names_are_data() -> None:
     hostile = "a\n\x1b[2J\u202e\udce9 猫 élan Ж.jpg"
-    assert _printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
+    assert printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
         drawn(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
@@ -145,13 +146,13 @@ def test_names_are_data() -> None:
 
 @pytest.mark.parametrize("room", [60, 100, 300])
 def test_long_names_lose_their_middle(room: int) -> None:
-    font = _font(13)
+    letters = font(13)
     name = "photos/" + "x" * 500 + "/cat.jpg"
-    shown = _fitted(name, font, room)
-    assert font.getlength(shown) <= room
+    shown = fitted(name, letters, room)
+    assert letters.getlength(shown) <= room
     assert shown[0] == "p"
     assert "…" in shown
-    assert _fitted("cat", font, 300) == "cat"
+    assert fitted("cat", letters, 300) == "cat"
 
 
 def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:
