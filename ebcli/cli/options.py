@@ -115,13 +115,15 @@ SALIENCY = (
         type=PATH,
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video; - for stdout.",
+        help="Output directory, or a .png, .jpg, .webp, .pdf or .mp4 file for a single picture, figure or video; - for "
+        "stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf is for "
+        "figures.",
     ),
     _output(
         "--max-side",
@@ -179,6 +181,16 @@ SALIENCY = (
     ),
     _appearance("--signed", is_flag=True, help="Draw negative values, too, on a symmetric scale."),
     _appearance("--caption", is_flag=True, help="Add class, score and color scale in a strip below each picture."),
+    _appearance(
+        "--cell-size",
+        metavar="PIXELS",
+        type=int,
+        show_default="3 inches",
+        help="Figures: longer side of each picture; twice that for wide photos, which are stacked.",
+    ),
+    _appearance(
+        "--dpi", default=DrawingStyle.dpi, help="Figures: pixels per inch; pictures, text and lines grow with it."
+    ),
     _appearance(
         "--scale",
         type=click.Choice(SCALES, case_sensitive=False),

@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.panel import COLUMNS, Tile, arranged, map_tile, without_photo_beside
+from ebcli.drawing.panel import COLUMNS, Tile, arranged, map_tile, without_photo_beside, wrapped
 from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 
@@ -32,14 +32,13 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
         name: the video's name, the title of the figure.
         about: the subtitle: model, layer and method.
     """
-    lines: list[tuple[str, list[Tile]]] = []
+    lines: list[tuple[str, Sequence[Tile]]] = []
     several = len({row.map.layer for row in maps}) > 1
     for row in maps:
         one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
         times = [f"{row.clips.time(frame.number):.2f} s" if row.clips else "" for frame in shown]
         tiles = [map_tile(one, frame, time) for frame, time in zip(shown, times, strict=True)]
         heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
-        for start in range(0, len(tiles), COLUMNS):
-            lines.append(("" if start else heading, tiles[start : start + COLUMNS]))
+        lines += wrapped(heading, tiles, COLUMNS)
     style = one.style if len({row.style.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
     return arranged(name, about, lines, style)  # without vmax, each row has its own scale

@@ -15,17 +15,23 @@ from ebcli.drawing.legend import bar, ends, on_white
 from ebcli.drawing.lettering import fitted, font, printable
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
+from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 
-_TILE = 300  # pixels, the longer side of each tile's picture
-_NARROWEST = 200  # room for the notes below a picture
+# In pixels at 100 dpi
+_DPI = 100
+_TILE = 300  # the longer side of each tile's picture
+_NARROWEST = 150  # room for the notes below a picture
+_LEGEND = 630  # room for the color scale and its words
 _GAP = 16
-COLUMNS = 4  # if each class has a single map
 _TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
 _BAR = (240, 14)
+
+COLUMNS = 4  # if each class has a single map
+_WIDE = 2.0  # times as wide as high: such photos are stacked, and larger
 _SECONDARY = (90, 90, 90)
 
 
@@ -42,7 +48,8 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """Draw all maps of a photo in one RGB figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
-    methods' maps beside, each class has a row.
+    methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead. The photo has
+    the tone that it has below the maps, so that eyes compare the map with it, and not one photo with the other.
 
     Args:
         shown: the photo, a clip of one frame.
@@ -52,8 +59,8 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         about: the subtitle: model, layer and method.
     """
     image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
-    small = shown[0]._replace(image=small_frame(image))
-    marked = small.image.copy()
+    small = shown[0]._replace(image=small_frame(image, style))
+    marked = PAINTERS["overlay"].outside(small.image) if style.name == "overlay" else small.image.copy()
     for one in maps:
         outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
     photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
@@ -64,15 +71,29 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
             rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
-        lines = [("", flow[start : start + COLUMNS]) for start in range(0, len(flow), COLUMNS)]
+        lines = wrapped("", flow, 1 if _is_wide(image) else COLUMNS)
     else:
-        lines = [(subject.title, tiles) for subject, tiles in rows.items()]
+        lines = [
+            line
+            for subject, tiles in rows.items()
+            for line in wrapped(subject.title, tiles, 1 if _is_wide(image) else len(tiles))
+        ]
     return arranged(name, about, lines, style)
 
 
-def small_frame(image: Image.Image) -> Image.Image:
-    """A photo or a frame at the size of a tile."""
-    return image.resize(fitted_size(image.size, _TILE), Image.Resampling.LANCZOS, reducing_gap=2.0)
+def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
+    """Tiles in rows of so many columns, below one heading."""
+    return [(heading * (not start), tiles[start : start + columns]) for start in range(0, len(tiles), columns)]
+
+
+def _is_wide(image: Image.Image) -> bool:
+    return image.width >= _WIDE * image.height
+
+
+def small_frame(image: Image.Image, style: DrawingStyle) -> Image.Image:
+    """A photo or a frame at the size of a tile; a wide one is stacked, so it may be twice as long."""
+    longest = (style.cell_size or round(_TILE * style.dpi / _DPI)) * (1 + _is_wide(image))
+    return image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
 
 
 def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
@@ -112,44 +133,56 @@ def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int
 
 def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], style: DrawingStyle) -> Image.Image:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom."""
-    width = max(_NARROWEST, *(tile.picture.width for _, tiles in rows for tile in tiles)) + _GAP
+    zoom = style.dpi / _DPI
+    gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
+    text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
+    width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
     height = max(tile.picture.height for _, tiles in rows for tile in tiles)
     lines = 1 + max(len(tile.notes) for _, tiles in rows for tile in tiles)
-    heading = _LINE + _GAP // 2
-    row_height = height + lines * _LINE + _GAP
+    heading = line_height + gap // 2
+    row_height = height + lines * line_height + gap
     columns = max(len(tiles) for _, tiles in rows)
     whole = (
-        _GAP + max(columns * width, 3 * (_NARROWEST + _GAP)),
-        2 * _GAP + 2 * _LINE + sum(row_height + heading * bool(title) for title, _ in rows) + 2 * _LINE + _GAP,
+        gap + max(columns * width, legend),
+        2 * gap
+        + 2 * line_height
+        + sum(row_height + heading * bool(title) for title, _ in rows)
+        + 2 * line_height
+        + gap,
     )
     figure = Image.new("RGB", whole, "white")
+    figure.info["dpi"] = (style.dpi, style.dpi)
     draw = ImageDraw.Draw(figure)
 
-    def write(x: int, y: int, text: str, room: int, bold: bool = False, fill: tuple[int, int, int] = (0, 0, 0)) -> None:
-        letters = font(_TITLE if bold else _TEXT, bold)
-        draw.text((x, y), fitted(printable(text), letters, room), font=letters, fill=fill)
+    def write(
+        x: int, y: int, words: str, room: int, bold: bool = False, fill: tuple[int, int, int] = (0, 0, 0)
+    ) -> None:
+        letters = large if bold else text
+        draw.text((x, y), fitted(printable(words), letters, room), font=letters, fill=fill)
 
-    room = whole[0] - 2 * _GAP
-    write(_GAP, _GAP, name, room, bold=True)
-    write(_GAP, _GAP + _LINE, about, room, fill=_SECONDARY)
-    y = 2 * _GAP + 2 * _LINE
+    room = whole[0] - 2 * gap
+    write(gap, gap, name, room, bold=True)
+    write(gap, gap + line_height, about, room, fill=_SECONDARY)
+    y = 2 * gap + 2 * line_height
     for title, tiles in rows:
         if title:
-            write(_GAP, y, title, room, bold=True)
+            write(gap, y, title, room, bold=True)
             y += heading
         for column, tile in enumerate(tiles):
-            x = _GAP + column * width
-            write(x, y, tile.title, width - _GAP)
-            figure.paste(tile.picture, (x, y + _LINE))
-            for line, note in enumerate(tile.notes):
-                below = y + _LINE + tile.picture.height + line * _LINE + 2
-                write(x, below, note, width - _GAP, fill=_SECONDARY)
+            x = gap + column * width
+            write(x, y, tile.title, width - gap)
+            figure.paste(tile.picture, (x, y + line_height))
+            for number, note in enumerate(tile.notes):
+                below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
+                write(x, below, note, width - gap, fill=_SECONDARY)
         y += row_height
     low, high = ends(style)
-    write(_GAP, y, low, room)
-    x = _GAP + round(font(_TEXT).getlength(low)) + 8
-    figure.paste(bar(style, _BAR), (x, y + 1))
-    write(x + _BAR[0] + 8, y, high, room - x - _BAR[0])
+    write(gap, y, low, room)
+    x = gap + round(text.getlength(low)) + gap // 2
+    colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))
+    figure.paste(colors, (x, y + round(zoom)))
+    x += colors.width + gap // 2
+    write(x, y, high, room - x)
     unit = "Scale and peaks: 1 = each cell's value if the probability were spread evenly"
-    write(_GAP, y + _LINE, unit, room, fill=_SECONDARY)
+    write(gap, y + line_height, unit, room, fill=_SECONDARY)
     return figure

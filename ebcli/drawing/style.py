@@ -26,6 +26,8 @@ class DrawingStyle:
         vmax: the upper end of the scale; None for each map's own, see ``percentile``.
         percentile: end each map's own scale at this percentile of its positive values; 100 is the maximum.
         caption: put class, score and color scale in a strip below each picture.
+        cell_size: the longer side of each picture in a figure, in pixels; None for 3 inches.
+        dpi: pixels per inch of a figure; its text and lines grow with it.
 
     Raises:
         ConfigurationError: a value is out of range, or two of them exclude each other.
@@ -39,6 +41,8 @@ class DrawingStyle:
     vmax: float | None = None
     percentile: float = 100.0
     caption: bool = False
+    cell_size: int | None = None
+    dpi: int = 100
 
     def __post_init__(self) -> None:
         if self.name not in STYLES:
@@ -49,6 +53,10 @@ class DrawingStyle:
             raise ConfigurationError(f"the style {self.name} cannot show negative values: drop signed")
         if not 0 < self.percentile <= 100:
             raise ConfigurationError(f"the percentile is {self.percentile:g}, but it must be above 0 and at most 100")
+        if self.cell_size is not None and not 50 <= self.cell_size <= 5000:
+            raise ConfigurationError(f"the cell size is {self.cell_size} pixels, but it must be from 50 to 5000")
+        if not 50 <= self.dpi <= 1200:
+            raise ConfigurationError(f"dpi is {self.dpi}, but it must be from 50 to 1200")
         if not 0 <= self.vmin < inf:
             raise ConfigurationError(f"vmin is {self.vmin:g}, but it must be at least 0")
         if self.vmin and self.signed:

@@ -112,7 +112,7 @@ def render(
             writer.add(drawn)
             laps.end("encode")
         if figures and shown.number in numbers:
-            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image)))
+            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image, options.style)))
         if names is not None and shown.number == numbers[len(numbers) // 2]:
             small = thumbnails(names, shown, maps)
         laps.end("draw")

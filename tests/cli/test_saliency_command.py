@@ -88,6 +88,8 @@ VALUES = {
     "vmax": ("2", 2.0),
     "percentile": ("99", 99.0),
     "caption": ("1", True),
+    "cell_size": ("500", 500),
+    "dpi": ("300", 300),
     "contrastive": ("0", False),
     "above": ("0.5", 0.5),
     "score": ("0.75", 0.75),

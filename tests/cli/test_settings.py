@@ -95,10 +95,13 @@ def test_classes_on_the_command_line_win_over_those_in_a_file(worker: mock.Mock)
     assert "both choose the classes" in stub_run.invoke("a.jpg", "--config", "run.toml").stderr
 
 
+FIGURE = {"panel": True, "top_k": 3, "dpi": 300, "cell_size": 460}
+
+
 @pytest.mark.parametrize(
     ("name", "words", "expected"),
     [
-        ("figure", "--panel --top-k 3", {"panel": True, "top_k": 3}),
+        ("figure", "--panel --top-k 3 --dpi 300 --cell-size 460", FIGURE),
         (
             "dataset",
             "--format jpg --raw --report --skip-existing",

@@ -11,6 +11,7 @@ import pytest
 from galleries import framed
 from PIL import Image
 
+from ebcli.cli.settings import PRESETS
 from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.lettering import fitted, font, printable
 from ebcli.drawing.panel import panel
@@ -19,6 +20,8 @@ from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 
 GREEN = (0, 255, 0)
+GRAY = 0.587 * 255
+MUTED = [25 + (0.45 * value + 0.55 * GRAY) * 90 / 255 for value in GREEN]
 
 
 def explained(
@@ -71,9 +74,7 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     first, *others = tiles(figure)
     assert first[2] - first[0] == round(size[0] * 300 / max(size))
     assert first[3] - first[1] == round(size[1] * 300 / max(size))
-    assert np.asarray(figure.crop(first)).reshape(-1, 3).tolist() == [list(GREEN)] * (
-        (first[2] - first[0]) * (first[3] - first[1])
-    )
+    assert (np.abs(np.asarray(figure.crop(first)).astype(int) - MUTED) <= 1).all()  # as below the maps
     for box, (column, row) in zip(others, [(3, 5), (9, 4)], strict=True):
         tile = np.asarray(figure.crop(box)).astype(float)
         scale = (box[2] - box[0]) / size[0]
@@ -104,6 +105,42 @@ def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int])
     figure = drawn(Image.new("RGB", (60, 40), GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", "")
     tops = [box[1] for box in tiles(figure)]
     assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
+@pytest.mark.parametrize(("size", "rows"), [((900, 300), [1] * 4), ((400, 300), [4]), ((200, 700), [4])])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_wide_photos_are_stacked_and_tall_ones_side_by_side(
+    size: tuple[int, int], rows: list[int], layers: int
+) -> None:
+    """Stacked, they are twice as long."""
+    maps = {str(layer): np.ones((3 if layers == 1 else 1, 7, 7), np.float32) for layer in range(layers)}
+    shown = explained(maps, Placement(0, 0, *size))
+    boxes = tiles(drawn(Image.new("RGB", size, GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", ""))
+    tops = [box[1] for box in boxes]
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+    longest = 600 if len(rows) > 1 else 300
+    assert {max(box[2] - box[0], box[3] - box[1]) for box in boxes} == {longest}
+
+
+def test_dpi_and_cell_size() -> None:
+    """At three times the resolution, everything is three times as large; a cell size sets the pictures alone."""
+    photo, shown = Image.new("RGB", (600, 400), GREEN), explained({"5": np.ones((2, 7, 7))}, Placement(0, 0, 600, 400))
+    plain, fine, small = (
+        drawn(photo, shown, DrawingStyle(alpha=0.2, **options), "a.jpg", "about")  # type: ignore[arg-type]
+        for options in ({}, {"dpi": 300}, {"dpi": 300, "cell_size": 460})
+    )
+    assert (plain.info["dpi"], fine.info["dpi"], small.info["dpi"]) == ((100, 100), (300, 300), (300, 300))
+    assert fine.size == (3 * plain.width, 3 * plain.height)
+    assert [tuple(round(side / 3) for side in box) for box in tiles(fine)] == tiles(plain)
+    assert {box[2] - box[0] for box in tiles(small)} == {460}
+
+
+def test_the_preset_figure_is_seven_inches_wide() -> None:
+    options = {name.replace("-", "_"): value for name, value in PRESETS["figure"].items()}
+    style = DrawingStyle(dpi=options["dpi"], cell_size=options["cell_size"])
+    maps = explained({"5": np.ones((options["top_k"], 7, 7))}, Placement(0, 0, 600, 400))
+    figure = drawn(Image.new("RGB", (600, 400), GREEN), maps, style, "a.jpg", "about")
+    assert 6.5 < figure.width / options["dpi"] <= 7
 
 
 @pytest.mark.parametrize("style", STYLES)
