@@ -207,8 +207,15 @@ SALIENCY = (
     _appearance(
         "--percentile",
         type=float,
-        default=DrawingStyle.percentile,
+        show_default="100; 99.5 for maps of 10000 cells or more",
         help="End each map's scale at this percentile of its values.",
+    ),
+    _appearance("--cells", is_flag=True, help="Draw the layer's cells with hard edges, without interpolation."),
+    _appearance(
+        "--background",
+        metavar="OPACITY",
+        default=DrawingStyle.background,
+        help="Keep this much of the photo visible where a mask's map is 0.",
     ),
     _resuming("--skip-existing", common=True, is_flag=True, help="Skip images whose results are up to date."),
     _resuming("--overwrite", is_flag=True, help="Also replace files that this program did not write."),

@@ -30,7 +30,7 @@ def limits(saliency: NDArray[np.floating], style: DrawingStyle) -> tuple[float, 
     if style.vmax is not None:
         high = style.vmax * uniform
     else:
-        high = float(np.percentile(values[values > 0], style.percentile))
+        high = float(np.percentile(values[values > 0], style.percentile_of(saliency.size)))
     return (-high if style.signed else style.vmin * uniform), high
 
 

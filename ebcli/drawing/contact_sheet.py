@@ -41,4 +41,6 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
         heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
         lines += wrapped(heading, tiles, COLUMNS)
     style = one.style if len({row.style.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
-    return arranged(name, about, lines, style)  # without vmax, each row has its own scale
+    return arranged(
+        name, about, lines, style, max(row.map.values.size for row in maps)
+    )  # without vmax, each row has its own scale

@@ -49,7 +49,7 @@ class FrameMaps:
         is_blank = is_blank_on(size, np.abs(cells).max(0) if style.signed else cells.max(0), map_.placement)
         if not is_blank and style.vmax is None:
             high = float(f"{limits(cells, style)[1] * cells.size:.3g}")
-            style = replace(style, vmax=max(high, style.vmin * (1 + 1e-6)), percentile=100.0)
+            style = replace(style, vmax=max(high, style.vmin * (1 + 1e-6)), percentile=None)
         return cls(map_, size, clips, style, is_blank, number)
 
     @property

@@ -29,13 +29,15 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
     return on_white(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
 
 
-def ends(style: DrawingStyle, whose: str = "each map's ") -> tuple[str, str]:
-    """The ends of the scale, in words."""
+def ends(style: DrawingStyle, finest: int, whose: str = "each map's ") -> tuple[str, str]:
+    """The ends of the scale of maps, the finest of which has so many cells, in words."""
     if style.vmax is not None:
         return f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
     end = "greatest magnitude" if style.signed else "maximum"
-    if style.percentile != 100:
-        end = f"percentile {style.percentile:g} of its {'magnitudes' if style.signed else 'positive values'}"
+    if (percentile := style.percentile_of(finest)) != 100:
+        part = f"percentile {percentile:g}"
+        of_what = f" of its {'magnitudes' if style.signed else 'positive values'}"
+        end = f"{end}; {part} if fine" if whose and style.percentile is None else part + of_what
     return ("−m", f"m, {whose}{end}") if style.signed else (f"{style.vmin:g}", f"{whose}{end}")
 
 
@@ -56,7 +58,7 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     top = drawn.height + margin // 2
     write(margin, top, caption(map_) + ", blank map" * is_blank)
     if not is_blank:
-        low, high = ends(style, "")
+        low, high = ends(style, map_.values.size, "")
         x = write(margin, top + line, low)
         colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
         whole.paste(colors, (x, top + line + size // 8))

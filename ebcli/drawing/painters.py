@@ -37,7 +37,7 @@ class Painter:
     """
 
     inside: Callable[[Image.Image, Image.Image, DrawingStyle], Image.Image]
-    outside: Callable[[Image.Image], Image.Image]
+    outside: Callable[[Image.Image, DrawingStyle], Image.Image]
     mode: Literal["RGB", "RGBA"] = "RGB"
     margin: int = 0
     frames: bool = False
@@ -45,7 +45,7 @@ class Painter:
 
 def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     alphas = style.alpha * opacity(style) ** OVERLAY_GAMMA
-    return _blended(_muted(photo), levels, overlay_colors(style), alphas)
+    return _blended(_muted(photo, style), levels, overlay_colors(style), alphas)
 
 
 def _paper(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
@@ -57,8 +57,9 @@ def _heatmap(_photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> I
     return _colored(_clipped(levels), palette(style.colormap))
 
 
-def _mask(photo: Image.Image, levels: Image.Image, _style: DrawingStyle) -> Image.Image:
-    photo.putalpha(_clipped(levels))
+def _mask(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
+    least = style.background
+    photo.putalpha(_clipped(levels).point([round(255 * least + (1 - least) * level) for level in range(LEVELS)]))
     return photo
 
 
@@ -120,21 +121,22 @@ def muting() -> list[list[float]]:
     return [[gray * weight + kept * (i == channel) for i, weight in enumerate(_GRAY)] + [dark] for channel in range(3)]
 
 
-def _muted(photo: Image.Image) -> Image.Image:
+def _muted(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
     """The photo in a narrow band of lightness, with less color."""
     return photo.convert("RGB", tuple(weight for row in muting() for weight in row))
 
 
-def _unchanged(photo: Image.Image) -> Image.Image:
+def _unchanged(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
     return photo
 
 
-def _gray(photo: Image.Image) -> Image.Image:
+def _gray(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
     return Image.new("RGB", photo.size, _NEUTRAL)
 
 
-def _transparent(photo: Image.Image) -> Image.Image:
-    return Image.new("RGBA", photo.size)
+def _transparent(photo: Image.Image, style: DrawingStyle) -> Image.Image:
+    photo.putalpha(round(255 * style.background))
+    return photo
 
 
 # side-by-side is the photo beside the heatmap, see overlay.picture()

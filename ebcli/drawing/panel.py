@@ -60,7 +60,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """
     image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
     small = shown[0]._replace(image=small_frame(image, style))
-    marked = PAINTERS["overlay"].outside(small.image) if style.name == "overlay" else small.image.copy()
+    marked = PAINTERS["overlay"].outside(small.image, style) if style.name == "overlay" else small.image.copy()
     for one in maps:
         outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
     photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
@@ -78,7 +78,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
             for subject, tiles in rows.items()
             for line in wrapped(subject.title, tiles, 1 if _is_wide(image) else len(tiles))
         ]
-    return arranged(name, about, lines, style)
+    return arranged(name, about, lines, style, max(one.map.values.size for one in maps))
 
 
 def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
@@ -131,8 +131,18 @@ def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int
     return f"peak {map_.max() * map_.size:.3g}"
 
 
-def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], style: DrawingStyle) -> Image.Image:
-    """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom."""
+def arranged(
+    name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], style: DrawingStyle, finest: int
+) -> Image.Image:
+    """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
+
+    Args:
+        name: the title.
+        about: the subtitle.
+        rows: the headings and tiles.
+        style: the colors and the scale, and the resolution of the figure.
+        finest: the number of cells of the finest map.
+    """
     zoom = style.dpi / _DPI
     gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
     text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
@@ -176,7 +186,7 @@ def arranged(name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], 
                 below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
                 write(x, below, note, width - gap, fill=_SECONDARY)
         y += row_height
-    low, high = ends(style)
+    low, high = ends(style, finest)
     write(gap, y, low, room)
     x = gap + round(text.getlength(low)) + gap // 2
     colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))

@@ -120,7 +120,7 @@ def _transparent(
     """A map as a palette image with the colors and opacities of an overlay with alpha 1."""
     box = covered(region, size)
     cells = saliency if style.signed else visible(saliency, style)  # clamp before upsampling
-    positions = normalize(interpolated(cells, region, box), limits(saliency, style))
+    positions = normalize(interpolated(cells, region, box, style.cells, 0.0), limits(saliency, style))
     picture = Image.new("P", size, _OUTSIDE)
     picture.paste(Image.fromarray((1 + positions * (_LEVELS - 1)).round().astype(np.uint8)), box[:2])
     draw = ImageDraw.Draw(picture)

@@ -240,7 +240,7 @@ class RunPlan:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
         if style.name == "mask" and output.format == "jpg" and not output.panel:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
-        if output.scale == "run" and (style.vmax is not None or style.percentile != 100):
+        if output.scale == "run" and (style.vmax is not None or style.percentile is not None):
             raise ConfigurationError("vmax and percentile set the end of the scale: drop them, or the scale run")
         if output.format == "pdf" and not output.panel:
             raise ConfigurationError("a PDF file holds a figure: add --panel, or choose png, jpg or webp")

@@ -87,6 +87,8 @@ VALUES = {
     "vmin": ("0.5", 0.5),
     "vmax": ("2", 2.0),
     "percentile": ("99", 99.0),
+    "cells": ("1", True),
+    "background": ("0.25", 0.25),
     "caption": ("1", True),
     "cell_size": ("500", 500),
     "dpi": ("300", 300),

@@ -28,7 +28,7 @@ def test_contours_lie_where_the_map_has_their_values() -> None:
     """On a slope from left to right, where a share of the way up is known; a line is 2 pixels wide there."""
     slope = np.tile((np.arange(200) + 0.5) / 200, (150, 1))
     slope[:, -1] = 1
-    row = np.asarray(picture(BLACK, slope, PLACE, DrawingStyle("contour")))[150].astype(int)
+    row = np.asarray(picture(BLACK, slope, PLACE, DrawingStyle("contour", percentile=100)))[150].astype(int)
     assert line_centers(row) == pytest.approx([400 * share for share in CONTOURS], abs=1)
     seen = [lightness(row[round(400 * share) - 2 : round(400 * share) + 2]).max() for share in CONTOURS]
     assert (np.diff(seen) > 3).all()  # a higher line is lighter
@@ -36,7 +36,9 @@ def test_contours_lie_where_the_map_has_their_values() -> None:
 
 def test_contours_of_signed_maps_lie_on_both_sides_of_zero() -> None:
     slope = np.tile((np.arange(200) + 0.5) / 100 - 1, (150, 1))
-    row = np.asarray(picture(BLACK, slope, PLACE, DrawingStyle("contour", signed=True)))[150].astype(int)
+    row = np.asarray(picture(BLACK, slope, PLACE, DrawingStyle("contour", signed=True, percentile=100)))[150].astype(
+        int
+    )
     expected = sorted(200 + side * 200 * share for share in CONTOURS for side in (-1, 1))
     assert line_centers(row) == pytest.approx(expected, abs=1)
 
@@ -46,7 +48,7 @@ def test_contours_are_seen_on_dark_and_light_photos(shade: int) -> None:
     """Each line has a neighbor that differs much in lightness from it, and so has the photo from one of the two."""
     slope = np.tile((np.arange(200) + 0.5) / 200, (150, 1))
     photo = Image.new("RGB", (400, 300), (shade, shade, shade))
-    row = lightness(np.asarray(picture(photo, slope, PLACE, DrawingStyle("contour")))[150])
+    row = lightness(np.asarray(picture(photo, slope, PLACE, DrawingStyle("contour", percentile=100)))[150])
     for share in CONTOURS:
         near = row[round(400 * share) - 6 : round(400 * share) + 6]
         assert np.ptp(near) > 25
@@ -55,7 +57,10 @@ def test_contours_are_seen_on_dark_and_light_photos(shade: int) -> None:
 
 def test_an_even_map_has_no_contours() -> None:
     photo = Image.effect_noise((400, 300), 80).convert("RGB")
-    assert picture(photo, np.full((5, 5), 0.3), PLACE, DrawingStyle("contour")).tobytes() == photo.tobytes()
+    assert (
+        picture(photo, np.full((5, 5), 0.3), PLACE, DrawingStyle("contour", percentile=100)).tobytes()
+        == photo.tobytes()
+    )
 
 
 @pytest.mark.parametrize("style", STYLES)
