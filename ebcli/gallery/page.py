@@ -8,13 +8,17 @@ import json
 import os
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+
+from ebcli.drawing.legend import bar, ends
 from ebcli.drawing.painters import muting
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import PAGE
@@ -23,6 +27,7 @@ from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
 _STYLE = DrawingStyle()
+_LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
@@ -57,7 +62,7 @@ def write_gallery(
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
-        folder.write({PAGE: _html({"alpha": style.alpha, **_data(name, entries, there)}).encode()})
+        folder.write({PAGE: _html({**_look(style), **_data(name, entries, there)}).encode()})
     return directory / PAGE
 
 
@@ -72,6 +77,13 @@ def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
         raise ConfigurationError(
             f"'{page}' would be replaced, but this program did not write it: move it away, or pass --overwrite"
         )
+
+
+def _look(style: DrawingStyle) -> dict[str, Any]:
+    """The opacity of maps, and the color scale with its ends in words."""
+    overlay = replace(style, name="overlay", cells=False)
+    colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
+    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE)}
 
 
 def _html(data: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from browser import Browser
 from galleries import CATS, COMMON, add, append, photo
-from lightness import lightness
+from lightness import even, lightness, middle
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
@@ -105,8 +105,8 @@ def test_the_browser_blends_as_exported_overlays_do(signed: bool, maps: Path, br
     seen = shown[rows][:, [round(scale * (40 * at + 20)) for at in range(12)]]
     exported = np.asarray(picture(stripes, values, Placement(0, 0, 480, 320), style)).astype(int)
     assert np.abs(seen - exported[20::40, 20::40]).max() <= 4
-    middle = 6 if signed else 0
-    for side in (seen[:, middle:], seen[:, :middle][:, ::-1]):
+    start = 6 if signed else 0
+    for side in (seen[:, start:], seen[:, :start][:, ::-1]):
         assert (np.diff(lightness(side), axis=1) > 0).all()
 
 
@@ -321,6 +321,50 @@ def test_no_screen_is_too_narrow(width: int, page: Path, browser: Browser) -> No
     assert browser.one("#close").is_displayed()
 
 
+def test_on_a_phone_filters_are_folded_and_chips_can_be_read(maps: Path, browser: Browser) -> None:
+    names = ("Egyptian cat", "tabby, tabby cat", "tiger cat")
+    classes = [ClassRecord(280 + at, name, 0.5, 0.5, blank=False) for at, name in enumerate(names)]
+    add(maps, photo(Path("cat.png"), (200, 150)), classes)
+    browser.open(write_gallery(maps), (360, 740))
+    assert browser.one("#query").is_displayed()
+    assert not browser.one("#class").is_displayed()
+    browser.one("#filters summary").click()
+    assert browser.one("#class").is_displayed()
+    assert browser.one("#score-from").is_displayed()
+    chips = browser.all(".card [role=tab]")
+    assert [chip.text for chip in chips] == list(names)
+    for chip in chips:  # all of it, in letters that are large enough
+        assert browser.run("return arguments[0].scrollWidth <= arguments[0].clientWidth", chip)
+        assert browser.run("return parseFloat(getComputedStyle(arguments[0]).fontSize)", chip) >= 12
+    chips[2].click()  # scrolled to
+    assert browser.one(".card [aria-selected=true]").text == "tiger cat"
+    assert browser.one(".card").rect["width"] > 300
+    browser.open(maps / "report/index.html", (1200, 900))
+    assert browser.one("#class").is_displayed()
+    assert not browser.one("#filters summary").is_displayed()
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path, browser: Browser) -> None:
+    add(maps, photo(Path("a.png")))
+    style = DrawingStyle(signed=signed)
+    browser.open(write_gallery(maps, style))
+    assert browser.one("#legend").text.split("\n") == (
+        ["−m", "m, each map's greatest magnitude; percentile 99.5 if fine"]
+        if signed
+        else ["0", "each map's maximum; percentile 99.5 if fine"]
+    )
+    shown = browser.pixels(browser.one("#legend i"))
+    row = shown[len(shown) // 2]
+    values = np.linspace(-1, 1, 9) if signed else np.linspace(0, 1, 9)
+    gray, place = Image.new("RGB", (240, 240), (150, 150, 150)), Placement(0, 0, 240, 240)
+    for at, value in zip(np.linspace(0, len(row) - 1, 9).round().astype(int)[1:-1], values[1:-1], strict=True):
+        overlay = middle(picture(gray, even(value), place, style)).getpixel((40, 40))
+        assert row[at] == pytest.approx(overlay, abs=6)
+    seen = lightness(row[3:-3:10])
+    assert (np.diff(seen[len(seen) // 2 :] if signed else seen) > 0).all()
+
+
 def test_an_extended_run_is_an_extended_page(page: Path, maps: Path, browser: Browser) -> None:
     browser.open(page)
     assert browser.count() == 4
@@ -350,6 +394,10 @@ def test_wrong_predictions_on_their_own_with_label_and_prediction(maps: Path, br
     browser.open(write_gallery(maps))
     assert browser.names() == ["right.png", "unlabeled.png", "wrong.png"]
     assert "accuracy 0.500 (1 of 2)" in browser.one("#lead").text
+    marked = [[mark.text for mark in card.find_elements("css selector", ".mark")] for card in browser.all(".card")]
+    assert marked == [[], [], ["wrong"]]
+    borders = [card.value_of_css_property("border-top-color") for card in browser.all(".card")]
+    assert borders[0] == borders[1] != borders[2]
     browser.choose("#status", "wrong only")
     assert browser.names() == ["wrong.png"]
     tabs = [tab.text for tab in browser.all(".card [role=tab]")]
