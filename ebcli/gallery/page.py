@@ -88,21 +88,34 @@ def _look(style: DrawingStyle) -> dict[str, Any]:
 
 def _html(data: dict[str, Any]) -> str:
     """The page with its style, scripts and data; its policy allows no other scripts."""
-    source = files("ebcli.gallery").joinpath("static")
-    style = source.joinpath("page.css").read_text("utf-8")
-    script = "\n".join(source.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
-    policy = (
-        f"default-src 'none'; img-src 'self'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
+    style, script = static("page.css"), "\n".join(map(static, _SCRIPTS))
     # ASCII without a < holds no tag
     encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = source.joinpath("index.html").read_text("utf-8")
+    page = static("index.html")
     muting_rows = " ".join(f"{r} {g} {b} 0 {constant / 255}" for r, g, b, constant in muting())
-    fillings = {"POLICY": policy, "STYLE": style, "MUTING": muting_rows, "SCRIPT": script, "DATA": encoded}
+    fillings = {
+        "POLICY": policy(style, script),
+        "STYLE": style,
+        "MUTING": muting_rows,
+        "SCRIPT": script,
+        "DATA": encoded,
+    }
     for mark, content in fillings.items():
         page = page.replace(f"@{mark}@", content, 1)
     return page
+
+
+def static(name: str) -> str:
+    """A part of a page."""
+    return files("ebcli.gallery").joinpath("static").joinpath(name).read_text("utf-8")
+
+
+def policy(style: str, script: str) -> str:
+    """The content security policy of a page with this style and script: no others, and no network."""
+    return (
+        f"default-src 'none'; img-src 'self'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
 
 
 def _hash(content: str) -> str:
