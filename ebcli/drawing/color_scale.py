@@ -60,6 +60,7 @@ def opacity(style: DrawingStyle) -> NDArray[np.float64]:
     return (np.abs(levels - middle) / (middle - 1)).clip(max=1) if style.signed else levels / (LEVELS - 1)
 
 
+@lru_cache
 def overlay_colors(style: DrawingStyle) -> NDArray[np.uint8]:
     """The colors of an overlay's 256 levels, (256, 3), all lighter than the photo below, and lighter the higher.
 
