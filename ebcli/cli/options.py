@@ -115,13 +115,15 @@ SALIENCY = (
         type=PATH,
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video; - for stdout.",
+        help="Output directory, or a .png, .jpg, .webp, .pdf or .mp4 file for a single picture, figure or video; - for "
+        "stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf is for "
+        "figures.",
     ),
     _output(
         "--max-side",
@@ -171,7 +173,7 @@ SALIENCY = (
         "--cmap",
         metavar="NAME",
         shell_complete=complete_colormap,
-        show_default="inferno; jet for --style paper; RdBu_r for --signed",
+        show_default="inferno; jet for --style paper; managua_r for --signed",
         help="Use this matplotlib colormap.",
     ),
     _appearance(
@@ -182,6 +184,17 @@ SALIENCY = (
         default=None,
         show_default="signed with --against",
         help="Draw negative values, too, on a symmetric scale.",
+    ),
+    _appearance("--caption", is_flag=True, help="Add class, score and color scale in a strip below each picture."),
+    _appearance(
+        "--cell-size",
+        metavar="PIXELS",
+        type=int,
+        show_default="3 inches",
+        help="Figures: longer side of each picture; twice that for wide photos, which are stacked.",
+    ),
+    _appearance(
+        "--dpi", default=DrawingStyle.dpi, help="Figures: pixels per inch; pictures, text and lines grow with it."
     ),
     _appearance(
         "--scale",
@@ -199,8 +212,15 @@ SALIENCY = (
     _appearance(
         "--percentile",
         type=float,
-        default=DrawingStyle.percentile,
+        show_default="100; 99.5 for maps of 10000 cells or more",
         help="End each map's scale at this percentile of its values.",
+    ),
+    _appearance("--cells", is_flag=True, help="Draw the layer's cells with hard edges, without interpolation."),
+    _appearance(
+        "--background",
+        metavar="OPACITY",
+        default=DrawingStyle.background,
+        help="Keep this much of the photo visible where a mask's map is 0.",
     ),
     _resuming("--skip-existing", common=True, is_flag=True, help="Skip images whose results are up to date."),
     _resuming("--overwrite", is_flag=True, help="Also replace files that this program did not write."),

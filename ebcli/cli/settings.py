@@ -20,7 +20,7 @@ else:
     import tomli as tomllib
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "figure": {"panel": True, "top-k": 3},
+    "figure": {"panel": True, "top-k": 3, "dpi": 300, "cell-size": 460},
     "dataset": {"format": "jpg", "raw": True, "report": True, "skip-existing": True},
     "paper": {"style": "paper", "panel": True, "beside": "marginal"},
 }

@@ -25,8 +25,8 @@ from ebcli.models.names import torchvision_names
 if TYPE_CHECKING:
     from ebcli.files.records import Record
 
-_FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"}
-_OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".pdf", ".svg", ".tif", ".tiff"}
+_FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp", ".pdf": "pdf"}
+_OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".svg", ".tif", ".tiff"}
 _VIDEO = ".mp4"
 _STDOUT = Path("-")
 _AT_A_TIME = 1 << 20  # bytes
@@ -38,7 +38,7 @@ class OnePicture:
 
     Attributes:
         path: the file.
-        format: its format, ``png``, ``jpg`` or ``webp``; ``auto`` for a video in MP4.
+        format: its format, ``png``, ``jpg``, ``webp`` or ``pdf``; ``auto`` for a video in MP4.
         overwrite: also replace a file that this program did not write.
     """
 
@@ -139,7 +139,9 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
         import_optional("av")
         path, format_, where = output, AUTO, f"'{output}'"
     elif suffix in {*_OTHER_FORMATS, _VIDEO}:
-        raise ConfigurationError(f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp")
+        raise ConfigurationError(
+            f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp; figures also .pdf"
+        )
     else:
         return None
     several = _several(options, images)

@@ -35,16 +35,18 @@ def draw_map(
     *,
     style: str = "overlay",
     cmap: str | None = None,
-    alpha: float = 0.85,
+    alpha: float = 0.92,
     signed: bool = False,
     vmin: float = 0.0,
     vmax: float | None = None,
-    percentile: float = 100.0,
+    percentile: float | None = None,
+    cells: bool = False,
+    background: float = 0.0,
 ) -> Image.Image:
     """Draw a map over the image it explains, as the command does.
 
-    The map is upsampled bicubically to the region that the network saw; the rest of the image is darkened. A blank
-    map gives a gray image with stripes.
+    The map is upsampled bicubically to the region that the network saw, which has a thin frame where the image goes
+    on. A blank map gives a gray image with stripes.
 
     Args:
         image: an image of any mode and size; not modified.
@@ -57,7 +59,10 @@ def draw_map(
         signed: draw negative values as well, on a scale symmetric about 0.
         vmin: the lower end of the scale, in units of a uniform map (1 over the number of cells).
         vmax: the upper end of the scale in the same units; None for the map's maximum.
-        percentile: end the map's own scale at this percentile of its positive values; 100 is the maximum.
+        percentile: end the map's own scale at this percentile of its positive values; 100 is the maximum. None for
+            the maximum, and 99.5 for maps of at least 10,000 cells.
+        cells: draw the cells with hard edges, without interpolation.
+        background: the opacity of a mask where the map is 0, 0 to 1.
 
     Returns:
         A picture of the image's size, RGB, or RGBA for the style `mask`; about twice as wide for `side-by-side`.
@@ -73,20 +78,20 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(style, cmap, alpha, signed, vmin, vmax, percentile)
+    drawing = DrawingStyle(style, cmap, alpha, signed, vmin, vmax, percentile, cells, background)
     if not isinstance(image, Image.Image):
         raise ConfigurationError(
             f"the image is a {type(image).__name__}, not a Pillow image: open it with PIL.Image.open"
         )
-    cells = _array(saliency)
-    if cells.ndim != 2 or not cells.size:
+    values = _array(saliency)
+    if values.ndim != 2 or not values.size:
         raise ConfigurationError(
-            f"the map has shape {cells.shape}, but one map (h, w) is drawn at a time: index one, as in "
-            f"maps[{', '.join('0' * max(1, cells.ndim - 2))}]"
+            f"the map has shape {values.shape}, but one map (h, w) is drawn at a time: index one, as in "
+            f"maps[{', '.join('0' * max(1, values.ndim - 2))}]"
         )
     whole = Placement(0, 0, *image.size)
     region = whole if transforms is None else InputSpec.of(transforms).place(image.size)
-    return picture(to_rgb(image), cells, region, drawing)
+    return picture(to_rgb(image), values, region, drawing)
 
 
 def png(result: ExcitationResult) -> bytes | None:
@@ -111,7 +116,7 @@ def png(result: ExcitationResult) -> bytes | None:
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
     about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
     file = io.BytesIO()
-    arranged(name, about, rows, style).save(file, "PNG")
+    arranged(name, about, rows, style, maps[0].size).save(file, "PNG")
     return file.getvalue()
 
 

@@ -13,6 +13,11 @@ from ebcli.errors import ConfigurationError, closest
 
 LEVELS = 256  # pictures have 8 bits per channel
 
+PHOTO_BAND = (25, 115)  # of 255: the lightness to which a photo is reduced under an overlay
+_LUMA = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
+_LEAST_LUMA = 180  # of the colors at the ends of an overlay's scale
+_SHARE_IN_OVERLAYS = {inferno.NAME: 0.45, "managua_r": 0.45}  # of scales whose other part is darker than any photo
+
 
 def visible(saliency: NDArray[np.floating], style: DrawingStyle) -> NDArray[np.floating]:
     """The values that a style draws: their magnitude if it is signed, else the positive part."""
@@ -25,7 +30,7 @@ def limits(saliency: NDArray[np.floating], style: DrawingStyle) -> tuple[float, 
     if style.vmax is not None:
         high = style.vmax * uniform
     else:
-        high = float(np.percentile(values[values > 0], style.percentile))
+        high = float(np.percentile(values[values > 0], style.percentile_of(saliency.size)))
     return (-high if style.signed else style.vmin * uniform), high
 
 
@@ -45,6 +50,29 @@ def opacity(style: DrawingStyle) -> NDArray[np.float64]:
     levels = np.arange(LEVELS)
     middle = LEVELS // 2
     return (np.abs(levels - middle) / (middle - 1)).clip(max=1) if style.signed else levels / (LEVELS - 1)
+
+
+@lru_cache
+def overlay_colors(style: DrawingStyle) -> NDArray[np.uint8]:
+    """The colors of an overlay's 256 levels, (256, 3), all lighter than the photo below, and lighter the higher.
+
+    Blended with an opacity that rises too, they make every point of a photo lighter, the more the higher the value. The
+    hues are the colormap's; a color that is too dark for its level is mixed with white, one that is too light, black.
+    """
+    strength, scale = opacity(style), palette(style.colormap).astype(float)
+    share = _SHARE_IN_OVERLAYS.get(style.colormap, 1.0)
+    places = 1 - share + share * strength
+    if style.signed:
+        places = (1 + np.sign(np.arange(LEVELS) - LEVELS // 2) * places) / 2
+    colors = scale[(places * (LEVELS - 1)).round().astype(int)]
+    luma, darkest = colors @ _LUMA, PHOTO_BAND[1] + 2
+    least = darkest + strength * (max(min(luma[strength == 1]), _LEAST_LUMA) - darkest)
+    wanted, strongest_first = np.empty(LEVELS), np.argsort(-strength, kind="stable")
+    wanted[strongest_first] = np.minimum.accumulate(np.maximum(luma, least)[strongest_first])
+    colors *= (wanted / luma.clip(min=1)).clip(max=1)[:, None]
+    white = ((wanted - luma) / (255 - luma).clip(min=1)).clip(0, 1)[:, None]
+    adapted: NDArray[np.uint8] = (colors + white * (255 - colors)).round().astype(np.uint8)
+    return adapted
 
 
 @lru_cache

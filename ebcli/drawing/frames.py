@@ -10,7 +10,9 @@ from PIL import Image
 
 from ebcli.drawing.color_scale import limits, visible
 from ebcli.drawing.explanation import Map
-from ebcli.drawing.overlay import is_blank_on, outlined, peaks_at_border, picture
+from ebcli.drawing.legend import captioned
+from ebcli.drawing.outlines import outlined
+from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
@@ -20,7 +22,7 @@ def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
     """The style with its scale ending at a value, unless the end is set."""
     if style.vmax is not None:
         return style
-    return replace(style, vmax=max(float(f"{high * cells:.3g}"), style.vmin * (1 + 1e-6)), percentile=100.0)
+    return replace(style, vmax=max(float(f"{high * cells:.3g}"), style.vmin * (1 + 1e-6)), percentile=None)
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class FrameMaps:
         clips: which clips of a video they are; None for a photo.
         style: how it is drawn, with one color scale for all frames.
         is_blank: whether there is nothing to draw in any frame.
+        number: which of the image's subjects it is, from 0; its outlines have a color of their own.
     """
 
     map: Map
@@ -40,16 +43,19 @@ class FrameMaps:
     clips: Clips | None
     style: DrawingStyle
     is_blank: bool
+    number: int = 0
 
     @classmethod
-    def of(cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle) -> FrameMaps:
+    def of(
+        cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle, number: int = 0
+    ) -> FrameMaps:
         """Find the color scale of a map."""
         cells = map_.drawn_values
         flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
         is_blank = is_blank_on(size, flat, map_.placement, style.signed)
         if clips is not None and not is_blank:
             style = _ending_at(limits(cells, style)[1], cells.size, style)
-        return cls(map_, size, clips, style, is_blank)
+        return cls(map_, size, clips, style, is_blank, number)
 
     @property
     def faded(self) -> DrawingStyle:
@@ -86,8 +92,9 @@ class FrameMaps:
         return ((one + (position - before) * (other - one)) * count).astype(np.float32)
 
     def drawn(self, shown: Shown) -> Image.Image:
-        """A frame with its map over it, at the frame's own size."""
+        """A frame with its map over it, at the frame's own size; a caption goes below."""
         image = shown.image
         region = self.map.placement.scaled(self.size, image.size)
         drawn = picture(image, self.at(shown), region, self.faded, is_blank=self.is_blank)
-        return outlined(drawn, self.map.subject.outlines, image.width / self.size[0])
+        outlined(drawn, self.map.subject, self.number, image.width / self.size[0], image.width)
+        return captioned(drawn, self.map, self.style, self.is_blank) if self.style.caption else drawn

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +18,10 @@ from ebcli.files.input_spec import Placement
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails
 _GAP = 0.02  # of the width, between two pictures side by side
+_FRAME = 0.003  # the width of the center crop's frame, of the shorter side
 _STRIPES = 12  # across the photo of a blank map
+
+FRAME_COLOR = 150, 150, 150  # of the center crop
 
 Box = tuple[int, int, int, int]
 
@@ -51,34 +54,64 @@ def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int
     return size if max(size) <= longest else fitted_size(size, longest)
 
 
-def interpolated(saliency: ArrayLike, region: Placement, box: Box) -> NDArray[np.float32]:
+def interpolated(
+    saliency: ArrayLike, region: Placement, box: Box, cells: bool = False, zero: float | None = None
+) -> NDArray[np.float32]:
     """Like ``upsampled``, but as an array with the rows and columns of the box."""
-    return np.asarray(upsampled(saliency, region, box))
+    return np.asarray(upsampled(saliency, region, box, cells, zero))
 
 
-def upsampled(saliency: ArrayLike, region: Placement, box: Box) -> Image.Image:
+def upsampled(
+    saliency: ArrayLike, region: Placement, box: Box, cells: bool = False, zero: float | None = None
+) -> Image.Image:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
 
     Args:
         saliency: (h, w), at the layer's resolution.
         region: the rectangle of the image that the map covers.
         box: the pixels to compute, among those that are ``covered``.
+        cells: keep the cells with hard edges, without interpolation.
+        zero: where a pixel holds several cells, it gets the one that is farthest from this value, lest single strong
+            cells be averaged away; None for the average.
 
     Returns:
         An image of floats, mode ``F``, the size of the box. Between cells, values can exceed the map's own range.
     """
+    if zero is not None and _is_finer(np.shape(saliency), region):
+        return Image.fromarray(_pooled(np.asarray(saliency, dtype=np.float32), region, box, zero))
     # A border of one cell keeps the value at the center of a pixel that the region's edge cuts.
-    cells = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
+    values = np.pad(np.asarray(saliency, dtype=np.float32), 1, mode="edge")
     starts, ends = [], []
     for low, high, first, last, padded in (
-        (region.left, region.right, box[0], box[2], cells.shape[1]),
-        (region.top, region.bottom, box[1], box[3], cells.shape[0]),
+        (region.left, region.right, box[0], box[2], values.shape[1]),
+        (region.top, region.bottom, box[1], box[3], values.shape[0]),
     ):
         cell = (high - low) / (padded - 2)
         starts.append(max(0.0, (first - low) / cell + 1))
         ends.append(min(float(padded), (last - low) / cell + 1))
     size = (box[2] - box[0], box[3] - box[1])
-    return Image.fromarray(cells).resize(size, Image.Resampling.BICUBIC, box=(*starts, *ends))
+    resampling = Image.Resampling.NEAREST if cells else Image.Resampling.BICUBIC
+    return Image.fromarray(values).resize(size, resampling, box=(*starts, *ends))
+
+
+def _is_finer(shape: tuple[int, ...], region: Placement) -> bool:
+    """Whether a map (h, w) has smaller cells than pixels in the region that it covers."""
+    return shape[0] > region.bottom - region.top or shape[1] > region.right - region.left
+
+
+def _pooled(saliency: NDArray[np.float32], region: Placement, box: Box, zero: float) -> NDArray[np.float32]:
+    """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
+    starts, ends = [], []
+    for low, high, first, last, count in (
+        (region.top, region.bottom, box[1], box[3], saliency.shape[0]),
+        (region.left, region.right, box[0], box[2], saliency.shape[1]),
+    ):
+        edges = ((np.arange(first, last + 1) - low) * count / (high - low)).clip(0, count).astype(int)
+        starts.append(edges[:-1].clip(max=count - 1))
+        ends.append(max(edges[-1], starts[-1][-1] + 1))
+    seen = saliency[: ends[0], : ends[1]]
+    highest, lowest = (f.reduceat(f.reduceat(seen, starts[0], 0), starts[1], 1) for f in (np.maximum, np.minimum))
+    return np.where(highest - zero >= zero - lowest, highest, lowest)
 
 
 def is_blank(saliency: ArrayLike, signed: bool = False) -> bool:
@@ -149,36 +182,24 @@ def picture(
     cells = np.asarray(saliency)
     ends = limits(cells, style)
     # clamp before upsampling, or a dip would dent a peak
-    cells = levels(cells if style.signed else visible(cells, style), ends)
+    cells, zero = levels(cells if style.signed else visible(cells, style), ends), float(levels(np.zeros(1), ends)[0])
     painter = PAINTERS[style.name]
     painted = Image.new(painter.mode, image.size)
     box = covered(region, image.size)
     for side in _around(box, image.size):
         for part in _strips(side):
-            painted.paste(painter.outside(image.crop(part)), part[:2])
+            painted.paste(painter.outside(image.crop(part), style), part[:2])
     for left, top, right, bottom in _strips(box):
         above, below = max(box[1], top - painter.margin), min(box[3], bottom + painter.margin)
         part = (left, above, right, below)
-        strip = painter.inside(image.crop(part), upsampled(cells, region, part), style)
+        strip = painter.inside(image.crop(part), upsampled(cells, region, part, style.cells, zero), style)
         if part != (left, top, right, bottom):
             strip = strip.crop((0, top - above, right - left, bottom - above))
         painted.paste(strip, (left, top))
+    if painter.frames and box != (0, 0, *image.size):
+        width = max(1, round(min(image.size) * _FRAME))
+        ImageDraw.Draw(painted).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=FRAME_COLOR, width=width)
     return painted
-
-
-def outlined(drawn: Image.Image, polygons: Sequence[NDArray[np.float64]], scale: float = 1.0) -> Image.Image:
-    """Draw outlines over a picture, white on black; ``side-by-side`` pictures get them on both sides.
-
-    Args:
-        drawn: a picture of ``picture``, which is changed.
-        polygons: (N, 2), closed, in pixels of the image.
-        scale: pixels of the picture per pixel of the image.
-    """
-    draw, width = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / 200))
-    for color, thickness in (("black", 3 * width), ("white", width)):
-        for points in polygons:
-            draw.line([(x * scale, y * scale) for x, y in points], fill=color, width=thickness, joint="curve")
-    return drawn
 
 
 def _around(box: Box, size: tuple[int, int]) -> list[Box]:

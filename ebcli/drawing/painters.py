@@ -10,19 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.color_scale import LEVELS, opacity, palette
+from ebcli.drawing.color_scale import LEVELS, PHOTO_BAND, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 
-# Behind an overlay the photo is muted, or its colors would be mistaken for the map's.
-_SATURATION = 0.5
-_BRIGHTNESS = 0.85
-_OUTSIDE_BRIGHTNESS = 0.65  # darker still outside the center crop
+_SATURATION = 0.45  # of a photo under an overlay, or its colors would be mistaken for the map's
+OVERLAY_GAMMA = 0.8  # of an overlay's opacity
 _GRAY = (0.299, 0.587, 0.114)  # of red, green and blue, as Pillow converts to gray (ITU-R 601-2)
 _NEUTRAL = (119, 119, 119)  # a middle gray, which no colormap for maps contains
 
 CONTOURS = (0.2, 0.4, 0.6, 0.8)  # fractions of the way from 0 to the end of the scale
 _LINES_ACROSS = 200  # the width of a contour is the width of the map divided by this
-_SHADOW = 0.6  # opacity of the dark border of a contour
+_HALO, _SHADOW = 0.4, 0.7  # opacities of the light and the dark border of a contour, seen on dark and light photos
 
 
 @dataclass(frozen=True)
@@ -35,29 +33,33 @@ class Painter:
         outside: paints a part that the network did not see.
         mode: the mode of what both return.
         margin: how many rows above and below a part ``inside`` needs.
+        frames: the part that the network saw has a thin frame where the photo goes on.
     """
 
     inside: Callable[[Image.Image, Image.Image, DrawingStyle], Image.Image]
-    outside: Callable[[Image.Image], Image.Image]
+    outside: Callable[[Image.Image, DrawingStyle], Image.Image]
     mode: Literal["RGB", "RGBA"] = "RGB"
     margin: int = 0
+    frames: bool = False
 
 
 def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    return _blended(_muted(photo), levels, style, style.alpha * opacity(style) ** 0.6)
+    alphas = style.alpha * opacity(style) ** OVERLAY_GAMMA
+    return _blended(_muted(photo, style), levels, overlay_colors(style), alphas)
 
 
 def _paper(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     """(1 - m^0.8) photo + m^0.8 color, as in the figures of Zhang et al."""
-    return _blended(photo, levels, style, opacity(style) ** 0.8)
+    return _blended(photo, levels, palette(style.colormap), opacity(style) ** 0.8)
 
 
 def _heatmap(_photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    return _colored(_clipped(levels), style)
+    return _colored(_clipped(levels), palette(style.colormap))
 
 
-def _mask(photo: Image.Image, levels: Image.Image, _style: DrawingStyle) -> Image.Image:
-    photo.putalpha(_clipped(levels))
+def _mask(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
+    least = style.background
+    photo.putalpha(_clipped(levels).point([round(255 * least + (1 - least) * level) for level in range(LEVELS)]))
     return photo
 
 
@@ -75,9 +77,11 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
         return Image.fromarray((opacities * 255).round().astype(np.uint8))
 
     for distance in distances:
+        _paint(photo, (255, 255, 255), line(distance, 3 * width, _HALO))
         _paint(photo, (0, 0, 0), line(distance, 2 * width, _SHADOW))
+    colors = overlay_colors(style)
     for value, distance in zip(values, distances, strict=True):
-        red, green, blue = palette(style.colormap)[round(value * (LEVELS - 1))].tolist()
+        red, green, blue = colors[round(value * (LEVELS - 1))].tolist()
         _paint(photo, (red, green, blue), line(distance, width, 1))
     return photo
 
@@ -87,18 +91,20 @@ def _clipped(levels: Image.Image) -> Image.Image:
     return levels.convert("L")
 
 
-def _colored(levels: Image.Image, style: DrawingStyle) -> Image.Image:
+def _colored(levels: Image.Image, colors: NDArray[np.uint8]) -> Image.Image:
     levels = levels.copy()
-    levels.putpalette(palette(style.colormap).tobytes())
+    levels.putpalette(colors.tobytes())
     return levels.convert("RGB")
 
 
-def _blended(photo: Image.Image, levels: Image.Image, style: DrawingStyle, alphas: NDArray[np.floating]) -> Image.Image:
-    """The colors of the map over a photo; ``alphas`` holds the opacity of each of the 256 levels, 0 to 1."""
+def _blended(
+    photo: Image.Image, levels: Image.Image, colors: NDArray[np.uint8], alphas: NDArray[np.floating]
+) -> Image.Image:
+    """The map over a photo; `colors` (256, 3) and `alphas`, the opacities from 0 to 1, are those of its levels."""
     levels = _clipped(levels)
     opacities = levels.point((255 * alphas).round().astype(int).tolist())
     if box := opacities.getbbox():  # blending takes most of the time of a picture, and most of a map is often flat
-        photo.paste(_colored(levels.crop(box), style), box, opacities.crop(box))
+        photo.paste(_colored(levels.crop(box), colors), box, opacities.crop(box))
     return photo
 
 
@@ -107,33 +113,37 @@ def _paint(photo: Image.Image, color: tuple[int, int, int], opacities: Image.Ima
         photo.paste(color, box, opacities.crop(box))
 
 
-def _muted(photo: Image.Image, brightness: float = _BRIGHTNESS) -> Image.Image:
-    """The photo with less color and light, as ``ImageEnhance.Color`` and ``Brightness`` make it, in one go."""
-    matrix: list[float] = []
-    for channel in range(3):
-        gray = [brightness * (1 - _SATURATION) * weight for weight in _GRAY]
-        gray[channel] += brightness * _SATURATION
-        matrix += [*gray, 0]
-    return photo.convert("RGB", tuple(matrix))
+def muting() -> list[list[float]]:
+    """Of each channel of a muted photo: the weights of the photo's red, green and blue, and a constant, of 255."""
+    dark, light = PHOTO_BAND
+    contrast = (light - dark) / 255
+    kept, gray = contrast * _SATURATION, contrast * (1 - _SATURATION)
+    return [[gray * weight + kept * (i == channel) for i, weight in enumerate(_GRAY)] + [dark] for channel in range(3)]
 
 
-def _darker(photo: Image.Image) -> Image.Image:
-    return _muted(photo, _BRIGHTNESS * _OUTSIDE_BRIGHTNESS)
+def _muted(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
+    """The photo in a narrow band of lightness, with less color."""
+    return photo.convert("RGB", tuple(weight for row in muting() for weight in row))
 
 
-def _gray(photo: Image.Image) -> Image.Image:
+def _unchanged(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
+    return photo
+
+
+def _gray(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
     return Image.new("RGB", photo.size, _NEUTRAL)
 
 
-def _transparent(photo: Image.Image) -> Image.Image:
-    return Image.new("RGBA", photo.size)
+def _transparent(photo: Image.Image, style: DrawingStyle) -> Image.Image:
+    photo.putalpha(round(255 * style.background))
+    return photo
 
 
 # side-by-side is the photo beside the heatmap, see overlay.picture()
 PAINTERS = {
-    "overlay": Painter(_overlay, _darker),
+    "overlay": Painter(_overlay, _muted, frames=True),
     "heatmap": Painter(_heatmap, _gray),
     "mask": Painter(_mask, _transparent, "RGBA"),
-    "contour": Painter(_contour, _darker, margin=1),
-    "paper": Painter(_paper, _darker),
+    "contour": Painter(_contour, _unchanged, margin=1, frames=True),
+    "paper": Painter(_paper, _unchanged, frames=True),
 }

@@ -7,6 +7,8 @@ from math import inf
 
 from ebcli.errors import ConfigurationError
 
+FINE, FINE_PERCENTILE = 10_000, 99.5  # from so many cells on, a few outliers would leave the rest of a map dark
+
 STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
 UNSIGNED_STYLES = ("mask", "paper")
 
@@ -25,7 +27,13 @@ class DrawingStyle:
         signed: draw negative values as well, on a scale symmetric about 0.
         vmin: the lower end of the scale; 0 if it is signed.
         vmax: the upper end of the scale; None for each map's own, see ``percentile``.
-        percentile: end each map's own scale at this percentile of its positive values; 100 is the maximum.
+        percentile: end each map's own scale at this percentile of its positive values; 100 is the maximum. None for the
+            maximum, and ``FINE_PERCENTILE`` for maps of at least ``FINE`` cells.
+        cells: draw the layer's cells with hard edges, without interpolation.
+        background: the opacity of a mask where the map is 0, 0 to 1.
+        caption: put class, score and color scale in a strip below each picture.
+        cell_size: the longer side of each picture in a figure, in pixels; None for 3 inches.
+        dpi: pixels per inch of a figure; its text and lines grow with it.
 
     Raises:
         ConfigurationError: a value is out of range, or two of them exclude each other.
@@ -33,11 +41,16 @@ class DrawingStyle:
 
     name: str = "overlay"
     cmap: str | None = None
-    alpha: float = 0.85
+    alpha: float = 0.92
     signed: bool = False
     vmin: float = 0.0
     vmax: float | None = None
-    percentile: float = 100.0
+    percentile: float | None = None
+    cells: bool = False
+    background: float = 0.0
+    caption: bool = False
+    cell_size: int | None = None
+    dpi: int = 100
 
     def __post_init__(self) -> None:
         if self.name not in STYLES:
@@ -46,18 +59,32 @@ class DrawingStyle:
             raise ConfigurationError(f"alpha is {self.alpha:g}, but it must be between 0 and 1")
         if self.signed and self.name in UNSIGNED_STYLES:
             raise ConfigurationError(f"the style {self.name} cannot show negative values: drop signed")
-        if not 0 < self.percentile <= 100:
+        if self.cells and self.name == "contour":
+            raise ConfigurationError("contours need interpolated values: drop cells, or choose another style")
+        if not 0 <= self.background <= 1:
+            raise ConfigurationError(f"the background is {self.background:g}, but it must be between 0 and 1")
+        if self.percentile is not None and not 0 < self.percentile <= 100:
             raise ConfigurationError(f"the percentile is {self.percentile:g}, but it must be above 0 and at most 100")
+        if self.cell_size is not None and not 50 <= self.cell_size <= 5000:
+            raise ConfigurationError(f"the cell size is {self.cell_size} pixels, but it must be from 50 to 5000")
+        if not 50 <= self.dpi <= 1200:
+            raise ConfigurationError(f"dpi is {self.dpi}, but it must be from 50 to 1200")
         if not 0 <= self.vmin < inf:
             raise ConfigurationError(f"vmin is {self.vmin:g}, but it must be at least 0")
         if self.vmin and self.signed:
             raise ConfigurationError("a signed scale is symmetric about 0: set only vmax")
         if self.vmax is not None and not self.vmin < self.vmax < inf:
             raise ConfigurationError(f"vmax is {self.vmax:g}, but it must be greater than vmin, {self.vmin:g}")
-        if self.vmax is not None and self.percentile != 100:
+        if self.vmax is not None and self.percentile is not None:
             raise ConfigurationError("vmax and percentile both set the upper end of the scale: drop one of them")
+
+    def percentile_of(self, cells: int) -> float:
+        """The percentile at which the scale of a map with so many cells ends."""
+        if self.percentile is not None:
+            return self.percentile
+        return FINE_PERCENTILE if cells >= FINE else 100.0
 
     @property
     def colormap(self) -> str:
         """The name of the matplotlib colormap in use."""
-        return self.cmap or ("RdBu_r" if self.signed else "jet" if self.name == "paper" else "inferno")
+        return self.cmap or ("managua_r" if self.signed else "jet" if self.name == "paper" else "inferno")

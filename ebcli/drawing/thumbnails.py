@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, palette, visible
+from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
 from ebcli.drawing.explanation import Map
-from ebcli.drawing.overlay import covered, interpolated, is_blank_on, shrunk, small_size
+from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
+from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.input_spec import Placement
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
-_OUTSIDE_OPACITY = 90  # of 255, of black over the part of the photo that the network did not see
-_OUTSIDE, _OUTLINE = 0, 255  # the palette indices of that part and of outlines; the map's own values use the others
-_LEVELS = 254
+# The palette indices of the part that the network did not see, its frame, and outlines; the map's values use the others
+_OUTSIDE, _FRAME, _OUTLINE = 0, 254, 255
+_LEVELS = 253
 
 
 @dataclass(frozen=True)
@@ -118,13 +119,18 @@ def _transparent(
     """A map as a palette image with the colors and opacities of an overlay with alpha 1."""
     box = covered(region, size)
     cells = saliency if style.signed else visible(saliency, style)  # clamp before upsampling
-    shades = interpolated(levels(cells, limits(saliency, style), _LEVELS), region, box).clip(0.5, _LEVELS - 0.5)
+    ends = limits(saliency, style)
+    zero = float(levels(np.zeros(1), ends, _LEVELS)[0])
+    shades = interpolated(levels(cells, ends, _LEVELS), region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     picture = Image.new("P", size, _OUTSIDE)
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
+    draw = ImageDraw.Draw(picture)
+    if box != (0, 0, *size):
+        draw.rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
     for points in outlines:
-        ImageDraw.Draw(picture).line([(x, y) for x, y in points], fill=_OUTLINE, width=2)
+        draw.line([(x, y) for x, y in points], fill=_OUTLINE, width=2)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
-    picture.putpalette(bytes(3) + palette(style.colormap)[chosen].tobytes() + bytes([255] * 3))
-    opacities = (255 * opacity(style)[chosen] ** 0.6).round().astype(np.uint8)
-    picture.info["transparency"] = bytes([_OUTSIDE_OPACITY]) + opacities.tobytes() + bytes([255])
+    picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, 255, 255, 255]))
+    opacities = (255 * opacity(style)[chosen] ** OVERLAY_GAMMA).round().astype(np.uint8)
+    picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255])
     return picture

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
+from PIL.PdfParser import PdfParser
 from PIL.PngImagePlugin import PngInfo
 
 from ebcli.errors import EbcliError, ImageError
@@ -34,6 +35,7 @@ _SAVING: dict[str, dict[str, Any]] = {
     "png": {"format": "PNG", "compress_type": Image.RLE},
     "jpg": {"format": "JPEG", "quality": 90},
     "webp": {"format": "WEBP", "quality": 90},
+    "pdf": {"format": "PDF", "quality": 95, "creator": SOFTWARE},
 }
 
 
@@ -42,8 +44,9 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
 
     Args:
         picture: what to encode.
-        suffix: ``png``, ``jpg`` or ``webp``.
-        facts: how it was made, some of ``FACTS``; stored as text in PNG, else as JSON in EXIF's description.
+        suffix: ``png``, ``jpg``, ``webp`` or ``pdf``.
+        facts: how it was made, some of ``FACTS``; stored as text in PNG, as JSON in the subject of a PDF and in EXIF's
+            description of other formats.
 
     Raises:
         ImageError: the format cannot hold the picture.
@@ -52,8 +55,11 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
     if suffix == "png":
         for name, value in shortened(facts or {}).items():
             texts.add_text(name, value)
+    more: dict[str, Any] = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
+    if suffix == "pdf":
+        more["subject"] = json.dumps(shortened(facts or {}))
     try:
-        picture.save(buffer, exif=exif, pnginfo=texts, **_SAVING[suffix])
+        picture.save(buffer, exif=exif, pnginfo=texts, **more, **_SAVING[suffix])
     except (OSError, ValueError) as error:
         size = f"{picture.width} x {picture.height} pixels"
         raise ImageError(f"its map of {size} does not fit into the format {suffix} ({error}): use png") from error
@@ -81,7 +87,7 @@ def read_facts(path: Path) -> dict[str, str]:
         OSError: it cannot be read.
         ConfigurationError: it is a video, and the package for videos is missing.
     """
-    readers = {".npz": _facts_of_arrays, ".mp4": _facts_of_video}
+    readers = {".npz": _facts_of_arrays, ".mp4": _facts_of_video, ".pdf": _facts_of_pdf}
     with safe_open(path, follow=False) as file:
         try:
             found = readers.get(path.suffix.lower(), _facts_of_picture)(file)
@@ -108,6 +114,11 @@ def _facts_of_video(file: BinaryIO) -> dict[str, Any]:
     with import_optional("av").open(file) as container:
         about = container.metadata
         return json.loads(about["comment"]) if about["description"] == SOFTWARE else {}
+
+
+def _facts_of_pdf(file: BinaryIO) -> dict[str, Any]:
+    about = PdfParser(f=file).info
+    return json.loads(str(about.Subject)) if about.Creator == SOFTWARE else {}
 
 
 def _facts_of_picture(file: BinaryIO) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from html import escape
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.drawing.legend import bar
 from ebcli.drawing.overlay import covered, fitted_size, interpolated, is_blank, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
@@ -26,13 +27,16 @@ from ebcli.files.images import decode
 from ebcli.files.input_spec import Placement
 from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
-from ebcli.gallery.page import check_page, page_of
+from ebcli.gallery.page import check_page, policy, static
 from ebcli.gallery.raw_maps import MapPair
 
 DATA = COMPARISON.with_name("comparison.json")
 
 _SIDE = 256  # pixels, the longer side of each picture, and of the grid on which maps are compared
 _GAP = 8
+_COLORS = 33  # of a legend
+_MAPS, _BARE_MAPS = DrawingStyle(), DrawingStyle("heatmap")
+_DIFFERENCE = DrawingStyle("heatmap", signed=True)
 
 
 def write_comparison(
@@ -98,12 +102,11 @@ def _row(
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
     }
     small = _photo(photo, size)
-    style = DrawingStyle("heatmap" if small is None else "overlay")
+    row["photo"], style = small is not None, _MAPS if small else _BARE_MAPS
     blank = Image.new("RGB", size, "white")
     under = small or blank
     drawn = [picture(under, cells, region, style) for cells, region in zip(values, regions, strict=True)]
-    red_blue = DrawingStyle("heatmap", signed=True)
-    drawn.append(picture(under, difference, Placement(*box), red_blue) if difference.any() else blank)
+    drawn.append(picture(under, difference, Placement(*box), _DIFFERENCE) if difference.any() else blank)
     tiles = [small, *drawn] if small else drawn
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
     for at, tile in enumerate(tiles):
@@ -124,19 +127,51 @@ def _photo(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
 
 
 def _html(rows: Sequence[dict[str, Any]]) -> bytes:
-    articles = []
-    for row in rows:
-        name = row["name"] or f"class {row['class']}"
-        scores = ", ".join("–" if row[side]["score"] is None else f"{row[side]['score']:.3f}" for side in ("a", "b"))
-        articles.append(
-            f"<article><h2>{_text(row['input'])} · {_text(name)}</h2>"
-            f"<p>rank correlation {row['rank_correlation']:.3f} · mean difference {row['mean_difference']:.3f} · "
-            f"scores {scores}</p><p>A: {_text(row['a']['run'])} · B: {_text(row['b']['run'])}</p>"
-            f'<img loading="lazy" src="{quote(row["picture"])}" alt="both maps and their difference"></article>'
-        )
+    """The page with its style and script; its policy allows no other ones, and no network."""
+    bars = {"maps": _MAPS if any(row["photo"] for row in rows) else _BARE_MAPS, "difference": _DIFFERENCE}
+    style = static("comparison.css") + "".join(
+        f".{name} i {{ background: {_gradient(one)} }}\n" for name, one in bars.items()
+    )
+    script = static("comparison.js")
     mean = sum(row["rank_correlation"] for row in rows) / len(rows)
-    marks = {"COUNT": str(len(rows)), "MEAN": f"{mean:.3f}", "ARTICLES": "\n".join(articles)}
-    return page_of("comparison.html", marks).encode(errors="replace")
+    head = f"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Two runs compared</title>
+<style>{style}</style>
+<h1>Two runs compared</h1>
+<p>{len(rows)} pairs of maps, mean rank correlation {mean:.3f}, least alike first. Select a picture to enlarge it.</p>
+<div class="tools">
+<input type="search" id="query" placeholder="Search files and classes" aria-label="Search files and classes">
+<output id="count"></output>
+<span class="legend maps">0 <i></i> each map's maximum</span>
+<span class="legend difference">B higher <i></i> A higher</span>
+</div>"""
+    parts = (head, *map(_article, rows), f"<script>{script}</script>\n</html>\n")
+    return "\n".join(parts).encode(errors="replace")
+
+
+def _article(row: Mapping[str, Any]) -> str:
+    """A pair: its numbers, and its pictures with their captions."""
+    name = row["name"] or f"class {row['class']}"
+    scores = {side: "–" if row[side]["score"] is None else f"{row[side]['score']:.3f}" for side in "ab"}
+    runs = "".join(f"<dt>{side.upper()}</dt><dd>{_text(row[side]['run'])}, score {scores[side]}</dd>" for side in "ab")
+    captions = ["photo"] * row["photo"] + ["A", "B", "A − B"]
+    return f"""<article>
+<h2>{_text(row["input"])} · {_text(name)}</h2>
+<p>rank correlation {row["rank_correlation"]:.3f} · mean difference {row["mean_difference"]:.3f}</p>
+<dl>{runs}</dl>
+<figure><div>{"".join(f"<figcaption>{caption}</figcaption>" for caption in captions)}</div>
+<label><input type="checkbox" aria-label="Enlarge"><img loading="lazy" src="{quote(row["picture"])}"
+alt="{", ".join(captions)}"></label></figure>
+</article>"""
+
+
+def _gradient(style: DrawingStyle) -> str:
+    colors = np.asarray(bar(style, (_COLORS, 1)))[0].tolist()
+    return f"linear-gradient(to right, {', '.join(f'rgb({r} {g} {b})' for r, g, b in colors)})"
 
 
 def _text(text: str) -> str:

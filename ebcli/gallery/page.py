@@ -6,20 +6,26 @@ import base64
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from ebcli.drawing.style import DrawingStyle
+import numpy as np
+
+from ebcli.drawing.legend import bar, ends
+from ebcli.drawing.painters import muting
+from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.naming import PAGE
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 
 _STYLE = DrawingStyle()
+_LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 _SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
@@ -36,7 +42,7 @@ def write_gallery(
 
     Args:
         directory: the output directory of one or more runs.
-        style: the colors and the scale of maps that are drawn from ``.npz`` files.
+        style: the opacity, and the colors and the scale of maps that are drawn from ``.npz`` files.
         workers: the number of processes that make thumbnails; 0 for none.
         overwrite: also replace a page that this program did not write.
         inputs: local files and directories; of the photos that the records name, only those below them are read.
@@ -54,7 +60,7 @@ def write_gallery(
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
-        folder.write({PAGE: _html(_data(name, entries, there)).encode()})
+        folder.write({PAGE: _html({**_look(style), **_data(name, entries, there)}).encode()})
     return directory / PAGE
 
 
@@ -68,26 +74,43 @@ def check_page(directory: Path, overwrite: bool, relpath: Path = PAGE) -> None:
         refuse_foreign_files(directory, others=[relpath])
 
 
+def _look(style: DrawingStyle) -> dict[str, Any]:
+    """The opacity of maps, and the color scale with its ends in words."""
+    overlay = replace(style, name="overlay", cells=False)
+    colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
+    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE)}
+
+
 def _html(data: dict[str, Any]) -> str:
     """The page with its style, scripts and data; its policy allows no other scripts."""
-    source = files("ebcli.gallery").joinpath("static")
-    style = source.joinpath("page.css").read_text("utf-8")
-    script = "\n".join(source.joinpath(name).read_text("utf-8") for name in _SCRIPTS)
-    policy = (
+    style, script = static("page.css"), "\n".join(map(static, _SCRIPTS))
+    # ASCII without a < holds no tag
+    encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    page = static("index.html")
+    muting_rows = " ".join(f"{r} {g} {b} 0 {constant / 255}" for r, g, b, constant in muting())
+    fillings = {
+        "POLICY": policy(style, script),
+        "STYLE": style,
+        "MUTING": muting_rows,
+        "SCRIPT": script,
+        "DATA": encoded,
+    }
+    for mark, content in fillings.items():
+        page = page.replace(f"@{mark}@", content, 1)
+    return page
+
+
+def static(name: str) -> str:
+    """A part of a page."""
+    return files("ebcli.gallery").joinpath("static").joinpath(name).read_text("utf-8")
+
+
+def policy(style: str, script: str) -> str:
+    """The content security policy of a page with this style and script: no others, and no network."""
+    return (
         f"default-src 'none'; img-src 'self'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
-    # ASCII without a < holds no tag
-    encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return page_of("index.html", {"POLICY": policy, "STYLE": style, "SCRIPT": script, "DATA": encoded})
-
-
-def page_of(template: str, marks: Mapping[str, str]) -> str:
-    """A page of the package with its ``@MARKS@`` replaced, in their order in it."""
-    page = files("ebcli.gallery").joinpath("static").joinpath(template).read_text("utf-8")
-    for mark, content in marks.items():
-        page = page.replace(f"@{mark}@", content, 1)
-    return page
 
 
 def _hash(content: str) -> str:

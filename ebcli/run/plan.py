@@ -15,7 +15,7 @@ from ebcli.files.naming import AUTO
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
 
-FORMATS = (AUTO, "png", "jpg", "webp")
+FORMATS = (AUTO, "png", "jpg", "webp", "pdf")
 DTYPES = ("float32", "bfloat16")
 SCALES = ("image", "run")
 ENGINES = ("local", "ray")
@@ -220,7 +220,11 @@ class RunPlan:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
         if style.name == "mask" and output.format == "jpg" and not output.panel:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
-        if output.scale == "run" and (style.vmax is not None or style.percentile != 100):
+        if output.scale == "run" and (style.vmax is not None or style.percentile is not None):
             raise ConfigurationError("vmax and percentile set the end of the scale: drop them, or the scale run")
+        if output.format == "pdf" and not output.panel:
+            raise ConfigurationError("a PDF file holds a figure: add --panel, or choose png, jpg or webp")
+        if style.caption and output.panel:
+            raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
             raise ConfigurationError("beside shows another method's map in a panel: add --panel")

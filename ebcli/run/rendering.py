@@ -86,11 +86,13 @@ def render(
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the frames.
     """
-    from ebcli.drawing.panel import contact_sheet, panel, sheet_frames, small_frame
+    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames
+    from ebcli.drawing.panel import panel, small_frame
 
     laps = Laps()
     size, clips = loaded.size, loaded.clips
-    maps = [FrameMaps.of(map_, size, clips, options.style) for map_ in explanation.maps]
+    subjects = explanation.subjects
+    maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
     common = {**options.provenance, "input": file_name(source)}
     suffix = options.names.suffix(output_relpath(source.path))
     writers, figures = list[VideoWriter](), [[one] for one in maps]
@@ -110,7 +112,7 @@ def render(
             writer.add(drawn)
             laps.end("encode")
         if figures and shown.number in numbers:
-            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image)))
+            kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image, options.style)))
         if names is not None and shown.number == numbers[len(numbers) // 2]:
             small = thumbnails(names, shown, maps)
         laps.end("draw")

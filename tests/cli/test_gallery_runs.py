@@ -92,13 +92,13 @@ def test_the_page_has_the_scale_of_the_run(later: bool, monkeypatch: pytest.Monk
         assert invoke(*common).exit_code == 0
     result = invoke(*common, "--report", "--skip-existing")
     assert result.exit_code == 0, result.output
-    levels = []
+    opacities = []
     for path in pictures_of(PAGE):
         with Image.open(path) as picture:
             if picture.format == "PNG":
-                levels.append(picture.convert("RGBA").getpixel((12, 12))[0])
-    # (8 * 8) / (32 * 16) of the peak
-    assert sorted(levels) == [pytest.approx(255 / 8, abs=4), pytest.approx(255, abs=10)]
+                opacities.append(picture.convert("RGBA").getpixel((12, 12))[3])
+    # (8 * 8) / (32 * 16) of the peak; opacities are the values to the power of 0.8
+    assert sorted(opacities) == [pytest.approx(255 / 8**0.8, abs=4), pytest.approx(255, abs=10)]
 
 
 def test_what_is_done_already_and_what_comes_later_is_on_one_page() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 from unittest import mock
 
@@ -64,6 +65,28 @@ def test_several_maps_fit_into_one_panel() -> None:
     assert invoke("in.jpg", "-o", "out.png", "--top-k", "3", "--panel").exit_code == 0
     with Image.open("out.png") as picture:
         assert picture.width > 4 * 48
+
+
+def test_a_figure_as_pdf_has_the_size_that_dpi_says_and_tells_how_it_was_made() -> None:
+    assert invoke("in.jpg", "-o", "figure.pdf", "--preset", "figure").exit_code == 0
+    assert invoke("in.jpg", "-o", "figure.png", "--preset", "figure").exit_code == 0
+    content = Path("figure.pdf").read_bytes()
+    assert content.startswith(b"%PDF-")
+    points = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ([0-9.]+) \]", content)
+    assert points is not None
+    with Image.open("figure.png") as figure:
+        assert figure.info["dpi"] == pytest.approx((300, 300), abs=0.1)
+        assert [float(side) for side in points.groups()] == pytest.approx([side * 72 / 300 for side in figure.size])
+    assert "contrastive EB" in invoke("--info", "figure.pdf").stdout
+    assert invoke("in.jpg", "-o", "figure.pdf", "--preset", "figure").exit_code == 0  # its own is replaced
+    for mine in (
+        b"%PDF-1.4 broken",
+        content.replace("eb-saliency".encode("utf-16-be"), "somebody---".encode("utf-16-be")),
+    ):
+        Path("figure.pdf").write_bytes(mine)
+        result = invoke("in.jpg", "-o", "figure.pdf", "--preset", "figure")
+        assert (result.exit_code, "'figure.pdf' would be replaced" in result.stderr) == (2, True)
+    assert "a PDF file holds a figure: add --panel" in invoke("in.jpg", "-o", "one.pdf").stderr
 
 
 @pytest.mark.parametrize(

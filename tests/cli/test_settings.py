@@ -77,7 +77,7 @@ def test_the_command_line_wins_over_the_environment_and_that_over_files_and_pres
     assert top_k() == 2
     assert top_k("--config", "run.toml") == 4  # the file's own settings win over its preset
     assert worker.call_args.args[0].output.panel
-    assert worker.call_args.args[0].style.alpha == 0.85  # pyproject.toml is not used beside --config
+    assert worker.call_args.args[0].style.alpha == 0.92  # pyproject.toml is not used beside --config
     assert top_k("--config", "run.toml", "--preset", "figure") == 3
     assert top_k("--preset", "figure", EB_SALIENCY_TOP_K="5") == 5
     assert top_k("--preset", "figure", "--top-k", "6", EB_SALIENCY_TOP_K="5") == 6
@@ -95,10 +95,13 @@ def test_classes_on_the_command_line_win_over_those_in_a_file(worker: mock.Mock)
     assert "both choose the classes" in stub_run.invoke("a.jpg", "--config", "run.toml").stderr
 
 
+FIGURE = {"panel": True, "top_k": 3, "dpi": 300, "cell_size": 460}
+
+
 @pytest.mark.parametrize(
     ("name", "words", "expected"),
     [
-        ("figure", "--panel --top-k 3", {"panel": True, "top_k": 3}),
+        ("figure", "--panel --top-k 3 --dpi 300 --cell-size 460", FIGURE),
         (
             "dataset",
             "--format jpg --raw --report --skip-existing",

@@ -1,80 +1,135 @@
-"""Cells that stand for a block: below a 1 x 1 convolution with stride 2, only one of four is read."""
+"""Cells as they are: hard-edged, finer than pixels, and so many that a few would leave the rest dark."""
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
-import torch
+from galleries import framed, mapped
+from lightness import lightness
 from PIL import Image
-from torch import nn
 
-import ebcli
-from ebcli.drawing.explanation import Map, Subject
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.overlay import picture
+from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
-from ebcli.models.probe import strides_of_cells
+from ebcli.files.stamp import Stamp
+
+GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 
 
-class Subsampled(nn.Module):
-    """A layer of which a residual block reads only every second cell, as in torchvision's ResNets of old."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU())
-        self.branch = nn.Sequential(nn.Conv2d(8, 8, 1, stride=2), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1))
-        self.shortcut = nn.Conv2d(8, 8, 1, stride=2)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y = self.stem(x)
-        return self.head((self.branch(y) + self.shortcut(y)).relu().mean((2, 3)))
+def heat(size: tuple[int, int], values: np.ndarray, place: Placement | None = None, **options: object) -> np.ndarray:
+    """A heatmap in gray, (h, w), 0 to 1."""
+    look = DrawingStyle("heatmap", "gray", **options)  # type: ignore[arg-type]
+    drawn = picture(Image.new("RGB", size), values, place or Placement(0, 0, *size), look)
+    return np.asarray(drawn)[..., 0] / 255
 
 
-def drawn(values: np.ndarray, stride: int) -> np.ndarray:
-    side = 16 * len(values)
-    map_ = Map(Subject(0, None, 1.0), "stem", values, 1.0, Placement(0, 0, side, side), stride=stride)
-    maps = FrameMaps.of(map_, (side, side), None, DrawingStyle("heatmap"))
-    shown = Shown(Image.new("RGB", (side, side)), 0, 0, 0)
-    return np.asarray(maps.drawn(shown)).astype(float).mean(2)
+def test_cells_have_hard_edges() -> None:
+    values = np.random.default_rng(0).random((7, 7))
+    values[0, 0] = 1
+    expected = np.kron(values, np.ones((30, 40)))
+    np.testing.assert_allclose(heat((280, 210), values, cells=True), expected, atol=0.005)
+    smooth = heat((280, 210), values)
+    assert np.abs(smooth - expected).max() > 0.2
 
 
-def test_a_subsampled_layer_has_no_dots() -> None:
-    """On noise, the map of the layer is dots; its picture is nearly as even as that of a layer read whole."""
-    torch.manual_seed(0)
-    net = Subsampled().eval()
-    images = torch.rand(1, 3, 24, 24)
-    with strides_of_cells(net) as strides:
-        maps = ebcli.excitation_backprop(net, images, 1, "stem").maps
-    values = maps[0].numpy()
-    assert values[::2, ::2].sum() == pytest.approx(values.sum(), rel=1e-5)  # all dots
-    assert strides == {(24, 24): 2}
-    dots, blocks = drawn(values, 1), drawn(values, strides[24, 24])
-    # how much the picture changes from one cell to the next, as a share of its brightness
-    change = [np.abs(np.diff(picture[8::16, 8::16], axis=1)).mean() / picture.mean() for picture in (dots, blocks)]
-    assert change[1] < change[0] / 3
+def test_cells_of_a_crop_lie_where_the_network_saw_them() -> None:
+    values = np.zeros((4, 4))
+    values[1, 2] = 1
+    seen = heat((300, 200), values, Placement(60, 10.4, 240, 190.4), cells=True)
+    rows, columns = np.nonzero(seen > 0.9)
+    assert (columns.min(), columns.max() + 1) == (150, 195)
+    assert (rows.min(), rows.max() + 1) == (55, 100)  # 55.4 to 100.4: pixels whose centers lie there
 
 
-def test_a_cell_fills_the_block_that_it_was_sampled_from() -> None:
-    values = np.zeros((6, 6), np.float32)
-    values[2, 4] = 1
-    picture = drawn(values, 2)[8::16, 8::16]
-    bright = picture > 0.9 * picture.max()
-    expected = np.zeros((6, 6), bool)
-    expected[2:4, 4:6] = True
-    np.testing.assert_array_equal(bright, expected)
+@pytest.mark.parametrize("style", ["overlay", "mask", "paper", "side-by-side"])
+def test_every_style_with_colors_has_cells(style: str) -> None:
+    values = np.random.default_rng(0).random((7, 7))
+    drawn = np.asarray(picture(GRAY, values, Placement(0, 0, 280, 210), DrawingStyle(style, cells=True)))[:, -280:]
+    blocks = drawn.reshape(7, 30, 7, 40, -1)
+    assert (blocks == blocks[:, :1, :, :1]).all()
 
 
-def test_which_grids_are_subsampled() -> None:
-    net = nn.Sequential(
-        nn.Conv2d(3, 4, 4, stride=4),  # patches: every pixel is read
-        nn.Conv2d(4, 4, 3, stride=2, padding=1),
-        nn.Conv2d(4, 4, 1),
-        nn.Conv2d(4, 4, 1, stride=3),
-    )
-    with strides_of_cells(net) as strides:
-        net(torch.rand(1, 3, 72, 96))
-    assert strides == {(9, 12): 3}
-    net(torch.rand(1, 3, 48, 48))
-    assert strides == {(9, 12): 3}  # nothing is left behind
+def test_contours_need_more_than_cells() -> None:
+    with pytest.raises(ConfigurationError, match="contours need interpolated values: drop cells"):
+        DrawingStyle("contour", cells=True)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("cells", [False, True])
+@pytest.mark.parametrize("finer", [1.5, 2, 3, 8.1])
+def test_a_single_strong_cell_stays_visible_where_cells_are_smaller_than_pixels(
+    finer: float, cells: bool, sign: int
+) -> None:
+    """Wherever it lies: its pixel is nearly as strong as the end of the scale, and what is far from it is not."""
+    count = round(40 * finer)
+    for at in np.random.default_rng(0).integers(4, count - 4, 10):
+        values = np.zeros((count, count))
+        values[at, count // 2] = sign
+        seen = heat((40, 40), values, percentile=100, signed=sign < 0, cells=cells)
+        strength = 2 * np.abs(seen - 0.5) if sign < 0 else seen
+        row, column = np.unravel_index(strength.argmax(), strength.shape)
+        assert strength.max() > 0.85
+        assert (row + 0.5, column + 0.5) == pytest.approx(((at + 0.5) / finer, (count // 2 + 0.5) / finer), abs=1.5)
+        assert (strength > 0.3).sum() <= 25
+
+
+def test_it_stays_visible_in_thumbnails_of_the_gallery() -> None:
+    values = np.zeros((1, 1200, 1200), np.float32)
+    values[0, 300, 900] = 1
+    names = ThumbnailNames("a.jpg", Stamp(1, 2), "c", "m")
+    maps = framed(mapped({"5": values}, [7], Placement(0, 0, 600, 600)), (600, 600), DrawingStyle(percentile=100))
+    files = thumbnails(names, Shown(Image.new("RGB", (600, 600))), maps)
+    opacity = np.asarray(Image.open(io.BytesIO(files[names.map("5", 7)])).convert("RGBA"))[..., 3]
+    assert opacity.max() > 0.85 * 255
+
+
+def test_a_few_outliers_do_not_leave_a_fine_map_dark() -> None:
+    """Of 14,400 cells, 8 are ten times as strong as 2,000 others, which are seen all the same; of 144, one counts."""
+    for cells, others, outliers, seen in ((120, 2000, 8, True), (12, 20, 1, False)):
+        values = np.zeros(cells * cells)
+        values[:others], values[-outliers:] = 0.1, 1
+        drawn = heat((240, 240), values.reshape(cells, cells))
+        assert (drawn[4, 120] > 0.99) == seen
+        whole = heat((240, 240), values.reshape(cells, cells), percentile=100)
+        assert whole[4, 120] == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_panel_s_legend_tells_of_fine_maps(written: list[tuple[float, float, str]]) -> None:
+    for cells, end in ((99, "maximum"), (100, "maximum; percentile 99.5 if fine")):
+        maps = framed(mapped({"5": np.ones((1, cells, cells))}, [7], Placement(0, 0, 280, 210)), GRAY.size)
+        panel([Shown(GRAY)], maps, "a.jpg", "about")
+        assert written[-2][2] == f"each map's {end}"
+
+
+@pytest.mark.parametrize("background", [0.0, 0.25, 1.0])
+def test_a_mask_keeps_a_part_of_the_rest_visible(background: float) -> None:
+    values = np.repeat(np.linspace(0, 1, 6), 4)[None]
+    look = DrawingStyle("mask", background=background)
+    drawn = picture(Image.new("RGB", (360, 60), (10, 200, 30)), values, Placement(60, 0, 300, 60), look)
+    alpha = np.asarray(drawn)[30, :, 3] / 255
+    expected = background + (1 - background) * np.linspace(0, 1, 6)
+    np.testing.assert_allclose(alpha[80:300:40], expected, atol=0.01)
+    np.testing.assert_allclose(alpha[[10, 350]], background, atol=0.01)  # outside the crop
+    assert (np.asarray(drawn)[..., :3] == (10, 200, 30)).all()
+
+
+def test_a_fine_overlay_gets_lighter_where_it_was_nearly_black() -> None:
+    values = np.random.default_rng(0).exponential(1, (224, 224)) ** 3
+    drawn = {
+        percentile: np.median(lightness(np.asarray(picture(GRAY, values, Placement(0, 0, 280, 210), look))))
+        for percentile in (None, 100.0)
+        for look in [DrawingStyle(percentile=percentile)]
+    }
+    assert drawn[None] > drawn[100.0]
+
+
+@pytest.mark.parametrize("options", [{"background": 2}, {"background": -0.1}, {"dpi": 10}, {"cell_size": 5}])
+def test_bad_values_get_one_sentence(options: dict[str, float]) -> None:
+    with pytest.raises(ConfigurationError, match="but it must be"):
+        DrawingStyle("mask", **options)  # type: ignore[arg-type]

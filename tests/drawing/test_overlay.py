@@ -24,9 +24,8 @@ PRESETS = [
 ]
 
 
-def centre_of_change(before: Image.Image, after: Image.Image) -> tuple[float, float]:
-    """The (x, y) of the change, weighted by its strength, at pixel centres."""
-    change = np.abs(np.asarray(after).astype(float) - np.asarray(before)).sum(-1)
+def centre_of(change: np.ndarray) -> tuple[float, float]:
+    """The (x, y) of a change (h, w), weighted by its strength, at pixel centres."""
     y, x = np.mgrid[: change.shape[0], : change.shape[1]] + 0.5
     return float((x * change).sum() / change.sum()), float((y * change).sum() / change.sum())
 
@@ -65,13 +64,23 @@ def shown_at(painted: Image.Image, size: tuple[int, int], style: str) -> Image.I
     return painted
 
 
+def light_of_map(painted: Image.Image, size: tuple[int, int], style: str, place: Placement) -> np.ndarray:
+    """The light (h, w) that a map in gray adds to a black photo; neither the crop's frame nor the part outside it."""
+    dark = 25 if style == "overlay" else 0  # black under an overlay is a dark gray
+    values = (np.asarray(shown_at(painted, size, style)).astype(float) - dark).sum(-1)
+    left, top, right, bottom = covered(place, size)
+    seen = np.zeros_like(values)
+    inside = slice(top + 3, bottom - 3), slice(left + 3, right - 3)
+    seen[inside] = values[inside]
+    return seen
+
+
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("preset", PRESETS, ids=["crop", "whole", "padded"])
 @pytest.mark.parametrize("size", [(640, 400), (400, 640), (300, 300), (1333, 517)])
 def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tuple[int, int], style: str) -> None:
     """An image of its own coordinates, seen through the preset, tells what lies in the cell's centre."""
     cells, photo, place = 14, Image.new("RGB", size, "black"), InputSpec.of(preset).place(size)
-    nothing = Image.new("RGB", size, "black")
     for cell in ((3, 5), (6, 10), (9, 4)):
         expected = looked_at(preset, size, (cell[0] + 0.5) / cells, (cell[1] + 0.5) / cells)
         saliency = spot(cells, *cell)
@@ -81,13 +90,9 @@ def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tupl
         assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
             expected, abs=1
         )
-        # grey, that 0 is black; and black outside, where a heatmap has another grey
-        painted = shown_at(picture(photo, saliency, place, DrawingStyle(style, "gray")), size, style)
-        assert painted.size == size
-        values = np.asarray(painted).copy()
-        if style in ("heatmap", "side-by-side"):
-            values[(values == 119).all(-1)] = 0
-        assert centre_of_change(nothing, Image.fromarray(values)) == pytest.approx(expected, abs=1)
+        painted = picture(photo, saliency, place, DrawingStyle(style, "gray"))
+        assert shown_at(painted, size, style).size == size
+        assert centre_of(light_of_map(painted, size, style, place)) == pytest.approx(expected, abs=1)
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -120,15 +125,13 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
     place = InputSpec.of(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
-    painted = np.asarray(shown_at(picture(black, saliency, place, DrawingStyle(style, "gray")), size, style)).astype(
-        int
-    )
-    painted = np.where((painted == 119).all(-1, keepdims=True), 0, painted).sum(-1)
-    rows, columns = np.nonzero(painted > painted.max() / 2)
+    light = light_of_map(picture(black, saliency, place, DrawingStyle(style, "gray")), size, style, place)
+    rows, columns = np.nonzero(light > light.max() / 2)
     assert (columns.mean() + 0.5, rows.mean() + 0.5) == pytest.approx(dot, abs=1)
 
 
-OUTSIDE: dict[str, object] = {"heatmap": (119, 119, 119), "side-by-side": (119, 119, 119), "mask": (0, 0, 0)}
+# a photo of an even 100 where there is no map; under an overlay it lies at 100 / 255 of the way from 25 to 115
+OUTSIDE = {"overlay": 60, "contour": 100, "paper": 100, "heatmap": 119, "side-by-side": 119, "mask": 0}
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -139,11 +142,24 @@ def test_the_map_covers_the_crop_and_nothing_else(style: str) -> None:
     saliency = np.random.default_rng(0).random((7, 7)) + 0.1
     look = DrawingStyle(style, alpha=1.0)
     painted = np.asarray(shown_at(picture(photo, saliency, InputSpec.of(preset).place(size), look), size, style))
-    outside = OUTSIDE.get(style, (55, 55, 55))  # the photo, darkened to 0.85 * 0.65
-    changed = np.abs(painted.astype(int) - outside).max(-1) > 1
+    changed = np.abs(painted.astype(int) - OUTSIDE[style]).max(-1) > 1
     rows, columns = np.nonzero(changed)
     assert (columns.min(), columns.max() + 1, rows.min(), rows.max() + 1) == (144, 368, 16, 240)
-    assert changed[16:240, 144:368].mean() > 0.99
+    assert style == "contour" or changed[16:240, 144:368].mean() > 0.99
+
+
+@pytest.mark.parametrize("style", ["overlay", "contour", "paper"])
+def test_the_crop_has_a_thin_frame_where_the_image_goes_on(style: str) -> None:
+    """One pixel of an even map's crop in a small photo, none around a whole one; nothing is darkened outside."""
+    photo, saliency = Image.new("RGB", (300, 200), "white"), np.ones((7, 7))
+    painted = np.asarray(picture(photo, saliency, Placement(50, 20, 250, 180), DrawingStyle(style))).astype(int)
+    for line in (painted[100, 45:55], painted[100, 245:255][::-1], painted[15:25, 150], painted[175:185, 150][::-1]):
+        outside, frame, inside = line[:5], line[5], line[6:]
+        assert (outside == (115 if style == "overlay" else 255)).all()  # the photo as this style shows it
+        assert (inside == inside[0]).all()
+        assert np.abs(frame - outside[0]).max() > 20 < np.abs(frame - inside[0]).max()
+    whole = np.asarray(picture(photo, saliency, Placement(0, 0, 300, 200), DrawingStyle(style)))
+    assert (whole == whole[0, 0]).all()
 
 
 @pytest.mark.parametrize("style", STYLES)

@@ -11,13 +11,17 @@ import pytest
 from galleries import framed
 from PIL import Image
 
+from ebcli.cli.settings import PRESETS
 from ebcli.drawing.explanation import Map, Subject
-from ebcli.drawing.panel import _fitted, _font, _printable, panel
+from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 
 GREEN = (0, 255, 0)
+GRAY = 0.587 * 255
+MUTED = [25 + (0.45 * value + 0.55 * GRAY) * 90 / 255 for value in GREEN]
 
 
 def explained(
@@ -38,17 +42,17 @@ def drawn(photo: Image.Image, maps: Sequence[Map], style: DrawingStyle, name: st
 
 
 def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:
-    """The boxes of the pictures in a figure of a green photo, row by row."""
+    """The boxes of the pictures in a figure of a green photo, row by row; a crop's frame is gray, but thin."""
     values = np.asarray(figure).astype(int)
-    green = values[..., 1] - values[..., 0] > 40
+    green = values[..., 1] - values[..., 0] > 20  # 40 under an overlay
     found = []
     rows = np.nonzero(green.any(1))[0]
-    for band in np.split(rows, np.nonzero(np.diff(rows) > 1)[0] + 1):
+    for band in np.split(rows, np.nonzero(np.diff(rows) > 3)[0] + 1):
         if len(band) > 20:
             columns = np.nonzero(green[band].any(0))[0]
             found += [
                 (run[0], band[0], run[-1] + 1, band[-1] + 1)
-                for run in np.split(columns, np.nonzero(np.diff(columns) > 1)[0] + 1)
+                for run in np.split(columns, np.nonzero(np.diff(columns) > 3)[0] + 1)
             ]
     return found
 
@@ -70,13 +74,15 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     first, *others = tiles(figure)
     assert first[2] - first[0] == round(size[0] * 300 / max(size))
     assert first[3] - first[1] == round(size[1] * 300 / max(size))
-    assert np.asarray(figure.crop(first)).reshape(-1, 3).tolist() == [list(GREEN)] * (
-        (first[2] - first[0]) * (first[3] - first[1])
-    )
+    assert (np.abs(np.asarray(figure.crop(first)).astype(int) - MUTED) <= 1).all()  # as below the maps
     for box, (column, row) in zip(others, [(3, 5), (9, 4)], strict=True):
         tile = np.asarray(figure.crop(box)).astype(float)
         scale = (box[2] - box[0]) / size[0]
-        heat = np.maximum(tile[..., 2] - 66, 0)  # blue, of which the muted photo has 64
+        heat = np.maximum(tile[..., 2] - 57, 0)  # blue, of which the muted photo has 54
+        inside = np.zeros_like(heat)
+        span = slice(round(scale * top) + 2, round(scale * (top + side)) - 2)
+        inside[span, round(scale * left) + 2 : round(scale * (left + side)) - 2] = 1
+        heat *= inside  # without the crop's frame
         y, x = np.mgrid[: heat.shape[0], : heat.shape[1]] + 0.5
         expected = (scale * (left + side * (column + 0.5) / 14), scale * (top + side * (row + 0.5) / 14))
         assert ((x * heat).sum() / heat.sum(), (y * heat).sum() / heat.sum()) == pytest.approx(expected, abs=1)
@@ -99,6 +105,42 @@ def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int])
     figure = drawn(Image.new("RGB", (60, 40), GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", "")
     tops = [box[1] for box in tiles(figure)]
     assert [tops.count(top) for top in sorted(set(tops))] == rows
+
+
+@pytest.mark.parametrize(("size", "rows"), [((900, 300), [1] * 4), ((400, 300), [4]), ((200, 700), [4])])
+@pytest.mark.parametrize("layers", [1, 3])
+def test_wide_photos_are_stacked_and_tall_ones_side_by_side(
+    size: tuple[int, int], rows: list[int], layers: int
+) -> None:
+    """Stacked, they are twice as long."""
+    maps = {str(layer): np.ones((3 if layers == 1 else 1, 7, 7), np.float32) for layer in range(layers)}
+    shown = explained(maps, Placement(0, 0, *size))
+    boxes = tiles(drawn(Image.new("RGB", size, GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", ""))
+    tops = [box[1] for box in boxes]
+    assert [tops.count(top) for top in sorted(set(tops))] == rows
+    longest = 600 if len(rows) > 1 else 300
+    assert {max(box[2] - box[0], box[3] - box[1]) for box in boxes} == {longest}
+
+
+def test_dpi_and_cell_size() -> None:
+    """At three times the resolution, everything is three times as large; a cell size sets the pictures alone."""
+    photo, shown = Image.new("RGB", (600, 400), GREEN), explained({"5": np.ones((2, 7, 7))}, Placement(0, 0, 600, 400))
+    plain, fine, small = (
+        drawn(photo, shown, DrawingStyle(alpha=0.2, **options), "a.jpg", "about")  # type: ignore[arg-type]
+        for options in ({}, {"dpi": 300}, {"dpi": 300, "cell_size": 460})
+    )
+    assert (plain.info["dpi"], fine.info["dpi"], small.info["dpi"]) == ((100, 100), (300, 300), (300, 300))
+    assert fine.size == (3 * plain.width, 3 * plain.height)
+    assert [tuple(round(side / 3) for side in box) for box in tiles(fine)] == tiles(plain)
+    assert {box[2] - box[0] for box in tiles(small)} == {460}
+
+
+def test_the_preset_figure_is_seven_inches_wide() -> None:
+    options = {name.replace("-", "_"): value for name, value in PRESETS["figure"].items()}
+    style = DrawingStyle(dpi=options["dpi"], cell_size=options["cell_size"])
+    maps = explained({"5": np.ones((options["top_k"], 7, 7))}, Placement(0, 0, 600, 400))
+    figure = drawn(Image.new("RGB", (600, 400), GREEN), maps, style, "a.jpg", "about")
+    assert 6.5 < figure.width / options["dpi"] <= 7
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -129,7 +171,7 @@ def test_a_blank_map_looks_unlike_any_other() -> None:
 
 def test_names_are_data() -> None:
     hostile = "a\n\x1b[2J\u202e\udce9 猫 élan Ж.jpg"
-    assert _printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
+    assert printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
         drawn(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
@@ -141,13 +183,13 @@ def test_names_are_data() -> None:
 
 @pytest.mark.parametrize("room", [60, 100, 300])
 def test_long_names_lose_their_middle(room: int) -> None:
-    font = _font(13)
+    letters = font(13)
     name = "photos/" + "x" * 500 + "/cat.jpg"
-    shown = _fitted(name, font, room)
-    assert font.getlength(shown) <= room
+    shown = fitted(name, letters, room)
+    assert letters.getlength(shown) <= room
     assert shown[0] == "p"
     assert "…" in shown
-    assert _fitted("cat", font, 300) == "cat"
+    assert fitted("cat", letters, 300) == "cat"
 
 
 def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from lightness import VALUES, even, middle, rises
 from matplotlib import colormaps
 from PIL import Image
 
@@ -14,7 +15,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import Placement
 
 PHOTO = Image.new("RGB", (400, 400), (100, 140, 180))
-PLACE = Placement(0, 0, 400, 400)
+PLACE, WHOLE = Placement(0, 0, 400, 400), Placement(0, 0, 300, 300)
 
 
 def seen(saliency: np.ndarray, look: DrawingStyle, at: tuple[int, int] = (50, 200)) -> np.ndarray:
@@ -37,11 +38,44 @@ def colour(cmap: str, value: float) -> np.ndarray:
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
 def test_colours_are_the_colormaps_own(cmap: str, value: float) -> None:
     np.testing.assert_allclose(seen(level(value), DrawingStyle("heatmap", cmap)), colour(cmap, value), atol=1)
-    bare = seen(level(value), DrawingStyle(cmap=cmap, alpha=0.0))
+
+
+@pytest.mark.parametrize(("cmap", "signed"), [("inferno", False), ("viridis", False), ("gray", False), ("PuOr", True)])
+def test_an_overlay_s_opacity_rises_with_the_value(cmap: str, signed: bool) -> None:
+    """What is left of the difference between a black and a white photo is what the map lets through."""
+
+    def through(value: float, alpha: float) -> np.ndarray:
+        look = DrawingStyle(cmap=cmap, alpha=alpha, signed=signed)
+        on_white, on_black = (
+            np.array(picture(Image.new("RGB", (400, 400), photo), level(value), PLACE, look).getpixel((50, 200)))
+            for photo in ("white", "black")
+        )
+        return (on_white - on_black.astype(float)) / (115 - 25)
+
     for alpha in (1.0, 0.5):
-        share = alpha * value**0.6
-        expected = share * colour(cmap, value) + (1 - share) * bare
-        np.testing.assert_allclose(seen(level(value), DrawingStyle(cmap=cmap, alpha=alpha)), expected, atol=2)
+        for value in (0.0, 0.25, 0.5, 1.0):
+            np.testing.assert_allclose(through(value, alpha), 1 - alpha * value**0.8, atol=0.04)
+
+
+@pytest.mark.parametrize("cmap", ["inferno", "viridis", "cividis", "gray"])
+def test_the_top_of_an_overlay_is_the_colormap_s_own_last_color(cmap: str) -> None:
+    np.testing.assert_allclose(seen(level(1.0), DrawingStyle(cmap=cmap, alpha=1.0)), colour(cmap, 1.0), atol=1)
+
+
+@pytest.mark.parametrize("cmap", ["inferno", "turbo", "viridis", "jet", "gray_r", "tab10", "Reds"])
+@pytest.mark.parametrize("photo", ["white", "gray", "black"])
+def test_with_any_colormap_an_overlay_gets_lighter(photo: str, cmap: str) -> None:
+    look = DrawingStyle(cmap=cmap)
+    drawn = [picture(Image.new("RGB", (300, 300), photo), even(value), WHOLE, look) for value in VALUES]
+    assert rises([middle(one) for one in drawn])
+
+
+@pytest.mark.parametrize("cmap", ["managua_r", "RdBu_r", "coolwarm", "PuOr"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_with_any_colormap_both_sides_of_a_signed_overlay_get_lighter(sign: int, cmap: str) -> None:
+    look = DrawingStyle(cmap=cmap, signed=True)
+    drawn = [picture(Image.new("RGB", (300, 300), "white"), even(sign * value), WHOLE, look) for value in VALUES]
+    assert rises([middle(one) for one in drawn])
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, 0.5, 1.0])
@@ -65,10 +99,12 @@ def test_a_signed_zero_is_the_middle_of_the_colormap(cmap: str, value: float, pl
     for most, least in ((2.0, 0.0), (2.0, -1.0), (1.0, -2.0)):
         look = DrawingStyle("heatmap", cmap, signed=True)
         np.testing.assert_allclose(seen(level(value, most, least), look), colour(cmap, place), atol=3)
-    bare = seen(level(0.0), DrawingStyle(cmap=cmap, alpha=0.0))
-    over = seen(level(value, 2.0), DrawingStyle(cmap=cmap, alpha=1.0, signed=True))
-    share = (abs(value) / 2) ** 0.6
-    np.testing.assert_allclose(over, share * colour(cmap, place) + (1 - share) * bare, atol=3)
+    over, other = (seen(level(one, 2.0), DrawingStyle(cmap=cmap, signed=True)) for one in (value, -value))
+    if value == 0:
+        np.testing.assert_allclose(over, seen(level(0.0), DrawingStyle(cmap=cmap, alpha=0.0)))
+    else:  # redder than the other side if the colormap is
+        hue, expected = over - other, colour(cmap, place) - colour(cmap, 1 - place)
+        assert (hue[0] > hue[2]) == (expected[0] > expected[2])
 
 
 def test_what_is_below_zero_counts_as_zero_unless_signed() -> None:

@@ -76,25 +76,27 @@ def test_the_hottest_pixel_is_where_the_network_saw_it(size: tuple[int, int], cr
 
 
 def test_colours_and_opacities_of_a_map() -> None:
-    """0 is clear, the maximum opaque and in the last colour; where the network did not look, there is a shade."""
+    """0 is clear, the maximum opaque and in the last colour; where the network did not look, there is only a frame."""
     saliency = np.array([[0.0, 0.25, 1.0]])
     files = made(Image.new("RGB", (400, 100)), saliency, Placement(100, 0, 400, 100), DrawingStyle(cmap="gray"))
     heat = opened(files, NAMES.map("features.23", 7))
     np.testing.assert_allclose(heat[50, 395], [1, 1, 1, 1])
-    np.testing.assert_allclose(heat[50, 250], [0.25, 0.25, 0.25, 0.25**0.6], atol=0.02)
+    assert heat[50, 250, 3] == pytest.approx(0.25**0.8, abs=0.02)
     assert heat[50, 105, 3] == 0
-    assert (heat[:, :100] == heat[0, 0]).all()
-    assert 0 < heat[0, 0, 3] < 0.5
-    assert heat[0, 0, :3].max() == 0
+    assert (heat[:, :100, 3] == 0).all()
+    assert (heat[:, [100, 399]] == heat[0, 100]).all()
+    assert heat[0, 100, 3] == 1
 
 
 def test_a_signed_map_shows_both_signs() -> None:
     saliency = np.array([[-1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5, 0.5]])
-    files = made(Image.new("RGB", (100, 10)), saliency, whole((100, 10)), DrawingStyle(cmap="gray", signed=True))
+    files = made(Image.new("RGB", (100, 10)), saliency, whole((100, 10)), DrawingStyle(signed=True))
     heat = opened(files, NAMES.map("features.23", 7))
-    np.testing.assert_allclose(heat[5, 4], [0, 0, 0, 1], atol=0.01)
+    assert heat[5, 4, 3] == pytest.approx(1, abs=0.01)
     assert heat[5, 45, 3] == 0
-    np.testing.assert_allclose(heat[5, 95], [0.75, 0.75, 0.75, 0.5**0.6], atol=0.02)
+    assert heat[5, 95, 3] == pytest.approx(0.5**0.8, abs=0.02)
+    assert heat[5, 4, 2] - heat[5, 4, 0] > 0.2  # blue
+    assert heat[5, 95, 0] - heat[5, 95, 2] > 0.2  # orange
 
 
 def test_what_is_below_0_does_not_dent_a_peak_beside_it() -> None:

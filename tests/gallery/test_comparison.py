@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
+from base64 import b64encode
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.stats
+from browser import Browser
 from galleries import CATS, add, photo
+from lightness import lightness
 from PIL import Image
 from runs import invoke, photos
 
@@ -84,6 +89,43 @@ def test_a_run_agrees_with_itself_and_other_resolutions_can_be_compared() -> Non
     assert [(row["rank_correlation"], row["b"]["run"]) for row in rows] == [(1, "tiny (seeded), 2, contrastive EB")] * 2
 
 
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_in_a_browser_has_captions_legends_a_filter_and_zoom(width: int, browser: Browser) -> None:
+    for name, hot in (("cup.png", (2, 1)), ("dog.png", (0, 0))):
+        for directory, shift in (("a", 0), ("b", 1)):
+            add(Path(directory), photo(Path(name)), CATS[:1], keep=("raw",), hot=(hot[0] + shift, hot[1]))
+    compare("a", "b", "cup.png", "dog.png")
+    browser.open(Path("compared/comparison/index.html"), (width, 740))
+    browser.settle()
+    assert browser.complaints() == []
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    assert browser.one("#count").text == "2 of 2 pairs"
+    first = browser.all("article")[0]
+    assert [one.text for one in first.find_elements("css selector", "figcaption")] == ["photo", "A", "B", "A − B"]
+    for at, caption in enumerate(first.find_elements("css selector", "figcaption")):  # above its own picture
+        image = first.find_element("css selector", "img").rect
+        assert caption.rect["x"] == pytest.approx(image["x"] + at * image["width"] / 4, abs=8)
+    assert [one.text.split("\n") for one in browser.all(".legend")] == [
+        ["0", "each map's maximum"],
+        ["B higher", "A higher"],
+    ]
+    for legend, is_lighter in zip(browser.all(".legend i"), (True, False), strict=True):
+        seen = lightness(browser.pixels(legend)[5, 4:-4:10])
+        assert (np.diff(seen) > 0).all() == is_lighter  # of a difference, both sides
+        assert np.ptp(seen) > 30
+    browser.write("#query", "DOG tiger")
+    assert browser.one("#count").text == "1 of 2 pairs"
+    assert [one.is_displayed() for one in browser.all("article")].count(True) == 1
+    browser.write("#query", "")
+    image = first.find_element("css selector", "img")
+    before = image.rect["width"]
+    image.click()
+    assert image.rect["width"] >= 1.5 * before
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+    image.click()
+    assert image.rect["width"] == before
+
+
 def test_names_and_records_are_data() -> None:
     photos(Path("photos"), 1)
     name = "<img src=x onerror=alert(1)>.jpg"
@@ -93,7 +135,10 @@ def test_names_and_records_are_data() -> None:
     page = Path("compared/comparison/index.html").read_text()
     assert "<img src=x" not in page
     assert "&lt;img src=x" in page
-    assert "script-src" not in page  # default-src 'none' allows none
+    assert page.count("<script>") == 1
+    (script,) = re.findall("<script>(.*)</script>", page, re.DOTALL)
+    (allowed,) = re.findall("script-src '(.*?)'", page)
+    assert allowed == "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
     Path("a/photos/0", f"{name}.npz").write_bytes(b"PK broken")
     assert "no image and class has raw maps in both runs" in invoke("--compare", "a", "a", "-o", "compared").stderr
 

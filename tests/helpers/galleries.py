@@ -45,12 +45,15 @@ def add(
     keep: Sequence[str] = ("thumbnails",),
     common: Record = COMMON,
     hot: tuple[int, int] = (1, 0),
+    values: np.ndarray | None = None,
+    style: DrawingStyle | None = None,
 ) -> Record:
-    """The results of a photo, each map with one hot cell of 4 x 4, and its record.
+    """The results of a photo, each map with one hot cell of 4 x 4, or with these values (h, w), and its record.
 
     Args:
         keep: what the run leaves: ``thumbnails``, ``raw`` arrays.
         hot: column and row.
+        style: that of the thumbnails.
     """
     with Image.open(source) as opened:
         image = opened.convert("RGB")
@@ -58,6 +61,8 @@ def add(
     whole = Placement(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
+    if values is not None:
+        maps = np.stack([values.astype(np.float32)] * len(classes))
     for number, one in enumerate(classes):
         maps[number] *= not one.blank
     files = {
@@ -81,7 +86,7 @@ def add(
     )
     if "thumbnails" in keep:
         explained = mapped({common.layer: maps}, [one.index for one in classes], whole)
-        files |= thumbnails(names_of(record), Shown(image), framed(explained, image.size))
+        files |= thumbnails(names_of(record), Shown(image), framed(explained, image.size, style))
     for path, content in files.items():
         (directory / path).parent.mkdir(parents=True, exist_ok=True)
         (directory / path).write_bytes(content)

@@ -5,7 +5,7 @@
 class Grid {
   static GAP = 16;
   static SMALLEST = 256; // pixels
-  static SMALLEST_NARROW = 150;
+  static SMALLEST_NARROW = 240;
   static FOOT = 92; // a card's height below its picture
 
   constructor(list, open) {
@@ -117,6 +117,10 @@ function card(one, index, count, open) {
   made.dataset.index = index;
   const [folder, file] = splitName(image.name);
   const name = element("span", { class: "name" }, element("bdi", {}, file), element("small", {}, folder || "\u00a0"));
+  if (isWrong(outcome)) {
+    made.classList.add("wrong");
+    name.prepend(element("span", { class: "mark" }, "wrong"));
+  }
   const frame = element("span", { class: "frame", id: `picture-${index}` }, picture(image, outcome, one.map));
   const button = element("button", { type: "button", class: "open", title: image.name }, frame, name);
   button.addEventListener("click", open);

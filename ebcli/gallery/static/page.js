@@ -171,11 +171,30 @@ function themes() {
   });
 }
 
+// On small screens, the filters are folded until they are asked for.
+function fold() {
+  const narrow = matchMedia("(max-width: 760px)");
+  const set = () => {
+    part("filters").open = !narrow.matches;
+  };
+  narrow.addEventListener("change", set);
+  set();
+}
+
+function legend() {
+  const [low, bar, high] = part("legend").children;
+  [low.textContent, high.textContent] = data.ends;
+  bar.style.background = `linear-gradient(to right, ${data.colors.map((color) => `rgb(${color})`)})`;
+  part("legend").setAttribute("aria-label", `Color scale from ${data.ends.join(" to ")}`);
+}
+
 themes();
+fold();
+legend();
 look.add(part("look"));
 look.add(part("viewer-look"));
 look.setView("overlay");
-look.setOpacity(85);
+look.setOpacity(100 * data.alpha); // as in exported overlays
 summarize();
 offer();
 listen();

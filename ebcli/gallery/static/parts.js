@@ -98,7 +98,7 @@ const look = {
       group.append(element("label", {}, radio, element("span", {}, view, " ", key)));
       return radio;
     });
-    const slider = element("input", { type: "range", class: "opacity", min: 0, max: 100, value: 85 });
+    const slider = element("input", { type: "range", class: "opacity", min: 0, max: 100 });
     slider.addEventListener("input", () => this.setOpacity(slider.value));
     place.append(group, element("label", { class: "slider" }, "Opacity ", slider));
     this.places.push({ radios, slider });

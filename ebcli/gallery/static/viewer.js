@@ -65,6 +65,7 @@ class Viewer {
       ["Weights", weights],
       ["Layer", data.layers[outcome.layer] || "the image itself"],
       ["Method", data.methods[outcome.method]],
+      ...(isWrong(outcome) ? [["Prediction", "wrong"]] : []),
       ["Time", `${outcome.seconds.toFixed(2)} s`],
     ]);
     const link = this.part("viewer-result");

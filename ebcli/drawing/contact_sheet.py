@@ -1,0 +1,46 @@
+"""The contact sheet of a video: some of its frames with their maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from PIL import Image
+
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.panel import COLUMNS, Tile, arranged, map_tile, without_photo_beside, wrapped
+from ebcli.files.frame_ranges import Clips
+from ebcli.files.media.medium import Shown
+
+MOST_SHOWN = 12  # frames of a contact sheet
+
+
+def sheet_frames(clips: Clips) -> list[int]:
+    """The numbers of the frames that a contact sheet shows, evenly spread over those that have maps."""
+    frames = [frame for frame, _, _ in clips.explained()]
+    chosen = np.linspace(0, len(frames) - 1, min(MOST_SHOWN, len(frames)))
+    return [frames[i] for i in np.unique(chosen.round().astype(int))]
+
+
+def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Image.Image:
+    """Draw some frames of a video with their maps in one RGB figure, with their times.
+
+    Args:
+        shown: the frames, reduced by ``panel.small_frame``.
+        maps: the maps, row by row.
+        name: the video's name, the title of the figure.
+        about: the subtitle: model, layer and method.
+    """
+    lines: list[tuple[str, Sequence[Tile]]] = []
+    several = len({row.map.layer for row in maps}) > 1
+    for row in maps:
+        one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
+        times = [f"{row.clips.time(frame.number):.2f} s" if row.clips else "" for frame in shown]
+        tiles = [map_tile(one, frame, time) for frame, time in zip(shown, times, strict=True)]
+        heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
+        lines += wrapped(heading, tiles, COLUMNS)
+    style = one.style if len({row.style.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
+    return arranged(
+        name, about, lines, style, max(row.map.values.size for row in maps)
+    )  # without vmax, each row has its own scale

@@ -1,0 +1,73 @@
+"""What a picture says about its map: the color scale, and the caption below an overlay."""
+
+from __future__ import annotations
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ebcli.drawing.color_scale import levels
+from ebcli.drawing.explanation import Map
+from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.drawing.painters import PAINTERS
+from ebcli.drawing.style import DrawingStyle
+
+_PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
+_LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this
+_SMALLEST_TEXT = 10
+_BAR_SHARE = 0.4  # of the width of a caption
+
+
+def caption(map_: Map) -> str:
+    """What is said of a map below it."""
+    return map_.subject.title
+
+
+def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
+    """The colors of the scale from left to right, as they are over a uniform gray."""
+    painter = PAINTERS["heatmap" if style.name == "side-by-side" else style.name]
+    values = np.tile(levels(np.linspace(0, 1, size[0]), (0, 1)), (size[1], 1))
+    return on_white(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
+
+
+def ends(style: DrawingStyle, finest: int, whose: str = "each map's ") -> tuple[str, str]:
+    """The ends of the scale of maps, the finest of which has so many cells, in words."""
+    if style.vmax is not None:
+        return f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
+    end = "greatest magnitude" if style.signed else "maximum"
+    if (percentile := style.percentile_of(finest)) != 100:
+        part = f"percentile {percentile:g}"
+        of_what = f" of its {'magnitudes' if style.signed else 'positive values'}"
+        end = f"{end}; {part} if fine" if whose and style.percentile is None else part + of_what
+    return ("−m", f"m, {whose}{end}") if style.signed else (f"{style.vmin:g}", f"{whose}{end}")
+
+
+def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool) -> Image.Image:
+    """A picture of a map with its caption and color scale in a strip below it; a blank map has no scale."""
+    letters = font(max(_SMALLEST_TEXT, round(min(drawn.width, 2 * drawn.height) / _LETTERS_ACROSS)))
+    size = round(letters.size)
+    margin, line = size // 2, round(1.5 * size)
+    whole = Image.new(drawn.mode, (drawn.width, drawn.height + 2 * line + margin), "white")
+    whole.paste(drawn)
+    draw = ImageDraw.Draw(whole)
+
+    def write(x: int, y: int, text: str) -> int:
+        text = fitted(printable(text), letters, max(1, drawn.width - x - margin))
+        draw.text((x, y), text, font=letters, fill="black")
+        return x + round(letters.getlength(text)) + margin
+
+    top = drawn.height + margin // 2
+    write(margin, top, caption(map_) + ", blank map" * is_blank)
+    if not is_blank:
+        low, high = ends(style, map_.values.size, "")
+        x = write(margin, top + line, low)
+        colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
+        whole.paste(colors, (x, top + line + size // 8))
+        write(x + colors.width + margin, top + line, high)
+    return whole
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """A picture without transparency."""
+    if picture.mode != "RGBA":
+        return picture
+    return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")

@@ -1,0 +1,127 @@
+"""What is written on pictures: captions below single overlays, and the boxes of detections with class and score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from galleries import framed
+from lightness import lightness
+from PIL import Image
+
+from ebcli.drawing.explanation import Map, Subject, rectangle
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.panel import panel
+from ebcli.drawing.style import STYLES, DrawingStyle
+from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import Placement
+from ebcli.files.media.medium import Shown
+from ebcli.run.plan import InputOptions, OutputOptions, RunPlan
+
+SPOT = np.zeros((7, 7), np.float32)
+SPOT[2, 3] = 1
+
+
+def drawn(size: tuple[int, int], style: DrawingStyle, values: np.ndarray = SPOT) -> Image.Image:
+    map_ = Map(Subject(3, "tabby", 0.625), "5", values, 0.5, Placement(0, 0, *size))
+    (one,) = framed([map_], size, style)
+    return one.drawn(Shown(Image.new("RGB", size, (90, 140, 60))))
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("size", [(40, 30), (300, 200), (200, 300), (2000, 1500)])
+def test_a_caption_is_below_an_unchanged_picture(
+    size: tuple[int, int], style: str, written: list[tuple[float, float, str]]
+) -> None:
+    plain, with_caption = (drawn(size, DrawingStyle(style, caption=caption)) for caption in (False, True))
+    assert with_caption.crop((0, 0, *plain.size)).tobytes() == plain.tobytes()
+    assert with_caption.width == plain.width
+    assert plain.height < with_caption.height < plain.height + max(50, plain.height / 4)
+    texts = [text for *_, text in written]
+    assert len(texts) == 3
+    assert size[0] < 100 or texts == ["tabby, score 0.625", "0", "maximum"]
+    assert all(top > plain.height for _, top, _ in written)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_caption_s_color_scale_is_that_of_the_picture(signed: bool) -> None:
+    size = (600, 400)
+    picture = drawn(size, DrawingStyle(signed=signed, caption=True))
+    strip = np.asarray(picture.crop((0, 400, *picture.size)))
+    row = strip[round(len(strip) * 0.65)]
+    parts = np.split(row, np.flatnonzero(np.diff((row != 255).any(-1))) + 1)
+    colors = max((part for part in parts if (part[0] != 255).any()), key=len)[:: 20 if signed else 10]
+    assert len(colors) > 10
+    seen = lightness(colors)
+    middle = len(seen) // 2 if signed else 0
+    assert (np.diff(seen[middle:]) > 0).all()
+    assert (np.diff(seen[: middle + 1]) < 0).all()
+
+
+def test_a_blank_map_s_caption_says_so(written: list[tuple[float, float, str]]) -> None:
+    drawn((300, 200), DrawingStyle(caption=True), SPOT * 0)
+    assert [text for *_, text in written] == ["tabby, score 0.625, blank map"]
+
+
+def test_a_panel_has_captions_anyway() -> None:
+    with pytest.raises(ConfigurationError, match="a panel has captions of its own: drop caption"):
+        RunPlan(InputOptions(("a.jpg",)), style=DrawingStyle(caption=True), output=OutputOptions(panel=True))
+
+
+BOXES = [(20, 30, 120, 110), (160, 40, 280, 160), (30, 130, 140, 190)]
+
+
+def detections(size: tuple[int, int] = (300, 200), style: str = "overlay") -> list[FrameMaps]:
+    maps = [
+        Map(Subject(k, name, 0.9, box=box, outlines=[rectangle(box)]), "5", SPOT, 0.5, Placement(0, 0, *size))
+        for k, (name, box) in enumerate(zip(("cat", "dog", "cup"), BOXES, strict=True))
+    ]
+    return [replace(one, number=k) for k, one in enumerate(framed(maps, size, DrawingStyle(style)))]
+
+
+def boxes_colors(picture: Image.Image, boxes: Sequence[tuple[int, int, int, int]] = BOXES) -> list[tuple[int, ...]]:
+    """Of each box, the color in the middle of its left edge."""
+    return [tuple(np.asarray(picture)[(top + bottom) // 2, left, :3].tolist()) for left, top, _, bottom in boxes]
+
+
+def test_each_detection_has_a_color_of_its_own_and_says_class_and_score(
+    written: list[tuple[float, float, str]],
+) -> None:
+    photo = Image.new("RGB", (300, 200), "white")
+    seen = [boxes_colors(one.drawn(Shown(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
+    assert len(set(seen)) == 3
+    assert all(max(color) - min(color) > 80 for color in seen)
+    assert [text for *_, text in written] == [f"{name}, score 0.900" for name in ("cat", "dog", "cup")]
+    for (x, y, _), (left, top, *_) in zip(written, BOXES, strict=True):
+        assert left <= x <= left + 10
+        assert top - 20 <= y < top
+
+
+def test_labels_stay_in_the_picture(written: list[tuple[float, float, str]]) -> None:
+    for box in ((280.0, 0.0, 300.0, 200.0), (0.0, 0.0, 300.0, 200.0)):
+        subject = Subject(3, "a long name of a class " * 9, 0.5, box=box, outlines=[rectangle(box)])
+        (one,) = framed([Map(subject, "5", SPOT, 0.5, Placement(0, 0, 300, 200))], (300, 200))
+        one.drawn(Shown(Image.new("RGB", (300, 200))))
+    assert all(0 <= x < 20 and 0 <= y < 20 and "…" in text for x, y, text in written)
+
+
+def test_side_by_side_has_boxes_on_both_sides() -> None:
+    photo = Image.new("RGB", (300, 200), "white")
+    one = detections(style="side-by-side")[1]
+    both = one.drawn(Shown(photo))
+    (left, top, right, bottom), shift = BOXES[1], both.width - 300
+    assert boxes_colors(both, [BOXES[1]]) == boxes_colors(both, [(left + shift, top, right + shift, bottom)])
+
+
+def test_a_panel_s_photo_has_all_boxes() -> None:
+    photo = Image.new("RGB", (300, 200), "white")
+    figure = panel([Shown(photo)], detections(), "a.jpg", "about")
+    alone = [boxes_colors(one.drawn(Shown(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
+    pixels = np.asarray(figure)
+    for color in alone:
+        places = np.argwhere((pixels == color).all(-1))
+        tiles = {int(x) // 316 for _, x in places}
+        assert len(tiles) == 2  # the photo's, and that of its own map
+    assert 0 in tiles
