@@ -1,4 +1,4 @@
-"""Objects in a picture: their outlines in colors of their own, with class and score."""
+"""Objects in a picture: their outlines in colors of their own; boxes have class and score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ _SMALLEST_TEXT = 10
 
 
 def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, width: int) -> Image.Image:
-    """Draw a subject's outlines over a picture; ``side-by-side`` pictures get them on both sides.
+    """Draw a subject's outlines over a picture, with class and score if it has a box.
+
+    They are drawn on both sides of ``side-by-side`` pictures.
 
     Args:
         drawn: a picture of ``overlay.picture``, which is changed.
@@ -32,9 +34,13 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
         for fill, line in ((black, 3 * thickness), (color, thickness)):
             for points in polygons:
                 draw.line(points, fill=fill, width=line, joint="curve")
-        if polygons:
+        if subject.box is not None:
             _label(
-                draw, subject.title, color, (min(polygons[0])[0], min(y for _, y in polygons[0])), (left, left + width)
+                draw,
+                subject.title,
+                color,
+                (left + subject.box[0] * scale, subject.box[1] * scale),
+                (left, left + width),
             )
     return drawn
 
