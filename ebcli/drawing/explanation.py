@@ -67,6 +67,7 @@ class Map:
         method: ``"contrastive"`` or ``"marginal"``.
         beside: the maps (h, w) of other methods that are shown beside this one, by name.
         noise: the strength of maps of noise at that layer; None if it is unknown.
+        against: the names of the classes that it is contrasted with; empty for the dual.
         stride: of how many cells, in each direction, the network reads only the first one.
     """
 
@@ -81,6 +82,7 @@ class Map:
     beside: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     noise: float | None = None
     stride: int = 1
+    against: str = ""
 
     @property
     def strength(self) -> float | None:

@@ -19,7 +19,7 @@ _BAR_SHARE = 0.4  # of the width of a caption
 
 def caption(map_: Map) -> str:
     """What is said of a map below it."""
-    return map_.subject.title
+    return f"{map_.subject.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.subject.title
 
 
 def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
@@ -29,8 +29,25 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
     return on_white(painter.inside(Image.new("RGB", size, _PHOTO_OF_BAR), Image.fromarray(values), style))
 
 
-def ends(style: DrawingStyle, finest: int, whose: str = "each map's ") -> tuple[str, str]:
-    """The ends of the scale of maps, the finest of which has so many cells, in words."""
+def ends(
+    style: DrawingStyle, finest: int, whose: str = "each map's ", against: str = "", target: str = "the class"
+) -> tuple[str, str]:
+    """The ends of the scale of maps, the finest of which has so many cells, in words.
+
+    Args:
+        style: the style.
+        finest: the number of cells.
+        whose: of which map the ends are.
+        against: the class that the lower end speaks for, if there is one.
+        target: the class that the upper end speaks for.
+    """
+    low, high = _ends(style, finest, whose)
+    if style.signed and against:
+        return (against, target) if style.vmax is None else (f"{against} {low}", f"{high} {target}")
+    return low, high
+
+
+def _ends(style: DrawingStyle, finest: int, whose: str) -> tuple[str, str]:
     if style.vmax is not None:
         return f"{-style.vmax if style.signed else style.vmin:g}".replace("-", "−"), f"{style.vmax:g}"
     end = "greatest magnitude" if style.signed else "maximum"
@@ -58,7 +75,7 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     top = drawn.height + margin // 2
     write(margin, top, caption(map_) + ", blank map" * is_blank)
     if not is_blank:
-        low, high = ends(style, map_.values.size, "")
+        low, high = ends(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
         x = write(margin, top + line, low)
         colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
         whole.paste(colors, (x, top + line + size // 8))

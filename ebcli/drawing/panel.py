@@ -78,7 +78,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
             for subject, tiles in rows.items()
             for line in wrapped(subject.title, tiles, 1 if _is_wide(image) else len(tiles))
         ]
-    return arranged(name, about, lines, style, max(one.map.values.size for one in maps))
+    return arranged(name, about, lines, style, max(one.map.values.size for one in maps), maps[0].map.against)
 
 
 def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
@@ -134,7 +134,12 @@ def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int
 
 
 def arranged(
-    name: str, about: str, rows: Sequence[tuple[str, Sequence[Tile]]], style: DrawingStyle, finest: int
+    name: str,
+    about: str,
+    rows: Sequence[tuple[str, Sequence[Tile]]],
+    style: DrawingStyle,
+    finest: int,
+    against: str = "",
 ) -> Image.Image:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
@@ -144,6 +149,7 @@ def arranged(
         rows: the headings and tiles.
         style: the colors and the scale, and the resolution of the figure.
         finest: the number of cells of the finest map.
+        against: the class that the maps are contrasted with.
     """
     zoom = style.dpi / _DPI
     gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
@@ -188,7 +194,7 @@ def arranged(
                 below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
                 write(x, below, note, width - gap, fill=_SECONDARY)
         y += row_height
-    low, high = ends(style, finest)
+    low, high = ends(style, finest, against=against)
     write(gap, y, low, room)
     x = gap + round(text.getlength(low)) + gap // 2
     colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))

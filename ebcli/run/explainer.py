@@ -254,6 +254,7 @@ class Explainer:
             by_layer,
             self.network.noise,
             self.network.strides,
+            ", ".join(class_labels(self.loaded, self.network.against)),
         )
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:

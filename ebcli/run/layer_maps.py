@@ -54,6 +54,7 @@ def maps_of(
     compared: Mapping[str, Arrays] = MappingProxyType({}),
     noise: Mapping[str, float] = MappingProxyType({}),
     strides: Mapping[tuple[int, ...], int] = MappingProxyType({}),
+    against: str = "",
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer.
 
@@ -65,6 +66,7 @@ def maps_of(
         keep_relevance: whether maps have their relevance.
         compared: the maps (B, K, h, w) of other methods by their names, by layer.
         noise: the strength of maps of noise, by layer.
+        against: the names of the classes contrasted with.
         strides: of how many cells only one is read, by the map's height and width.
     """
     by_layer = []
@@ -88,6 +90,7 @@ def maps_of(
                         {name: one[i, k].copy() for name, one in others.items()},
                         noise.get(layer),
                         strides.get(values.shape[-2:], 1),
+                        against,
                     )
                     for k, subject in enumerate(row)
                 ]
