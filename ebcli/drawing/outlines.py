@@ -36,7 +36,7 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
                 draw.line(points, fill=fill, width=line, joint="curve")
         if subject.box is not None:
             _label(
-                draw,
+                drawn,
                 subject.title,
                 color,
                 (left + subject.box[0] * scale, subject.box[1] * scale),
@@ -46,20 +46,23 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
 
 
 def _label(
-    draw: ImageDraw.ImageDraw,
+    drawn: Image.Image,
     text: str,
     color: tuple[int, int, int],
     corner: tuple[float, float],
     across: tuple[int, int],
 ) -> None:
-    """Text on a patch of a color above a corner, or below it at the edge of the picture."""
+    """Text on a patch of a color above a corner, or below it at the edge of the picture; none in a tiny one."""
     room = across[1] - across[0]
     letters = font(max(_SMALLEST_TEXT, round(room / _LETTERS_ACROSS)))
     margin, height = round(letters.size) // 4, round(1.4 * letters.size)
+    if height > drawn.height / 4:  # it would hide the map of a tiny picture
+        return
     text = fitted(printable(text), letters, max(1, room - 2 * margin))
     wide = round(letters.getlength(text)) + 2 * margin
     x = max(across[0], min(round(corner[0]), across[1] - wide))
     y = round(corner[1]) - height
     y = y if y >= 0 else max(0, round(corner[1]))
+    draw = ImageDraw.Draw(drawn)
     draw.rectangle((x, y, x + wide, y + height), fill=color)
     draw.text((x + margin, y + height // 10), text, font=letters, fill=(0, 0, 0))
