@@ -73,7 +73,7 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
         return x + round(letters.getlength(text)) + margin
 
     top = drawn.height + margin // 2
-    write(margin, top, caption(map_) + ", blank map" * is_blank)
+    write(margin, top, f"{map_.subject.title}, blank map" if is_blank else caption(map_))
     if not is_blank:
         low, high = ends(style, map_.values.size, "", map_.against, map_.subject.name or "the class")
         x = write(margin, top + line, low)
