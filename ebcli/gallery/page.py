@@ -130,6 +130,8 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "class": number("classes", (one.index, one.name)),
             "score": one.score,
             "mass": one.mass,
+            "strength": one.strength,
+            "evidence": one.evidence,
             "blank": one.blank,
             "atBorder": one.at_border,
             "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),

@@ -127,8 +127,9 @@ function card(one, index, count, open) {
   const facts = element("p", { class: "facts" });
   const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
   const update = () => {
-    facts.textContent =
-      one.map === null ? "" : `${at}score ${number(one.map.score)} · mass ${number(one.map.mass)} · ${outcome.seconds.toFixed(2)} s`;
+    const names = ["score", "mass", "strength"].filter((name) => one.map && (name !== "strength" || one.map.strength !== null));
+    const told = names.map((name) => `${name} ${number(one.map[name])}`);
+    facts.textContent = one.map === null ? "" : at + [...told, `${outcome.seconds.toFixed(2)} s`].join(" · ");
   };
   update();
   made.append(button);

@@ -36,6 +36,11 @@ function picture(image, outcome, map) {
       const advice = "The map peaks at the border of the center crop: --fit squash shows the network the whole image";
       box.append(element("p", { class: "badge", title: advice }, "peak at the border: try --fit squash"));
     }
+    if (map.evidence && map.evidence !== "clear" && !map.blank) {
+      const why = map.evidence === "weak" ? "maps of noise are not much weaker" : "maps of noise are as strong, or the score is low";
+      const advice = `Strength ${number(map.strength)}: ${why}`;
+      box.append(element("p", { class: "badge", title: advice }, `${map.evidence} evidence`));
+    }
     if (map.blank) {
       box.classList.add("blank");
       box.append(element("p", { class: "badge" }, "blank map"));

@@ -105,6 +105,7 @@ class Viewer {
         element("small", {}, roleOf(outcome, map)),
         bar("score", map.score),
         bar("mass", map.mass),
+        ...(map.strength === null ? [] : [bar("strength", map.strength)]),
       ],
     }));
     const choose = (value) => {
