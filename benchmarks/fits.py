@@ -1,4 +1,4 @@
-"""Compare the ways to fit photos into the bundled network, for docs/layers.md.
+"""Compare the ways to fit photos into the bundled network, for docs/fits.md.
 
     pip install -e '.[test]'
     python benchmarks/fits.py        # some minutes
