@@ -32,7 +32,7 @@ from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
-from ebcli.models.keywords import CLASSIFICATION, VIDEO, WHOLE
+from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels
 from ebcli.run.plan import InputOptions, RunPlan
@@ -246,7 +246,8 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
     format_ = "png" if output.format == AUTO and needs_transparency else output.format
     video = video_format(output.format) if network.loaded.task == VIDEO else ""
     layers, default = network.layers, network.default_layer
-    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video)
+    sweep = plan.maps.layers == (ALL,)
+    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep)
     provenance = {
         "model": common.model,
         "weights": weights,
