@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from color_net import BLUE, GREEN, RED, painted
 from PIL import Image
 
+import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.drawing.explanation import Map, Subject
 from ebcli.files.input_spec import Placement
@@ -68,13 +69,21 @@ def test_the_map_covers_the_image_from_end_to_end() -> None:
     assert record["seen"] == pytest.approx((32 / 40) ** 2 / 2, abs=1e-3)
 
 
-def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run() -> None:
+def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, batches = ebcli.run.explainer.excitation_backprop, []
+
+    def counted(net: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+        batches.append(len(inputs))
+        return real(net, inputs, *rest, **options)
+
+    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", counted)
     generator = np.random.default_rng(0)
     for number, size in enumerate([(32, 48), (48, 32), (32, 32), (48, 32), (32, 48), (64, 32), (48, 32)]):
         Path("photos").mkdir(exist_ok=True)
         Image.fromarray(generator.integers(0, 256, (*size, 3), np.uint8)).save(f"photos/{number}.png")
     result = invoke("--batch-size", "2", "-o", "all", "photos")
     assert [Path(line).name[0] for line in result.stdout.splitlines()[::2]] == [*"0123456"]
+    assert batches == [1, 2, 2, 2, 2, 2]  # the first is the check of the layer; the last ones are filled up
     for number in range(7):
         assert invoke("--batch-size", "2", "-o", f"{number}", f"photos/{number}.png", f"photos/{number}.png").stdout
         name = f"photos/{number}.png.maps@0.npz"
