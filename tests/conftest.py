@@ -10,7 +10,7 @@ import pytest
 import torch
 from color_net import load_colors
 from PIL import ImageDraw
-from runs import tiny_model
+from runs import no_strengths, tiny_model
 from stub_run import DONE, finished
 
 from ebcli.eb.registry import RULES
@@ -36,8 +36,9 @@ def colors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty one, where each model is a tiny one."""
+    """An empty one, where each model is a tiny one, whose random maps need not be stronger than noise."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("ebcli.run.explainer.strengths_by_layer", no_strengths)
     monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
 

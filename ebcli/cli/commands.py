@@ -135,7 +135,10 @@ def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
 
 
 def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
-    style, workers = part(DrawingStyle, options, name=options["style"]), part(ExecutionOptions, options).workers
+    style, workers = (
+        part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"])),
+        part(ExecutionOptions, options).workers,
+    )
     click.echo(os.fsencode(gallery_page(options["report_only"], style, workers, options["overwrite"], images)))
     return 0
 

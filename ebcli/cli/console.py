@@ -10,7 +10,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 from ebcli.errors import EbcliError, UnfinishedError
+from ebcli.files.records import HARDLY_ANY
 from ebcli.models.keywords import CROP, FACTORY, PAD, WHOLE
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     spent: dict[str, float] = {}
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
+    faint: list[bool] = []  # whether each map rests on hardly any evidence
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
@@ -102,6 +104,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     spent |= {stage: spent.get(stage, 0.0) + more for stage, more in record.spent.items()}
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
+                    faint += [one.evidence == HARDLY_ANY for one in record.classes]
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan.maps, out)
             seconds = time.perf_counter() - start
@@ -111,10 +114,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
-            if labeled:
-                right = sum(labeled)
-                share = f"{right} of {len(labeled)} labeled {work.unit}s"
-                note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
+            _print_shares(labeled, faint, work.unit)
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -133,6 +133,17 @@ def _print_choices(common: Record, plan: RunPlan) -> None:
     if plan.model.preprocessing.fit == WHOLE and common.fit == PAD:
         tiles = "--tiles 1 explains long ones in squares"
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
+
+
+def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str) -> None:
+    """Print how many predictions were right, and how many maps rest on hardly any evidence."""
+    if any(faint):
+        which, verb = (f"{sum(faint)} of {len(faint)} maps rest", "are") if len(faint) > 1 else ("The map rests", "is")
+        note(f"{which} on hardly any evidence, as maps of noise do, and {verb} drawn faint")
+    if labeled:
+        right = sum(labeled)
+        share = f"{right} of {len(labeled)} labeled {unit}s"
+        note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
 
 
 def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
@@ -171,7 +182,9 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
         if verbose:
-            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{_lost(one)}")
+            strength = "" if one.strength is None else f", strength {one.strength:.3f}"
+            strength += f" ({one.evidence} evidence)" * bool(one.evidence)
+            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, verbose)

@@ -177,7 +177,12 @@ SALIENCY = (
     _appearance(
         "--alpha", default=DrawingStyle.alpha, help="Set an overlay's opacity at the upper end of the scale, 0 to 1."
     ),
-    _appearance("--signed", is_flag=True, help="Draw negative values, too, on a symmetric scale."),
+    _appearance(
+        "--signed/--unsigned",
+        default=None,
+        show_default="signed with --against",
+        help="Draw negative values, too, on a symmetric scale.",
+    ),
     _appearance(
         "--scale",
         type=click.Choice(SCALES, case_sensitive=False),

@@ -20,7 +20,7 @@ from ebcli.cli.options import SALIENCY
 from ebcli.cli.parameters import SectionedCommand, part
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
@@ -175,10 +175,17 @@ def _plan(options: Mapping[str, Any]) -> RunPlan:
         part(InputOptions, options, remote=part(RemoteOptions, options), clips=part(ClipOptions, options)),
         part(ModelSpec, options, name=options["model"], preprocessing=preprocessing),
         part(MapOptions, options),
-        part(DrawingStyle, options, name=options["style"]),
+        part(DrawingStyle, options, name=options["style"], signed=_is_signed(options)),
         part(OutputOptions, options, directory=options["output"]),
         part(ExecutionOptions, options),
     )
+
+
+def _is_signed(options: Mapping[str, Any]) -> bool:
+    """Whether maps are drawn signed: those against a class by default, as both halves say what tells the two apart."""
+    if options["signed"] is not None:
+        return bool(options["signed"])
+    return bool(options["against"]) and options["style"] not in UNSIGNED_STYLES and not options["vmin"]
 
 
 def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -9,6 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.files.input_spec import Placement
+from ebcli.files.records import HARDLY_ANY
+
+# Multiples of the strength on noise; of photos that show the class, half reach 15 with EfficientNet-Lite0
+_WEAK, _CLEAR = 2.0, 5.0
+_FAINT, _FAINTEST = 0.3, 0.2  # brightness
 
 
 def rectangle(box: Sequence[float]) -> NDArray[np.float64]:
@@ -29,6 +35,7 @@ class Subject:
         where: where in the class's output (...) its probability starts: an index, empty for a single number; or a mask.
         box: a detection's left, top, right and bottom, in pixels of the image.
         outlines: the closed polygons (N, 2) around the object, in pixels of the image.
+        is_unlikely: the score is far below that of a class chosen at random.
     """
 
     index: int
@@ -37,6 +44,7 @@ class Subject:
     where: tuple[int, ...] | NDArray[np.bool_] = ()
     box: tuple[float, float, float, float] | None = None
     outlines: Sequence[NDArray[np.float64]] = ()
+    is_unlikely: bool = False
 
     @property
     def title(self) -> str:
@@ -58,6 +66,8 @@ class Map:
         relevance: (...), signed; None unless the arrays are written.
         method: ``"contrastive"`` or ``"marginal"``.
         beside: the maps (h, w) of other methods that are shown beside this one, by name.
+        noise: the strength of maps of noise at that layer; None if it is unknown.
+        stride: of how many cells, in each direction, the network reads only the first one.
     """
 
     subject: Subject
@@ -69,6 +79,53 @@ class Map:
     relevance: NDArray[np.float32] | None = None
     method: str = "contrastive"
     beside: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    noise: float | None = None
+    stride: int = 1
+
+    @property
+    def strength(self) -> float | None:
+        """The positive part of a contrastive map, 0 to 1; None for other maps.
+
+        It is the share of the class's probability that its dual, or the class contrasted with, has elsewhere.
+        """
+        return float(np.maximum(self.values, 0).sum()) if self.method == "contrastive" else None
+
+    @property
+    def evidence(self) -> str | None:
+        """How much the map rests on, in words; None if that is unknown."""
+        share = self._above_noise(self.strength)
+        if share is None:
+            return None
+        return HARDLY_ANY if share < _WEAK or self.subject.is_unlikely else "weak" if share < _CLEAR else "clear"
+
+    @property
+    def strength_in_words(self) -> str:
+        """The strength and the evidence; empty for marginal maps."""
+        if self.strength is None:
+            return ""
+        return f"strength {self.strength:.3f}" + (f" ({self.evidence} evidence)" if self.evidence else "")
+
+    def brightness(self, signed: bool) -> float:
+        """How brightly the map is drawn, 0 to 1: less brightly if what is drawn rests on little evidence."""
+        share = self._above_noise(float(np.abs(self.values).sum()) / 2 if signed else self.strength)
+        if share is None:
+            return 1.0
+        return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely and not signed else 1.0)
+
+    def _above_noise(self, strength: float | None) -> float | None:
+        return None if strength is None or not self.noise else strength / self.noise
+
+    @property
+    def drawn_values(self) -> NDArray[np.float32]:
+        """The values, each spread over the block of cells that it was sampled from."""
+        if self.stride == 1:
+            return self.values
+        height, width = self.values.shape[-2:]
+        parts = [range(min(self.stride, height)), range(min(self.stride, width))]
+        spread = np.zeros_like(self.values)
+        for row, column in itertools.product(*parts):
+            spread[..., row:, column:] += self.values[..., : height - row, : width - column] / self.stride**2
+        return spread
 
     @property
     def peak(self) -> float:

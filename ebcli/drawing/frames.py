@@ -16,6 +16,13 @@ from ebcli.files.frame_ranges import Clips
 from ebcli.files.media.medium import Shown
 
 
+def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
+    """The style with its scale ending at a value, unless the end is set."""
+    if style.vmax is not None:
+        return style
+    return replace(style, vmax=max(float(f"{high * cells:.3g}"), style.vmin * (1 + 1e-6)), percentile=100.0)
+
+
 @dataclass(frozen=True)
 class FrameMaps:
     """The map of a subject at a layer, frame by frame; a photo is a clip of one frame.
@@ -37,14 +44,21 @@ class FrameMaps:
     @classmethod
     def of(cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle) -> FrameMaps:
         """Find the color scale of a map."""
-        cells = map_.values
-        if clips is None:
-            return cls(map_, size, clips, style, is_blank_on(size, cells, map_.placement, style.signed))
-        is_blank = is_blank_on(size, np.abs(cells).max(0) if style.signed else cells.max(0), map_.placement)
-        if not is_blank and style.vmax is None:
-            high = float(f"{limits(cells, style)[1] * cells.size:.3g}")
-            style = replace(style, vmax=max(high, style.vmin * (1 + 1e-6)), percentile=100.0)
+        cells = map_.drawn_values
+        flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
+        is_blank = is_blank_on(size, flat, map_.placement, style.signed)
+        if clips is not None and not is_blank:
+            style = _ending_at(limits(cells, style)[1], cells.size, style)
         return cls(map_, size, clips, style, is_blank)
+
+    @property
+    def faded(self) -> DrawingStyle:
+        """The style, on a scale whose upper end a map that rests on little evidence does not reach."""
+        brightness = self.map.brightness(self.style.signed)
+        if brightness == 1 or self.is_blank:
+            return self.style
+        cells = self.map.drawn_values
+        return _ending_at(limits(cells, self.style)[1] / brightness, cells.size, self.style)
 
     @property
     def at_border(self) -> bool:
@@ -58,11 +72,12 @@ class FrameMaps:
         So the ends of the scale mean the same for one frame as for the whole video. Cells are interpolated linearly in
         time, from center to center; a clip's maps do not mix with another's.
         """
+        values = self.map.drawn_values
         if self.clips is None:
-            return self.map.values
-        count = len(self.map.values)
+            return values
+        count = len(values)
         depth = count // len(self.clips.starts)
-        cells = self.map.values[shown.clip * depth : (shown.clip + 1) * depth]
+        cells = values[shown.clip * depth : (shown.clip + 1) * depth]
         position = min(max((shown.place + 0.5) * depth / self.clips.frames - 0.5, 0.0), depth - 1.0)
         before = int(position)
         one, other = cells[before], cells[min(before + 1, depth - 1)]
@@ -74,5 +89,5 @@ class FrameMaps:
         """A frame with its map over it, at the frame's own size."""
         image = shown.image
         region = self.map.placement.scaled(self.size, image.size)
-        drawn = picture(image, self.at(shown), region, self.style, is_blank=self.is_blank)
+        drawn = picture(image, self.at(shown), region, self.faded, is_blank=self.is_blank)
         return outlined(drawn, self.map.subject.outlines, image.width / self.size[0])

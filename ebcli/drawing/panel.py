@@ -60,9 +60,9 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     photo = Tile(small.image, "photo", (f"{image.width} × {image.height} pixels",))
     rows: dict[Subject, list[Tile]] = {}
     for one in maps:
-        for values, title, notes in _maps(one.map):
-            drawn = FrameMaps.of(replace(one.map, values=values), one.size, None, style)
-            grid = f"{values.shape[1]} × {values.shape[0]} cells"
+        for map_, title, notes in _maps(one.map):
+            drawn = FrameMaps.of(map_, one.size, None, style)
+            grid = f"{map_.values.shape[1]} × {map_.values.shape[0]} cells"
             rows.setdefault(one.map.subject, [photo]).append(_tile(drawn, small, title, (grid, *notes)))
     if all(len(tiles) == 2 for tiles in rows.values()):
         flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
@@ -107,10 +107,11 @@ def small_frame(image: Image.Image) -> Image.Image:
 
 
 def _tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()) -> Tile:
-    """The tile of a map over a small frame; the last note is its peak."""
+    """The tile of a map over a small frame; the last notes are its peak and its strength."""
     region = one.map.placement.scaled(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
-    return Tile(on_white(one.drawn(shown)), title, (*notes, peak))
+    strength = [one.map.strength_in_words] if one.map.strength_in_words else []
+    return Tile(on_white(one.drawn(shown)), title, (*notes, peak, *strength))
 
 
 def _without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
@@ -118,16 +119,17 @@ def _without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
     return replace(style, name=name) if style.name == "side-by-side" else style
 
 
-def _maps(map_: Map) -> Iterator[tuple[NDArray[np.float32], str, Sequence[str]]]:
-    """The values, the title and the mass, if it is worth a note, of a map and of those beside it."""
+def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
+    """A map and those beside it, each with its title, and with its mass if that is worth a note."""
     mass = f"mass {map_.mass:.3f}"
     if not map_.beside:
         # a contrastive map sums to 0, so this is the mass of another map
-        yield map_.values, map_.layer, [mass if map_.method == "marginal" else f"marginal {mass}"]
+        yield map_, map_.layer, [mass if map_.method == "marginal" else f"marginal {mass}"]
         return
-    yield map_.values, f"{map_.layer}, {map_.method}", [] if "marginal" in map_.beside else [f"marginal {mass}"]
+    yield map_, f"{map_.layer}, {map_.method}", [] if "marginal" in map_.beside else [f"marginal {mass}"]
     for method, values in map_.beside.items():
-        yield values, f"{map_.layer}, {method}", [mass] if method == "marginal" else []
+        other = replace(map_, values=values, method=method, noise=None)
+        yield other, f"{map_.layer}, {method}", [mass] if method == "marginal" else []
 
 
 def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:

@@ -8,6 +8,7 @@ from math import inf
 from ebcli.errors import ConfigurationError
 
 STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
+UNSIGNED_STYLES = ("mask", "paper")
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class DrawingStyle:
             raise ConfigurationError(f"unknown style {self.name!r}: choose {', '.join(STYLES)}")
         if not 0 <= self.alpha <= 1:  # also refuses NaN
             raise ConfigurationError(f"alpha is {self.alpha:g}, but it must be between 0 and 1")
-        if self.signed and self.name in ("mask", "paper"):
+        if self.signed and self.name in UNSIGNED_STYLES:
             raise ConfigurationError(f"the style {self.name} cannot show negative values: drop signed")
         if not 0 < self.percentile <= 100:
             raise ConfigurationError(f"the percentile is {self.percentile:g}, but it must be above 0 and at most 100")

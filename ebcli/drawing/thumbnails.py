@@ -94,7 +94,7 @@ def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -
     """
     files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
     for path, one in zip(names.maps([one.map for one in maps]), maps, strict=True):
-        if (content := map_thumbnail(one.map, one.at(shown), one.size, one.style)) is not None:
+        if (content := map_thumbnail(one.map, one.at(shown), one.size, one.faded)) is not None:
             files[path] = content
     return files
 

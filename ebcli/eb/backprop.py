@@ -169,15 +169,7 @@ def _record(net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsup
     """Run the network once, and record what both rules need."""
     if inputs.is_inference():
         inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-    with (
-        evaluating(net),
-        ExcitationMode(net, unsupported=unsupported) as mode,
-        Capture(net, layers, mode.recording) as capture,
-        torch.enable_grad(),
-        batch_checked(net, inputs),
-    ):
-        output = net(capture.enter(inputs))
-    logits = single_tensor(output, "the network's output")
+    mode, capture, logits = _run(net, inputs, layers, unsupported)
     check_logits(net, inputs, logits)
     let_feed_inactive(logits)
     graph = BackwardGraph(logits)
@@ -185,6 +177,19 @@ def _record(net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsup
     mode.refuse(graph.without_rule)
     mode.is_settled = True
     return Forward(logits, graph, mode.recording, paths, tuple(inputs.shape))
+
+
+def _run(
+    net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsupported: Unsupported = "error"
+) -> tuple[ExcitationMode, Capture, Tensor]:
+    with (
+        evaluating(net),
+        ExcitationMode(net, unsupported=unsupported) as mode,
+        Capture(net, layers, mode.recording) as capture,
+        torch.enable_grad(),
+        batch_checked(net, inputs),
+    ):
+        return mode, capture, single_tensor(net(capture.enter(inputs)), "the network's output")
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
@@ -196,13 +201,7 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> lis
         layers: names of modules, each called once and returning a single tensor.
     """
     with torch.inference_mode(False), torch.no_grad():
-        with (
-            evaluating(net),
-            ExcitationMode(net) as mode,
-            Capture(net, [None, *layers], mode.recording) as capture,
-            torch.enable_grad(),
-        ):
-            output = net(capture.enter(inputs))
+        _, capture, output = _run(net, inputs, [None, *layers])
         _, *found = capture.layers()
-        graph = BackwardGraph(single_tensor(output, "the network's output"))
+        graph = BackwardGraph(output)
     return [name for name, layer in zip(layers, found, strict=True) if graph.ends(layer.edge.node)]

@@ -23,10 +23,12 @@ except ImportError:  # Windows: lines of two runs at once may mix
     fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
+HARDLY_ANY = "hardly any"  # evidence, see ``ClassRecord``
 STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
+_TEXTS = str, NoneType
 _decoder = json.JSONDecoder(parse_constant=lambda _: None)  # NaN and Infinity are not JSON
 
 
@@ -50,6 +52,8 @@ class ClassRecord:
         losses: the probability lost at each operation, if requested.
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
+        strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
+        evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's left, top, width and height, in pixels of the upright image.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
@@ -66,14 +70,19 @@ class ClassRecord:
     region: dict[str, Any] | None = None
     at_border: bool = False
     box: tuple[float, float, float, float] | None = None
+    strength: float | None = None
+    evidence: str | None = None
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
         if type(self.index) is not int or not 0 <= self.index < _HUGE:
             raise TypeError(self.index)
-        if type(self.blank) is not bool or type(self.at_border) is not bool or type(self.name) not in (str, NoneType):
+        if type(self.blank) is not bool or type(self.at_border) is not bool:
             raise TypeError(self)
-        _check_numbers([number for number in (self.score, self.mass, self.peak) if number is not None])
+        if type(self.name) not in _TEXTS or type(self.evidence) not in _TEXTS:
+            raise TypeError(self)
+        numbers = self.score, self.mass, self.peak, self.strength
+        _check_numbers([number for number in numbers if number is not None])
         boxes = [self.box] if self.box is not None else []
         if self.region is not None:
             boxes.append(self.region["box"])

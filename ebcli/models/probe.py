@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -48,6 +49,28 @@ def probe(name: str, net: nn.Module, size: tuple[int, ...], run: Callable[[Tenso
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
             raise ConfigurationError(f"{name} does not accept {images} ({reason})") from error
         raise ConfigurationError(f"{name} failed on {image} ({reason}; --debug shows the traceback)") from error
+
+
+@contextmanager
+def strides_of_cells(net: nn.Module) -> Iterator[dict[tuple[int, ...], int]]:
+    """Find the layers of which a network reads only every second cell, as 1 x 1 convolutions with stride 2 do.
+
+    Yields:
+        How many cells apart those are that are read, by the layer's (height, width); filled by forward passes in this
+        context.
+    """
+    found: dict[tuple[int, ...], int] = {}
+
+    def note(convolution: nn.Conv2d, operands: tuple[Tensor, ...]) -> None:
+        found[tuple(operands[0].shape[-2:])] = max(convolution.stride)
+
+    convolutions = [one for one in net.modules() if isinstance(one, nn.Conv2d) and one.kernel_size < one.stride]
+    hooks = [one.register_forward_pre_hook(note) for one in convolutions]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def output_shape(name: str, net: nn.Module, size: tuple[int, ...], *, is_dense: bool = False) -> tuple[int, ...]:

@@ -28,9 +28,9 @@ from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
-from ebcli.models.probe import probe
+from ebcli.models.probe import probe, strides_of_cells
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
+from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors, strengths_by_layer
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.reading import NetworkInput
@@ -86,7 +86,8 @@ class Explainer:
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan)
         # the first picture need not wait for what is known
-        self.network = self._described(plan) if known is None else replace(known, loaded=self.loaded)
+        is_known = known is not None and not known.against
+        self.network = replace(known, loaded=self.loaded) if known and is_known else self._described(plan)
         self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None)
         self._width = self._task.width(self._asked)
 
@@ -101,7 +102,9 @@ class Explainer:
         if not plan.output.panel:
             check_distinct(layers)
         self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
-        return replace(self.network, method=self._check_layers(maps))
+        with strides_of_cells(loaded.net) as strides:
+            method, noise = self._check_layers(maps)
+        return replace(self.network, method=method, noise=noise, strides=strides)
 
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
@@ -279,6 +282,8 @@ class Explainer:
             "contrastive" if maps.contrastive else "marginal",
             self._keep_relevance and not self._is_video,
             by_layer,
+            self.network.noise,
+            self.network.strides,
         )
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
@@ -297,24 +302,26 @@ class Explainer:
             track_lost_mass=maps.track_lost_mass,
         )
 
-    def _check_layers(self, maps: MapOptions) -> str:
-        """Explain a blank image, to report layers without a map and operations without a rule before any work.
+    def _check_layers(self, maps: MapOptions) -> tuple[str, dict[str, float]]:
+        """Explain noise, to report layers without a map and operations without a rule before any work.
 
-        Returns the method, in words.
+        Returns the method, in words, and the strength of contrastive maps by layer.
         """
         labels = class_labels(self.loaded, self.network.against)
-        if self._task.run is not None:  # a blank image has no detections
-            return method_in_words(maps, labels, joint=bool(self._joint))
+        if self._task.run is not None:  # noise has no detections
+            return method_in_words(maps, labels, joint=bool(self._joint)), {}
         size, others = self.loaded.transforms.shape, self.network.against or ()
-        free = next((index for index in range(self.loaded.num_classes) if index not in others), 0)
+        known = (self.network.classes or ()) if others else ()  # how far two classes are apart depends on both
+        candidates = [*known, *range(self.loaded.num_classes)]
+        free = next((index for index in candidates if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
-        results = probe(self.loaded.name, self.loaded.net, size, lambda blank: self._backprop(blank, target, maps))
+        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        image = image.to(self.device, self._dtype)
+        results = probe(self.loaded.name, self.loaded.net, size, lambda _: self._backprop(image, target, maps))
         try:
-            for result in results:
-                len(result.maps)
-            blank = torch.zeros(1, 3, *size, device=self.device, dtype=self._dtype)
+            noise = strengths_by_layer(self.network.layers, results)
             for layer in self.network.layers:
-                compared_maps(self.loaded.net, maps.beside, blank, target, layer)
+                compared_maps(self.loaded.net, maps.beside, image, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
         rules = {result.joint for result in results}
@@ -323,4 +330,6 @@ class Explainer:
             method_in_words(maps, labels, joint=result.joint, over_cells=bool(result.special_tokens))
             for result in results
         ]
-        return "; ".join(dict.fromkeys(found))
+        return "; ".join(
+            dict.fromkeys(found)
+        ), noise if maps.contrastive and self._task.in_batches and self.loaded.trained else {}

@@ -52,6 +52,8 @@ def maps_of(
     method: str,
     keep_relevance: bool,
     compared: Mapping[str, Arrays] = MappingProxyType({}),
+    noise: Mapping[str, float] = MappingProxyType({}),
+    strides: Mapping[tuple[int, ...], int] = MappingProxyType({}),
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer.
 
@@ -62,6 +64,8 @@ def maps_of(
         method: ``"contrastive"`` or ``"marginal"``.
         keep_relevance: whether maps have their relevance.
         compared: the maps (B, K, h, w) of other methods by their names, by layer.
+        noise: the strength of maps of noise, by layer.
+        strides: of how many cells only one is read, by the map's height and width.
     """
     by_layer = []
     for layer, result in results.items():
@@ -82,6 +86,8 @@ def maps_of(
                         None if relevance is None else relevance[i, k].copy(),
                         method,
                         {name: one[i, k].copy() for name, one in others.items()},
+                        noise.get(layer),
+                        strides.get(values.shape[-2:], 1),
                     )
                     for k, subject in enumerate(row)
                 ]
@@ -89,6 +95,12 @@ def maps_of(
             ]
         )
     return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
+
+
+def strengths_by_layer(layers: Sequence[str], results: Sequence[ExcitationResult]) -> dict[str, float]:
+    """The strength of the map of one image at each layer, to two digits."""
+    strengths = [float(result.maps.float().clamp(min=0).sum()) for result in results]
+    return {layer: float(f"{strength:.2g}") for layer, strength in zip(layers, strengths, strict=True)}
 
 
 def in_sequence(clips: Sequence[Map]) -> Map:

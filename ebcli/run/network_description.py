@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.classes import resolve_class
-from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET
+from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX
 from ebcli.models.loaded import LoadedModel
@@ -28,6 +28,8 @@ class NetworkDescription:
         classes: the classes to explain in every image; None for each image's most likely ones.
         against: the classes to contrast with; None for the target's dual.
         method: how the maps are computed, in words.
+        noise: the strength of contrastive maps of noise, by layer; empty if it is unknown.
+        strides: of how many cells of a layer the next ones read only the first, by the layer's height and width.
     """
 
     loaded: LoadedModel
@@ -36,6 +38,8 @@ class NetworkDescription:
     classes: list[int] | None
     against: list[int] | None
     method: str
+    noise: Mapping[str, float] = field(default_factory=dict)
+    strides: Mapping[tuple[int, ...], int] = field(default_factory=dict)
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:
@@ -54,7 +58,8 @@ class NetworkDescription:
             return None
         loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET))
         method = method_in_words(plan.maps, class_labels(loaded, against))
-        return cls(loaded, (DEFAULT_LAYER,), DEFAULT_LAYER, classes, against, method)
+        noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
+        return cls(loaded, (DEFAULT_LAYER,), DEFAULT_LAYER, classes, against, method, noise)
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> NetworkDescription:

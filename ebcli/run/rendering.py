@@ -151,6 +151,8 @@ def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
         None if found is None else asdict(found),
         maps.at_border,
         box,
+        map_.strength,
+        map_.evidence,
     )
 
 
@@ -191,9 +193,11 @@ def file_name(source: Source) -> str:
 
 
 def about(maps: Sequence[Map]) -> dict[str, str]:
-    """The layer, class and score of the maps in a picture or figure."""
+    """The layer, class, score and strength of the maps in a picture or figure."""
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
+    strengths = [map_.strength_in_words.removeprefix("strength ") for map_ in maps]
     return {
+        **({"strength": ", ".join(strengths)} if all(strengths) else {}),
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
         "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
         "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),

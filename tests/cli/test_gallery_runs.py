@@ -42,7 +42,16 @@ def test_a_map_that_is_negative_throughout(signed: bool, monkeypatch: pytest.Mon
     """All probability of red against green is on the side of green: -1 in units of an even spread."""
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
     painted((60, 40), (GREEN, (0, 0, 60, 40))).save("green.png")
-    arguments = ("--model", "colors", "--target", "red", "--against", "green", "--report", *["--signed"] * signed)
+    arguments = (
+        "--model",
+        "colors",
+        "--target",
+        "red",
+        "--against",
+        "green",
+        "--report",
+        "--signed" if signed else "--unsigned",
+    )
     result = invoke(*arguments, "green.png")
     assert result.exit_code == 0, result.output
     (record,) = records(Path("saliency"))

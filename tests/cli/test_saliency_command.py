@@ -42,7 +42,7 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
         ("--contrastive a.jpg", {"contrastive": True}),
         ("--target 281 --target tabby a.jpg", {"targets": ("281", "tabby")}),
         ("--top-k 3 a.jpg", {"top_k": 3}),
-        ("--against tabby --against 7 a.jpg", {"against": ("tabby", "7")}),
+        ("--against tabby --against 7 a.jpg", {"against": ("tabby", "7"), "signed": True}),
         ("-o maps a.jpg", {"output": Path("maps")}),
         ("--output maps a.jpg", {"output": Path("maps")}),
         ("--cmap viridis --alpha 0.25 a.jpg", {"cmap": "viridis", "alpha": 0.25}),
@@ -129,8 +129,8 @@ VALUES = {
     "engine": ("ray", "ray"),
     "gpus_per_worker": ("0.5", 0.5),
 }
-# What else an option of the environment sets: the pictures of --like are the classes
-ALSO: dict[str, dict[str, object]] = {"like": {"targets": ("0", "1")}}
+# What else an option of the environment sets: the pictures of --like are the classes, and --against is drawn signed
+ALSO: dict[str, dict[str, object]] = {"like": {"targets": ("0", "1")}, "against": {"signed": True}}
 
 
 def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
@@ -249,6 +249,8 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "region": None,
             "at_border": False,
             "box": None,
+            "strength": None,
+            "evidence": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

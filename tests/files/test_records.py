@@ -79,6 +79,8 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "region": None,
             "at_border": False,
             "box": None,
+            "strength": None,
+            "evidence": None,
         }
     ]
     assert entry["schema"] == 1
@@ -86,7 +88,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
 
 def test_a_record_reads_what_it_wrote() -> None:
     region = {"box": (1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
-    shown = ClassRecord(1, "cat", 0.5, 1.0, False, {"Linear": 0.25}, "2", 3.5, region, True, (0, 1, 2, 3))
+    shown = ClassRecord(1, "cat", 0.5, 1.0, False, {"Linear": 0.25}, "2", 3.5, region, True, (0, 1, 2, 3), 0.25, "weak")
     record = dataclasses.replace(done("a.jpg", "A", OUT), classes=(shown,), against=(7,), label=1, predicted=2)
     found = Record.parse(record.line().encode())
     assert found is not None

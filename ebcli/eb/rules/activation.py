@@ -18,14 +18,9 @@ from ebcli.eb.registry import Call, name_of, overloads, rule
 from ebcli.eb.saved_values import Saved
 
 
-@rule(*overloads("relu"), makes_gates=True)
+@rule(*overloads("relu", "relu6"), makes_gates=True)
 def rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _rectified(call, input, bounded=False)
-
-
-@rule(*overloads("relu6"), makes_gates=True)
-def bounded_rectifier(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    return _rectified(call, input, bounded=True)
+    return _rectified(call, input, bounded=name_of(call.func).startswith("relu6"))
 
 
 @rule(*overloads("hardtanh"), makes_gates=True)

@@ -8,9 +8,10 @@ from dataclasses import replace
 from torch import Tensor
 
 from ebcli.drawing.explanation import Subject
-from ebcli.models.keywords import CLASSIFICATION, VIDEO
+from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
 from ebcli.run.tasks.task import Asked, Task, register
 
+_UNLIKELY = 0.1  # times the score of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
 
 
@@ -32,7 +33,11 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
         chosen = ranks.argsort(descending=True)[: int((ranks > asked.maps.above).sum())].tolist()
     else:
         chosen = ranks.topk(asked.maps.most).indices.tolist()
-    return [asked.subject(index, float(scores[index])) for index in chosen]
+    loaded = asked.network.loaded
+    least = _UNLIKELY / loaded.num_classes if loaded.scores == SOFTMAX else -math.inf
+    return [
+        asked.subject(index, score, is_unlikely=score < least) for index in chosen for score in [float(scores[index])]
+    ]
 
 
 def width(asked: Asked) -> int:

@@ -1,0 +1,106 @@
+"""How much a map rests on: measured, told in records and on stderr, and seen in the picture."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from PIL import Image
+
+from ebcli.cli.saliency import main
+
+SAMPLES = Path(__file__).parents[2] / "sample_images"
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, ("--workers", "0", "--json", *arguments))
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def first_map(result: Result) -> dict[str, object]:
+    found: dict[str, object] = json.loads(result.stdout.splitlines()[0])["classes"][0]
+    return found
+
+
+def colorfulness(picture: Path) -> float:
+    """The greatest distance of a pixel from gray."""
+    pixels = np.asarray(Image.open(picture).convert("RGB")).astype(int)
+    return float((pixels.max(2) - pixels.min(2)).max())
+
+
+def test_a_map_of_nothing_is_faint_and_said_to_be() -> None:
+    """White paper and noise show nothing; a daisy is not in a cup of coffee; an espresso is."""
+    Image.new("RGB", (240, 240), "white").save("white.png")
+    noise = np.random.default_rng(1).integers(0, 256, (240, 240, 3), dtype=np.uint8)
+    Image.fromarray(noise).save("noise.png")
+    coffee = str(SAMPLES / "coffee.jpg")
+    heatmap = "--style", "heatmap", "--format", "png"
+    espresso = run(coffee, "--target", "espresso", *heatmap, "-o", "espresso.png")
+    assert first_map(espresso)["evidence"] == "clear"
+    assert "faint" not in espresso.stderr
+    bright = colorfulness(Path("espresso.png"))
+    for name, arguments in {
+        "daisy": [coffee, "--target", "daisy"],
+        "white": ["white.png"],
+        "noise": ["noise.png"],
+    }.items():
+        result = run(*arguments, *heatmap, "-o", f"map of {name}.png")
+        assert first_map(result)["evidence"] == "hardly any"
+        assert result.stderr.count("drawn faint") == 1
+        assert colorfulness(Path(f"map of {name}.png")) < bright * 0.75
+
+
+def test_a_run_says_how_many() -> None:
+    for name in "ab":
+        Image.new("RGB", (240, 240), "white").save(f"{name}.png")
+    result = run("a.png", "b.png", str(SAMPLES / "rocket.jpg"))
+    assert result.stderr.count("faint") == 1
+    assert "2 of 3 maps rest on hardly any evidence" in result.stderr
+
+
+def test_the_strength_is_the_sum_of_the_positive_cells() -> None:
+    (record,) = map(json.loads, run(str(SAMPLES / "coffee.jpg"), "--raw", "-o", "out").stdout.splitlines())
+    (arrays,) = Path("out").rglob("*.npz")
+    values = np.load(arrays)["maps"][0]
+    assert record["classes"][0]["strength"] == pytest.approx(values[values > 0].sum(), rel=1e-6)
+    (picture,) = Path("out").rglob("*.jpg")
+    told = json.loads(CliRunner().invoke(main, ["--json", "--info", str(picture)]).stdout)
+    assert told["strength"] == f"{values[values > 0].sum():.3f} (clear evidence)"
+
+
+def test_marginal_maps_have_no_strength() -> None:
+    found = first_map(run(str(SAMPLES / "coffee.jpg"), "--marginal"))
+    assert (found["strength"], found["evidence"]) == (None, None)
+
+
+def test_two_cats_differ_by_little() -> None:
+    """Of the mosaic of a cat and a cup, "tiger cat against tabby" is weak, against a cup it is clear."""
+    mosaic = str(SAMPLES / "mosaic.jpg")
+    shown = {
+        other: first_map(run(mosaic, "--target", "tiger cat", "--against", other, "-o", other))
+        for other in ("tabby", "espresso")
+    }
+    assert shown["tabby"]["strength"] < shown["espresso"]["strength"] / 3  # type: ignore[operator]
+    assert (shown["tabby"]["evidence"], shown["espresso"]["evidence"]) == ("weak", "clear")
+
+
+def test_a_map_against_a_class_is_drawn_signed() -> None:
+    mosaic = str(SAMPLES / "mosaic.jpg")
+    against = mosaic, "--target", "tiger cat", "--against", "espresso", "--style", "heatmap", "--format", "png"
+    pictures = {}
+    for name, options in {"default": [], "signed": ["--signed"], "unsigned": ["--unsigned"]}.items():
+        run(*against, *options, "-o", f"{name}.png")
+        pictures[name] = Path(f"{name}.png").read_bytes()
+    pixels = {name: np.asarray(Image.open(f"{name}.png")) for name in pictures}
+    np.testing.assert_array_equal(pixels["default"], pixels["signed"])
+    assert (pixels["default"] != pixels["unsigned"]).any()
+    run(*against[:-4], "--style", "mask", "-o", "mask.png")  # which has no negative half
