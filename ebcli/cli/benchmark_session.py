@@ -15,8 +15,8 @@ import click
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
 from ebcli.cli.model_options import MODEL, with_options
 from ebcli.cli.parameters import part, plain_option
-from ebcli.errors import EbcliError, ImageError
-from ebcli.models.keywords import METHODS
+from ebcli.errors import ConfigurationError, EbcliError, ImageError
+from ebcli.models.keywords import METHODS, WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 
@@ -69,7 +69,10 @@ class Session:
     def __init__(self, options: Mapping[str, Any]) -> None:
         from ebcli.evaluate.model_under_test import ModelUnderTest
 
-        spec = part(ModelSpec, options, name=options["model"], preprocessing=part(Preprocessing, options))
+        preprocessing = part(Preprocessing, options)
+        if preprocessing.fit == WHOLE:
+            raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
+        spec = part(ModelSpec, options, name=options["model"], preprocessing=preprocessing)
         self.model = ModelUnderTest(spec, options["layers"], options["methods"], options["device"])
         self.options, self.failed = options, 0
 

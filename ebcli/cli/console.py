@@ -19,6 +19,7 @@ import click
 
 from ebcli.errors import EbcliError, UnfinishedError
 from ebcli.files.records import HARDLY_ANY
+from ebcli.models.keywords import CROP, FACTORY, PAD, WHOLE
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ebcli.run.plan import MapOptions, RunPlan
 
 _LOST_SHOWN = 3
+_LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
+_WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
 
 
 SOME_FAILED, MISUSED, UNFINISHED, INTERRUPTED = 1, 2, 75, 130  # 75 is EX_TEMPFAIL of sysexits.h: repeat it
@@ -40,6 +43,14 @@ def note(message: str) -> None:
     """Print a line to stderr, unless ``--quiet`` is given."""
     if not click.get_current_context().params["quiet"]:
         say(message)
+
+
+def note_once(topic: str, message: str) -> None:
+    """Print a note if it is the first one of this command about a topic."""
+    topics = click.get_current_context().meta.setdefault("ebcli.topics", set())
+    if topic not in topics:
+        topics.add(topic)
+        note(message)
 
 
 def say_error(message: str, label: str = "Error") -> None:
@@ -75,6 +86,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
         say(f"{work.common.model} ({work.common.weights}), layer {work.common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{shown(path)}: up to date, skipped")
+    _print_choices(work.common, plan)
     if plan.style.vmax is None and work.style.vmax is not None:
         note(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
@@ -112,6 +124,15 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
     return 0
+
+
+def _print_choices(common: Record, plan: RunPlan) -> None:
+    """Say what the run does where the user may expect something else."""
+    if common.weights == FACTORY:
+        note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
+    if plan.model.preprocessing.fit == WHOLE and common.fit == PAD:
+        tiles = "--tiles 1 explains long ones in squares"
+        note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
 
 
 def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str) -> None:
@@ -164,17 +185,31 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
             say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
-            if one.at_border:
-                hint = "; --fit squash shows all" if record.clips is None else ""
-                say(f"{name}: the map of {title} peaks at the border of the center crop{hint}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
+    _print_hints(record, name, verbose)
     if options["as_json"]:
         click.echo(record.line(), out)
         return
     for path in [record.input] if record.status == "planned" else record.output:
         # bytes: not every file name is valid text
         click.echo(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
+
+
+def _print_hints(record: Record, name: str, verbose: bool) -> None:
+    """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""
+    hints = {}
+    if record.pages > 1:
+        hints["pages"] = f"only the first of its {record.pages} pages or frames is explained"
+    if record.seen < _LITTLE and record.clips is None:
+        hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
+    elif record.fit == CROP and any(one.at_border for one in record.classes):
+        hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
+    for topic, hint in hints.items():
+        if verbose:
+            note(f"{name}: {hint}")
+        else:
+            note_once(topic, f"{name}: {hint} (--verbose says so of every image)")
 
 
 def _lost(one: ClassRecord) -> str:

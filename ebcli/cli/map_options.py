@@ -99,6 +99,13 @@ MAP = (
         help="Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE.",
     ),
     _map(
+        "--tiles",
+        metavar="N",
+        type=int,
+        show_default="1 for images more than 2.5 times as long as wide, else none",
+        help="Map overlapping square tiles, N across the shorter side, and join them.",
+    ),
+    _map(
         "--allow-unsupported",
         is_flag=True,
         help="Use ordinary gradients, with a warning, for operations without an excitation rule.",

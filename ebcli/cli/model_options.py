@@ -71,8 +71,8 @@ MODEL = (
     _model(
         "--fit",
         type=click.Choice(FITS),
-        show_default="the model's own",
-        help="Crop images at the center, squash them to a square, or pad them.",
+        show_default="whole; the model's own with --resize or --crop, and in eb-benchmark",
+        help="Use the whole image at its own aspect ratio, crop its center, squash it to a square, or pad it.",
     ),
     _model(
         "--scores",

@@ -25,6 +25,7 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import DISTRIBUTION
+from ebcli.models.keywords import WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
@@ -168,6 +169,8 @@ def _write_annotations(directory: Path, configuration: str) -> None:
 def _plan(options: Mapping[str, Any]) -> RunPlan:
     options = _with_described_classes(options)
     preprocessing = part(Preprocessing, options)
+    if preprocessing.fit is None and preprocessing.resize is None and preprocessing.crop is None:
+        preprocessing = replace(preprocessing, fit=WHOLE)
     return RunPlan(
         part(InputOptions, options, remote=part(RemoteOptions, options), clips=part(ClipOptions, options)),
         part(ModelSpec, options, name=options["model"], preprocessing=preprocessing),

@@ -143,12 +143,14 @@ class Explanation:
         maps: in the order of results and records: subject by subject, and layer by layer.
         seconds: this image's share of the time that its batch took.
         label, predicted: its true class and the most likely one, if the true one is known.
+        tiles: the number of tiles that were explained and joined; 0 if it was explained at once.
     """
 
     maps: Sequence[Map]
     seconds: float
     label: int | None = None
     predicted: int | None = None
+    tiles: int = 0
 
     @property
     def subjects(self) -> list[Subject]:

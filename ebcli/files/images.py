@@ -21,6 +21,7 @@ from ebcli.imports import import_optional
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
 _HEIF = {".heic", ".heif"}
+_PAGED = {"GIF", "PNG", "WEBP", "TIFF"}
 
 
 def has_image_suffix(path: Path) -> bool:
@@ -80,6 +81,13 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
         raise ImageError(error.strerror or str(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
         raise ImageError(f"it is broken: {error or type(error).__name__}") from error
+
+
+def pages(file: Path | IO[bytes]) -> int:
+    """The number of frames of an animation, or of pages of a TIFF file; ``decode`` reads the first one."""
+    with opened_image(file) as image:
+        # other formats have previews, depth maps and the like
+        return int(getattr(image, "n_frames", 1)) if image.format in _PAGED else 1
 
 
 def check_pixels(size: tuple[int, int]) -> None:

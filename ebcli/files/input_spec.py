@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
+_STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
+_CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -34,6 +37,12 @@ class Placement(NamedTuple):
         (width, height), (x, y) = old, new  # multiplied first, as edges of the image stay exact so
         return Placement(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
 
+    def share_of(self, size: tuple[int, int]) -> float:
+        """The share of an image (width, height) that lies in the rectangle."""
+        width, height = size
+        across, down = min(self.right, width) - max(self.left, 0), min(self.bottom, height) - max(self.top, 0)
+        return across * down / (width * height)
+
 
 @dataclass(frozen=True)
 class InputSpec:
@@ -47,11 +56,15 @@ class InputSpec:
             of any size.
         resize: the length after resizing of the shorter side (``fit="crop"``), of both sides (``"squash"``) or of the
             longer side (``"pad"``); or height and width. None for images as they are.
-        fit: ``"crop"``, ``"squash"`` or ``"pad"``, which pads with the mean color.
+        fit: ``"crop"``, ``"squash"``, ``"pad"``, which pads with the mean color, or ``"whole"``: the whole image at its
+            own aspect ratio, for networks that take images of any size; the longer side is rounded, see ``step``.
         mean, std: normalization of pixels from 0 to 1, per channel.
         resample: Pillow's filter.
         frames: frames per clip; None for images.
         rate: frames per second.
+        tiles: of ``"whole"``, the number of tiles across the shorter side, each as large as the network's input; 0 for
+            the whole image at once.
+        stride: the network's largest stride in pixels, if it is no power of two; None if it is one.
     """
 
     size: tuple[int, int] | None
@@ -62,6 +75,8 @@ class InputSpec:
     resample: Image.Resampling = Image.Resampling.BILINEAR
     frames: int | None = None
     rate: float = 0.0
+    tiles: int = 0
+    stride: int | None = None
 
     @classmethod
     def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
@@ -83,9 +98,10 @@ class InputSpec:
 
     def place(self, size: tuple[int, int]) -> Placement:
         """Where the network looks in an upright image of ``size`` (width, height)."""
-        if self.size is None:
+        crop = self._crop
+        if crop is None:
             return Placement(0, 0, *size)
-        new, crops = self._resized(size), self.size[::-1]
+        new, crops = self._resized(size), crop[::-1]
         left, top = (_start(*sides) for sides in zip(new, crops, strict=True))
         return Placement(left, top, left + crops[0], top + crops[1]).scaled(new, size)
 
@@ -97,9 +113,9 @@ class InputSpec:
         if self.frames is not None:
             return self._of_frame(image)
         new = self._resized(image.size)
-        if self.size is None:
+        if self._crop is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
-        crops = self.size[::-1]
+        crops = self._crop[::-1]
         left, top = start = [_start(side, crop) for side, crop in zip(new, crops, strict=True)]
         seen = Image.new("RGB", crops, self._fill)
         if max(new) <= _LONGEST_RESIZED:
@@ -136,11 +152,22 @@ class InputSpec:
         image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
         pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(image)
         values = functional.convert_image_dtype(pixels, torch.float)
-        if self.size is not None:
+        if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
-            values = functional.center_crop(values - fill, self.size) + fill  # center_crop pads with zeros
+            values = functional.center_crop(values - fill, self._crop) + fill  # center_crop pads with zeros
         found: Tensor = functional.normalize(values, self.mean, self.std)
         return found if self.frames is None else found.transpose(-4, -3)
+
+    @property
+    def step(self) -> int:
+        """Of ``"whole"``: sides differ by multiples of this many pixels, so that cells cover them evenly."""
+        side = min(self.resize or self.shape[-2:])
+        return self.stride or min(_STRIDE, 1 << max(0, int(math.log2(side / _CELLS))))
+
+    @property
+    def _crop(self) -> tuple[int, int] | None:
+        """Height and width of the center crop; None if nothing is cut off or padded."""
+        return None if self.fit == "whole" else self.size
 
     @property
     def _fill(self) -> tuple[int, ...]:
@@ -152,6 +179,10 @@ class InputSpec:
         if self.resize is None:
             return size
         side, width, height = self.resize[0], *size
+        if self.fit == "whole":
+            scale = side * max(1, self.tiles) / min(size)
+            across, down = (side + round((length * scale - side) / self.step) * self.step for length in size)
+            return across, down
         if len(self.resize) == 2 or self.fit == "squash":
             return self.resize[-1], side
         if self.fit == "pad":

@@ -35,7 +35,7 @@ _OUTSIDE = "absolute"
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
 _OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|(?:\.sheet)?\.[a-z]+)"
-_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|panel{_MARKS}\.[a-z]+|npz)"
+_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers){_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
@@ -123,9 +123,12 @@ def picture_relpath(
     return relpath.with_name(f"{relpath.name}.{label}{mark}.{suffix}")
 
 
-def panel_relpath(relpath: Path, suffix: str = "png", mark: str = "") -> Path:
-    """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``; with ``marks``, ``photos/cat.jpg.panel+marginal.png``."""
-    return relpath.with_name(f"{relpath.name}.panel{mark}.{suffix}")
+def panel_relpath(relpath: Path, suffix: str = "png", mark: str = "", sweep: bool = False) -> Path:
+    """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``; with ``marks``, ``photos/cat.jpg.panel+marginal.png``.
+
+    One of all layers, a sweep, is ``photos/cat.jpg.layers.png``.
+    """
+    return relpath.with_name(f"{relpath.name}.{'layers' if sweep else 'panel'}{mark}.{suffix}")
 
 
 def raw_relpath(relpath: Path, mark: str = "") -> Path:
@@ -174,6 +177,7 @@ class ResultNames:
         method: what differs from the default method, in words for ``slug``; empty for the default.
         described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
+        sweep: the layers are those that ``all`` stands for.
     """
 
     format: str
@@ -184,6 +188,7 @@ class ResultNames:
     method: str = ""
     described: bool = False
     video: str = ""
+    sweep: bool = False
 
     def suffix(self, relpath: Path) -> str:
         """The format of an image's pictures: ``png``, ``jpg`` or ``webp``.
@@ -206,7 +211,8 @@ class ResultNames:
         """
         each = list(numbered(maps))
         if self.panel:
-            results = [panel_relpath(relpath, self.suffix(relpath), self._marks(self.layers))]
+            mark = marks((), self.method) if self.sweep else self._marks(self.layers)
+            results = [panel_relpath(relpath, self.suffix(relpath), mark, self.sweep)]
         else:
             picture = self.suffix(relpath)
             results = [

@@ -114,6 +114,10 @@ class Record:
         label, predicted: the true class and the most likely one, if the true one is known.
         image_size: the width and height of the upright image, if regions were requested.
         clips: the explained clips of a video, see ``ebcli.files.frame_ranges.Clips``.
+        fit: how images were fitted into the network's input, see ``ebcli.files.input_spec.InputSpec``.
+        tiles: the number of tiles that were explained and joined; 0 if the image was explained at once.
+        seen: the share of the image that the network saw, 0 to 1.
+        pages: the number of pages or frames of an image file, of which the first was explained.
         spent: the seconds of each of ``STAGES``; not written.
     """
 
@@ -138,6 +142,10 @@ class Record:
     predicted: int | None = None
     image_size: tuple[int, int] | None = None
     clips: dict[str, Any] | None = None
+    fit: str = ""
+    tiles: int = 0
+    seen: float = 1.0
+    pages: int = 1
     spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -179,7 +187,7 @@ class Record:
         for one in self.classes:
             one.check()
         layers, names = [one.layer for one in self.classes], [path.rpartition(os.sep)[2] for path in self.output]
-        texts = self.input, self.place, self.configuration, self.model, self.weights, self.layer, self.method
+        texts = self.input, self.place, self.configuration, self.model, self.weights, self.layer, self.method, self.fit
         joined = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
         if not joined.isascii():
             os.fsencode(joined)  # raises for characters that paths cannot hold
@@ -189,8 +197,8 @@ class Record:
         stem = self.place.rpartition(os.sep)[2] + "."
         if any(not name.startswith(stem) for name in names) or len(self.output_sha256) != len(names):
             raise ValueError(self.output)
-        _check_numbers([self.seconds])
-        integers = [*self.output_bytes, *self.against, *(self.image_size or ())]
+        _check_numbers([self.seconds, self.seen])
+        integers = [*self.output_bytes, *self.against, *(self.image_size or ()), self.tiles, self.pages]
         integers += [index for index in (self.label, self.predicted) if index is not None]
         pictures, count = len([name for name in names if not name.endswith(".npz")]), len(self.classes)
         if self.status == "done" and self.error is None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 BUNDLED = "efficientnet_lite0"
 DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
+FACTORY = "factory"  # the weights that a factory returned, which are perhaps random
 ALL, INPUT = "all", "input"  # accepted in place of a layer name
 METHODS = ("contrastive", "marginal", "gradient", "gradient-x-input", "grad-cam", "random", "center")
 LAYERLESS = frozenset({"random", "center"})  # methods that use no layer
 COMPARED_METHODS = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # that panels can show beside the map
-FITS = CROP, SQUASH, PAD = "crop", "squash", "pad"  # how images are fitted into the network's square input
+FITS = CROP, SQUASH, PAD, WHOLE = "crop", "squash", "pad", "whole"  # how images are fitted into the network's input
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
 TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = "classification", "detection", "segmentation", "video"
 OWN_TASKS: set[str] = set()  # registered beside these, see ebcli/run/tasks/task.py

@@ -26,7 +26,8 @@ class LoadedModel:
             ``fit``, ``mean``, ``std`` and ``resample``. For video, it maps 8-bit frames (T, 3, H, W) to a clip
             (3, T, H, W), of ``frames`` frames at ``rate`` per second.
         categories: class names in the order of the logits; None if unknown.
-        weights: name of the weights, path of the checkpoint, or ``"none"``.
+        weights: name of the weights, path of the checkpoint, ``"factory"`` for those that a factory returned, or
+            ``"none"``.
         num_classes: number of classes.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
         files: files whose content defines the network: a checkpoint, a model file.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from ebcli.errors import ConfigurationError, closest
+from ebcli.eb.eval_mode import evaluating
+from ebcli.errors import ConfigurationError, EbcliError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.imports import contained
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
@@ -28,10 +30,11 @@ from ebcli.models.keywords import (
     SOFTMAX,
     UNTRAINED,
     VIDEO,
+    WHOLE,
 )
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.probe import output_shape
+from ebcli.models.probe import output_shape, probe
 from ebcli.models.similarity import check_texts, with_reference_pictures
 from ebcli.models.sources import source_of
 from ebcli.models.sources.base import ModelSource
@@ -108,17 +111,22 @@ def load_model(
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (DETECTION if is_detector(net) else None)
+        settings = preprocessing or Preprocessing()
         if task == DETECTION:
-            if preprocessing not in (None, Preprocessing()):
-                raise ConfigurationError(f"{name} preprocesses images itself: drop --resize, --crop, --mean and --std")
-            spec = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
+            if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
+                raise ConfigurationError(
+                    f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
+                )
+            own = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
-            spec = (preprocessing or Preprocessing()).applied_to(InputSpec.of(source.transforms(net, label)))
+            own = InputSpec.of(source.transforms(net, label))
+            settings.applied_to(own)  # or else the settings are at fault
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
             backbone, scores = source.with_features(net, label), scores or RAW
+            spec = _fitted(name, backbone or net, replace(settings, tiles=None), own)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
             files, names = (*files, *pictures), given or list(map(str, pictures))
         elif source.takes_texts() and given is not None:
@@ -128,6 +136,7 @@ def load_model(
         net = net.eval().to(device)
         if task == DETECTION:
             net = DetectionScores(net)
+    spec = _fitted(name, net, settings, own)
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:
@@ -138,6 +147,25 @@ def load_model(
     categories = tuple(map(printable, names)) if names is not None and len(names) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
     return LoadedModel(name, net, spec, categories, label, count, files, scores, found)
+
+
+def _fitted(name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) -> InputSpec:
+    """The network's own preprocessing with other settings; whole images only if the network takes any size."""
+    spec = settings.applied_to(own)
+    if spec.fit != WHOLE:
+        return spec
+    stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
+    if stride & (stride - 1):  # patches of 14 pixels, for example
+        spec = replace(spec, stride=stride)
+    if spec.tiles:
+        return spec
+    side = min(spec.shape)
+    try:
+        with torch.no_grad(), evaluating(net):
+            probe(name, net, (side, side + side // spec.step * spec.step), net)
+    except EbcliError:
+        return settings.fixed(own)
+    return spec
 
 
 def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Module, str, tuple[Path, ...]]:

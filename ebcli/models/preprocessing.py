@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.keywords import CROP, FITS
+from ebcli.models.keywords import CROP, FITS, PAD, WHOLE
 
 if TYPE_CHECKING:
     from ebcli.files.input_spec import InputSpec
@@ -28,6 +28,11 @@ class Preprocessing:
         fit: ``"crop"`` resizes the shorter side and cuts off the ends of the longer one, ``"squash"`` resizes both
             sides regardless of the aspect ratio, ``"pad"`` resizes the longer side and pads the shorter one with the
             mean color. With another fit than the model's and without ``resize``, the network sees the whole image.
+            ``"whole"`` resizes the shorter side to ``resize``, or to the side of the model's crop, and keeps the aspect
+            ratio, with the longer side rounded to 32 pixels. Networks that only take images of their own size get them
+            padded. Videos are cropped nevertheless.
+        tiles: the number of tiles across the shorter side: the image becomes larger than the network's input, which
+            sees it in overlapping tiles. None for the whole image at once.
 
     Raises:
         ConfigurationError: a value is out of its range.
@@ -45,10 +50,15 @@ class Preprocessing:
     mean: Channels | None = None
     std: Channels | None = None
     fit: str | None = None
+    tiles: int | None = None
 
     def __post_init__(self) -> None:
         if self.fit is not None and self.fit not in FITS:
             raise ConfigurationError(f"unknown fit {self.fit!r}: choose {', '.join(FITS)}")
+        if self.tiles is not None and self.tiles < 1:
+            raise ConfigurationError(f"tiles is {self.tiles}, but must be at least 1")
+        if self.tiles is not None and self.fit not in (None, WHOLE):
+            raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
         for name in ("resize", "crop"):
             side = getattr(self, name)
             if side is not None and side < 1:
@@ -70,19 +80,34 @@ class Preprocessing:
         Raises:
             ConfigurationError: the crop is larger than the resized image, or the network sees whole images.
         """
-        if spec.size is None and not (self.crop is None and self.fit is None):
-            raise ConfigurationError("the network sees whole images: drop --crop and --fit")
-        if spec.frames is not None and self.fit is not None:
+        if self.tiles is not None and (spec.size is None or spec.frames is not None):
+            raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
+        fit = self.fit or (spec.fit if self.tiles is None else WHOLE)
+        if fit == WHOLE and (spec.size is None or spec.frames is not None):
+            fit = spec.fit
+        elif spec.size is None and self.fit is not None:
+            raise ConfigurationError("the network sees whole images: drop --fit")
+        elif spec.frames is not None and self.fit is not None:
             raise ConfigurationError("clips are always cropped at the center: drop --fit")
+        if spec.size is None and self.crop is not None:
+            raise ConfigurationError("the network sees whole images: drop --crop")
         size = spec.size if self.crop is None else (self.crop, self.crop)
         resize = spec.resize if self.resize is None else (self.resize,)
-        fit = self.fit or spec.fit
         if size is not None and self.resize is None and fit not in (CROP, spec.fit):
             resize = size[:1]
-        if (self.resize or self.crop) and size is not None and resize is not None and size[0] > min(resize):
+        is_set = bool(self.resize or self.crop) and fit != WHOLE
+        if is_set and size is not None and resize is not None and size[0] > min(resize):
             raise ConfigurationError(
                 f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set both --resize "
                 "and --crop"
             )
         channels: dict[str, Any] = {"mean": self.mean or spec.mean, "std": self.std or spec.std}
-        return replace(spec, size=size, resize=resize, fit=fit, **channels)
+        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, **channels)
+
+    def fixed(self, spec: InputSpec) -> InputSpec:
+        """The same preprocessing for networks that do not take images of any size.
+
+        In place of ``"whole"``, images are squashed or padded as by the network's own preprocessing, or padded if it
+        crops them.
+        """
+        return replace(self, fit=PAD if spec.fit == CROP else spec.fit).applied_to(spec)

@@ -65,11 +65,11 @@ def with_reference_pictures(
     Raises:
         ConfigurationError: a picture cannot be read, or the network has no such features.
     """
-    images = torch.stack([transforms(_read(picture)) for picture in pictures])
+    images = [transforms(_read(picture))[None] for picture in pictures]
     net.eval()
     if is_backbone:
         return nn.Sequential(OrderedDict(backbone=net, similarity=Similarity(_features(name, net, images))))
-    head = _head(name, net, images[:1])
+    head = _head(name, net, images[0])
     net.set_submodule(head, nn.Identity())
     net.set_submodule(head, Similarity(_features(name, net, images)))
     return net
@@ -84,10 +84,10 @@ def _read(picture: Path) -> Any:
         raise ConfigurationError(f"cannot read '{picture}', and --like compares pictures: {error}") from error
 
 
-def _features(name: str, net: nn.Module, images: Tensor) -> Tensor:
-    """The features (B, D) of images, computed one by one."""
+def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
+    """The features (B, D) of images, each (1, 3, H, W)."""
     with torch.no_grad():
-        found = [single_tensor(_run(name, net, image[None]), f"the output of {name}") for image in images]
+        found = [single_tensor(_run(name, net, image), f"the output of {name}") for image in images]
     if found[0].ndim != 2 or len(found[0]) != 1:
         shape = ", ".join(map(str, found[0].shape[1:]))
         raise ConfigurationError(

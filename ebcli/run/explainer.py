@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from threading import Lock
 from typing import Any
 
@@ -26,7 +27,7 @@ from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
 from ebcli.models.device import default_batch_size, resolve_device
-from ebcli.models.keywords import INPUT, VIDEO
+from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.probe import probe, strides_of_cells
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors, strengths_by_layer
@@ -34,10 +35,12 @@ from ebcli.run.network_description import NetworkDescription, chosen_classes, cl
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
+from ebcli.run.tiles import Tiles
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
+_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/fits.md
 
 
 class Explainer:
@@ -58,6 +61,7 @@ class Explainer:
         loaded: the network.
         network: its description.
         device: the name of the device.
+        batch_size: images per batch, halved when memory runs out; videos are explained one by one.
     """
 
     def __init__(self, plan: RunPlan, total: int = sys.maxsize) -> None:
@@ -72,10 +76,12 @@ class Explainer:
         if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
         usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
-        if self._is_video:
-            self._at_a_time = execution.batch_size or max(1, usual // _FRAMES)
-        else:  # a batch is never larger than the run
-            self._at_a_time = min(execution.batch_size or usual, total)
+        # clips or tiles of one image at a time
+        self._pieces = execution.batch_size or (max(1, usual // _FRAMES) if self._is_video else usual)
+        # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
+        differ = execution.batch_size is None and self.loaded.transforms.fit == WHOLE
+        most = 1 if self._is_video else min(total, max(2, total // 4)) if differ else total
+        self.batch_size = min(execution.batch_size or usual, most)
         self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan)
@@ -100,11 +106,6 @@ class Explainer:
             method, noise = self._check_layers(maps)
         return replace(self.network, method=method, noise=noise, strides=strides)
 
-    @property
-    def batch_size(self) -> int:
-        """Images per batch, halved when memory runs out; videos are explained one by one."""
-        return 1 if self._is_video else self._at_a_time
-
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
 
@@ -117,19 +118,35 @@ class Explainer:
     def _explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         found: list[Explanation | ImageError] = []
         while len(found) < len(images):
-            explained = self._within_memory(images[len(found) : len(found) + self.batch_size])
+            batch = self._next(images[len(found) :])
+            is_in_pieces = self._is_video or self._tiles(batch[0]) is not None
+            explained = self._within_memory(batch)
             if explained is not None:
                 found += explained
-            elif self._at_a_time == 1:
-                what = "clip" if self._is_video else "image"
+            elif (self._pieces if is_in_pieces else self.batch_size) == 1:
+                what = "clip" if self._is_video else "tile" if is_in_pieces else "image"
                 raise ConfigurationError(
                     f"{self.device} has not enough memory for a single {what}: try another --device"
                 )
             else:
-                self._at_a_time //= 2
-                size = f"a batch size of {self._at_a_time}"
-                warnings.warn(f"{self.device} ran out of memory: continuing with {size}", stacklevel=2)
+                self._pieces, self.batch_size = max(1, self._pieces // 2), max(1, self.batch_size // 2)
+                size = self._pieces if is_in_pieces else self.batch_size
+                warnings.warn(f"{self.device} ran out of memory: continuing with a batch size of {size}", stacklevel=2)
         return found
+
+    def _next(self, images: Sequence[NetworkInput]) -> Sequence[NetworkInput]:
+        """The first images that the network gets together: those of one size, or one that is explained in tiles."""
+        if self._tiles(images[0]) is not None:
+            return images[:1]
+        shape = images[0].pixels.shape
+        return [*takewhile(lambda image: image.pixels.shape == shape, images[: self.batch_size])]
+
+    def _tiles(self, image: NetworkInput) -> Tiles | None:
+        """The tiles in which an image is explained; None if it is explained at once."""
+        spec, size = self.loaded.transforms, image.pixels.shape[:2]
+        if spec.fit != WHOLE or not self._task.in_batches or not (spec.tiles or max(size) > _LONGEST * min(size)):
+            return None
+        return Tiles.of((size[0], size[1]), spec.shape[0], spec.step)
 
     def _about(self, image: NetworkInput) -> Asked:
         asked = replace(self._asked, label=image.label, size=image.size)
@@ -159,7 +176,10 @@ class Explainer:
         """The maps of at most one batch of images; if some are not finite, images are explained one by one."""
         try:
             if self._is_video and len(images) == 1:
-                return [self._explained_video(images[0])]
+                return [self._explained_in_pieces(images[0], [*images[0].pixels], lambda _, clips: in_sequence(clips))]
+            if (tiles := self._tiles(images[0])) is not None:
+                found = self._explained_in_pieces(images[0], tiles.cut(images[0].pixels), tiles.joined)
+                return [replace(found, tiles=len(tiles.corners))]
             if self._task.in_batches or len(images) == 1:
                 return [*self._explained(images)]
         except (ImageError, NonFiniteError) as error:
@@ -204,25 +224,35 @@ class Explainer:
             for of_image, about, best in zip(maps, asked, predicted, strict=True)
         ]
 
-    def _explained_video(self, video: NetworkInput) -> Explanation:
-        """The maps of one video: scores averaged over clips choose the subjects, and each clip is explained for them.
+    def _explained_in_pieces(
+        self,
+        image: NetworkInput,
+        pieces: Sequence[NDArray[np.uint8]],
+        join: Callable[[NDArray[np.float32], Sequence[Map]], Map],
+    ) -> Explanation:
+        """The maps of one video or photo: scores averaged over its clips or tiles choose the subjects.
 
-        Torchvision's evaluation averages them, too.
+        Each piece is then explained for these. Torchvision's evaluation of videos averages scores, too.
+
+        Args:
+            image: the video or photo.
+            pieces: what the network gets of each piece.
+            join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
-        start = time.perf_counter()
-        clips, asked = video.pixels, self._about(video)
-        batches = [slice(first, first + self._at_a_time) for first in range(0, len(clips), self._at_a_time)]
+        start, asked = time.perf_counter(), self._about(image)
+        batches = [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
         with torch.no_grad():
-            outputs = [single_tensor(self.loaded.net(self._inputs(clips[part])), "the output") for part in batches]
-        scores = torch.cat([self._scores(output).float() for output in outputs]).mean(0)
+            outputs = [single_tensor(self.loaded.net(self._inputs(np.stack(part))), "the output") for part in batches]
+        each = torch.cat([self._scores(output).float() for output in outputs])
+        scores = each.mean(0)
         row, maps = self._task.subjects(scores, asked), list[Map]()
         for first in range(0, len(row), self._width):
             chosen, found = row[first : first + self._width], list[list[Map]]()
             for part in batches:
-                inputs = self._inputs(clips[part])
+                inputs = self._inputs(np.stack(part))
                 results = self._backprop(inputs, partial(priors, [chosen], 1), self._asked.maps)
                 found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
-            maps += [in_sequence(of_clips) for of_clips in zip(*found, strict=True)]
+            maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
         return Explanation(maps, time.perf_counter() - start, asked.label, best)
 

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
+_BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
+_LARGE = 1 << 23  # bytes; larger images do not wait at all
 _NO_FILES: Mapping[Path, bytes] = {}
+_Numbered = tuple[int, Source, NetworkInput]
 
 
 @dataclass(frozen=True)
@@ -59,24 +62,30 @@ class Pipeline:
             EbcliError: the network cannot continue; likewise.
         """
         error: Exception | None = None
-        waiting: deque[Future[Record]] = deque()
-        limit = _BATCHES_BEHIND * (self.explainer.batch_size if self.explainer else 1)
+        waiting: deque[tuple[int, Future[Record]]] = deque()
+        ready, following = dict[int, Record](), 0
+        limit = _BATCHES_BEHIND * self._batch_size
         try:
-            for future in self._started(sources):
-                waiting.append(future)
-                while waiting and (len(waiting) > limit or waiting[0].done()):
-                    yield self._taken(waiting.popleft())
+            for number, future in self._started(sources):
+                waiting.append((number, future))
+                while waiting and (len(waiting) > limit or waiting[0][1].done()):
+                    first, record = waiting.popleft()
+                    ready[first] = self._taken(record)
+                while following in ready:
+                    yield ready.pop(following)
+                    following += 1
         except Exception as caught:
             error = caught
         if error is not None or self.stopping.is_set():
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()
-        for future in waiting:
+        for number, future in waiting:
             if not future.cancelled():
                 try:
-                    yield _awaited(future)
+                    ready[number] = _awaited(future)
                 except Exception as caught:
                     error = error or caught
+        yield from (record for _, record in sorted(ready.items()))
         if error is not None:
             raise error
 
@@ -86,35 +95,55 @@ class Pipeline:
             self.stopping.set()
         return record
 
-    def _started(self, sources: Iterable[Source]) -> Iterator[Future[Record]]:
-        """The futures of all images, in order, each as soon as the network is done with it."""
-        rest = iter(sources)
-        batch_size = self.explainer.batch_size if self.explainer else 1
-        ahead: deque[list[tuple[Source, Future[NetworkInput | Record]]]] = deque()
-        while True:
-            if not self.stopping.is_set():
-                while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
-                    ahead.append([(source, self.workers.submit(self._load, source)) for source in batch])
-            if not ahead:
-                return
-            loading = ahead.popleft()
-            if self.stopping.is_set():  # failures are recorded already, so they must be reported
-                loading = [(source, future) for source, future in loading if not future.cancel()]
-            loaded = [(source, _loaded(future)) for source, future in loading]
-            if self.stopping.is_set():
-                loaded = [(source, item) for source, item in loaded if isinstance(item, Record)]
-            yield from self._explained(loaded)
+    def _started(self, sources: Iterable[Source]) -> Iterator[tuple[int, Future[Record]]]:
+        """The number and the future of each image, as soon as the network is done with it.
 
-    def _explained(self, loaded: Sequence[tuple[Source, NetworkInput | Record]]) -> Iterator[Future[Record]]:
-        images = [item for _, item in loaded if isinstance(item, NetworkInput)]
-        explanations = iter(self.explainer.explain(images) if self.explainer else ())
-        for source, item in loaded:
+        An image waits for others of its size, so that the network gets full batches.
+        """
+        batch_size = self._batch_size
+        groups: dict[tuple[int, ...], list[_Numbered]] = {}
+        for number, source, item in self._read(sources):
             if isinstance(item, Record):
                 known: Future[Record] = Future()
                 known.set_result(item)
-                yield known
-            elif self.explainer is not None:  # else the file has appeared since, and is left to the next run
-                yield self.workers.submit(self._render, source, item, next(explanations))
+                yield number, known
+                continue
+            group = groups.setdefault(item.pixels.shape, [])
+            group.append((number, source, item))
+            oldest = number - _BATCHES_APART * batch_size
+            for shape, others in [*groups.items()]:
+                is_large = item.pixels.nbytes > _LARGE and others is group
+                if len(others) == batch_size or is_large or others[0][0] <= oldest:
+                    yield from self._explained(groups.pop(shape))
+        for group in groups.values():
+            yield from self._explained(group)
+
+    def _read(self, sources: Iterable[Source]) -> Iterator[tuple[int, Source, NetworkInput | Record]]:
+        """Each image and its number, in order."""
+        rest = iter(enumerate(sources))
+        batch_size = self._batch_size
+        ahead: deque[list[tuple[int, Source, Future[NetworkInput | Record]]]] = deque()
+        while True:
+            if not self.stopping.is_set():
+                while len(ahead) <= _BATCHES_AHEAD and (batch := list(islice(rest, batch_size))):
+                    ahead.append([(n, source, self.workers.submit(self._load, source)) for n, source in batch])
+            if not ahead:
+                return
+            for number, source, future in ahead.popleft():
+                # failures are recorded already, so they must be reported
+                if not (self.stopping.is_set() and future.cancel()):
+                    yield number, source, _loaded(future)
+
+    def _explained(self, images: Sequence[_Numbered]) -> Iterator[tuple[int, Future[Record]]]:
+        if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
+            return
+        explanations = self.explainer.explain([item for *_, item in images])
+        for (number, source, item), explanation in zip(images, explanations, strict=True):
+            yield number, self.workers.submit(self._render, source, item, explanation)
+
+    @property
+    def _batch_size(self) -> int:
+        return self.explainer.batch_size if self.explainer else 1
 
     def _load(self, source: Source) -> NetworkInput | Record:
         loaded = self.stages.load(source, self.workers.call)

@@ -32,7 +32,7 @@ from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
-from ebcli.models.keywords import CLASSIFICATION, VIDEO
+from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels
 from ebcli.run.plan import InputOptions, RunPlan
@@ -166,15 +166,14 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
     """
     images = [source for source in sources if source.named or has_known_suffix(source.path) or source.path.is_dir()]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
-    largest = 0.0
-    for start in range(0, len(chosen), explainer.batch_size):
-        batch: list[NetworkInput] = []
-        for i in chosen[start : start + explainer.batch_size]:
-            with suppress(EbcliError):
-                batch += filter(None, [load(images[i])])
-        for explanation in explainer.explain(batch):
-            for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
-                largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
+    largest, sample = 0.0, list[NetworkInput]()
+    for i in chosen:
+        with suppress(EbcliError):
+            sample += filter(None, [load(images[i])])
+    sample.sort(key=lambda image: image.pixels.shape)
+    for explanation in explainer.explain(sample):
+        for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
+            largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
     return _rounded_up(largest) if largest else 1.0
 
 
@@ -200,6 +199,7 @@ def _common(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> 
         layer=", ".join(network.layers),
         method=network.method,
         against=tuple(network.against or ()),
+        fit=network.loaded.transforms.fit if network.loaded.transforms.size else WHOLE,
     )
 
 
@@ -246,7 +246,8 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
     format_ = "png" if output.format == AUTO and needs_transparency else output.format
     video = video_format(output.format) if network.loaded.task == VIDEO else ""
     layers, default = network.layers, network.default_layer
-    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video)
+    sweep = plan.maps.layers == (ALL,)
+    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep)
     provenance = {
         "model": common.model,
         "weights": weights,

@@ -36,6 +36,7 @@ class NetworkInput:
         label: its true class, if it is known.
         waited: the time that the network was idle before it had this image.
         clips: which clips of a video these are.
+        pages: the number of pages or frames of an image file, of which this is the first.
     """
 
     pixels: NDArray[np.uint8]
@@ -45,6 +46,7 @@ class NetworkInput:
     label: int | None = None
     waited: float = 0.0
     clips: Clips | None = None
+    pages: int = 1
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,9 @@ class Reader:
         if self.spec.frames is None and has_video_suffix(source.path):
             raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
         pixels, size, clips = medium.read(file, self.spec, self.part)
-        return NetworkInput(pixels, stamp, perf_counter() - start, size, source.label, clips=clips)
+        return NetworkInput(
+            pixels, stamp, perf_counter() - start, size, source.label, clips=clips, pages=medium.pages(file)
+        )
 
     def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:
         """The frames to draw, all of one size. They are decoded a second time: keeping thousands of photos until the

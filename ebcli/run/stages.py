@@ -101,6 +101,9 @@ class ImageStages:
             label=explanation.label,
             predicted=explanation.predicted,
             clips=None if loaded.clips is None else asdict(loaded.clips),
+            tiles=explanation.tiles,
+            seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
+            pages=loaded.pages,
             spent=spent,
         )
         return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails

@@ -12,7 +12,7 @@ from unittest import mock
 import click
 import pytest
 from click.testing import CliRunner
-from plans import make_plan
+from plans import command_plan
 from stub_run import DONE, PICTURE, finished, invoke
 
 from ebcli.cli.saliency import main
@@ -63,7 +63,7 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
 def test_options_become_exactly_this_plan(arguments: str, expected: dict[str, object], worker: mock.Mock) -> None:
     result = invoke(*arguments.split())
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(make_plan(**{"images": ("a.jpg",), **expected}))]
+    assert worker.mock_calls == [mock.call(command_plan(**{"images": ("a.jpg",), **expected}))]
 
 
 OPTIONS = [parameter for parameter in main.params if isinstance(parameter, click.Option)]
@@ -76,6 +76,7 @@ VALUES = {
     "mean": ("0.5", (0.5,)),
     "std": ("0.25,0.5,0.125", (0.25, 0.5, 0.125)),
     "fit": ("squash", "squash"),
+    "tiles": ("2", 2),
     "scores": ("sigmoid", "sigmoid"),
     "layers": ("features.23 input", ("features.23", "input")),
     "panel": ("1", True),
@@ -140,7 +141,7 @@ ALSO: dict[str, dict[str, object]] = {"like": {"targets": ("0", "1")}, "against"
 def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
     result = invoke("--panel", "a.jpg", EB_SALIENCY_BESIDE="marginal grad-cam")
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(make_plan("a.jpg", panel=True, beside=("marginal", "grad-cam")))]
+    assert worker.mock_calls == [mock.call(command_plan("a.jpg", panel=True, beside=("marginal", "grad-cam")))]
 
 
 @pytest.mark.parametrize("field", VALUES)
@@ -150,7 +151,7 @@ def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.
     variable = "EB_SALIENCY_" + max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
     result = invoke("a.jpg", **{variable: text})
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **{field: value}, **ALSO.get(field, {})))]
+    assert worker.mock_calls == [mock.call(command_plan("a.jpg", **{field: value}, **ALSO.get(field, {})))]
 
 
 def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 import stub_run
 from click.testing import CliRunner
-from plans import make_plan
+from plans import command_plan
 from runs import invoke, photos, tree
 from stub_run import DONE, finished
 
@@ -49,7 +49,7 @@ def test_a_file_sets_options_and_inputs(worker: mock.Mock) -> None:
     Path("run.toml").write_text(EVERYTHING)
     result = stub_run.invoke("--config", "run.toml")
     assert result.exit_code == 0, result.output
-    expected = make_plan(
+    expected = command_plan(
         *("a.jpg", "b"),
         top_k=3,
         layers=("features.5", "input"),
@@ -120,7 +120,7 @@ def test_presets_are_options_that_the_help_and_the_documentation_show(
     for arguments in (("--preset", name), words.split()):
         result = stub_run.invoke(*arguments, "a.jpg")
         assert result.exit_code == 0, result.output
-        assert worker.call_args.args[0] == make_plan("a.jpg", **expected)
+        assert worker.call_args.args[0] == command_plan("a.jpg", **expected)
     shown = " ".join(stub_run.invoke("--preset", name, "--help").output.split())
     assert f"The preset {name} stands for {words}." in shown
     table = re.findall(r"^\| `(\w+)` \| .* \| `(.*)` \|$", DOCUMENTATION.read_text(), re.MULTILINE)

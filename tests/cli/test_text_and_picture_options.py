@@ -6,7 +6,7 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from plans import make_plan
+from plans import command_plan
 from stub_run import invoke
 
 CLIP, LIKE = ("--model", "clip/x"), ("--like", "b.png", "--like", "7")
@@ -36,7 +36,7 @@ def test_texts_and_pictures_become_the_classes(
     assert result.exit_code == 0, result.output
     model = {"model": "clip/x"} if "clip/x" in arguments else {}
     drawn = {"signed": True} if "against" in expected else {}
-    assert worker.mock_calls == [mock.call(make_plan("a.jpg", **model, **drawn, **expected))]
+    assert worker.mock_calls == [mock.call(command_plan("a.jpg", **model, **drawn, **expected))]
 
 
 def test_a_picture_and_a_class_exclude_each_other(worker: mock.Mock) -> None:

@@ -57,7 +57,7 @@ def test_it_is_the_commands_own_picture(tmp_path: Path) -> None:
     """With all that lies between: decoding, preprocessing, the layer, the network's crop, the colours."""
     photo = ROOT / "sample_images/rocket.jpg"
     run = CliRunner().invoke(main, [str(photo), "--target", "657", "-o", str(tmp_path / "map.png")])
-    loaded, image = ebcli.load_model(), Image.open(photo)
+    loaded, image = ebcli.load_model(preprocessing=ebcli.Preprocessing(fit="whole")), Image.open(photo)
     found = ebcli.excitation_backprop(
         loaded.net, loaded.transforms(image)[None], 657, ebcli.default_layer(loaded), contrastive=True
     )

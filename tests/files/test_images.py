@@ -215,3 +215,27 @@ def test_of_a_long_strip_only_what_the_crop_keeps_is_resized(size: tuple[int, in
     grey = InputSpec((224, 224)).read(photo(10_000, 3))
     assert grey.shape == (224, 224, 3)
     assert set(np.unique(grey[..., 0])) <= {127, 128}
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "tiles", "expected"),
+    [
+        ((640, 480), 224, 0, (288, 224)),  # 298.7 x 224
+        ((480, 640), 224, 0, (224, 288)),
+        ((50, 50), 224, 0, (224, 224)),
+        ((600, 400), 299, 0, (459, 299)),  # 448.5 x 299: 5 times 32 more than a square
+        ((48, 40), 32, 0, (40, 32)),  # networks for small images have smaller strides
+        ((2400, 200), 224, 0, (2688, 224)),
+        ((600, 400), 224, 2, (672, 448)),
+    ],
+)
+def test_whole_images_keep_their_aspect_ratio_in_steps(
+    size: tuple[int, int], side: int, tiles: int, expected: tuple[int, int]
+) -> None:
+    spec = InputSpec((side, side), (side,), "whole", mean=(0.0,) * 3, std=(1.0,) * 3, tiles=tiles)
+    image = Image.effect_noise(size, 64).convert("RGB")
+    pixels = spec.read(image)
+    assert (pixels.shape[1], pixels.shape[0]) == expected
+    assert spec.place(size) == (0, 0, *size)
+    np.testing.assert_array_equal(pixels, np.asarray(image.resize(expected, spec.resample)))
+    torch.testing.assert_close(spec(image), spec.normalize(pixels[None])[0])

@@ -45,6 +45,7 @@ def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category
         place = output_relpath(Path("photos", name))
         assert parse_result_name(raw_relpath(place, mark)) == (place, None)
         assert parse_result_name(panel_relpath(place, "png", mark)) == (place, None)
+        assert parse_result_name(panel_relpath(place, "png", mark, sweep=True)) == (place, None)
         assert parse_result_name(picture_relpath(place, index, category, "png", mark)) == (place, index)
 
 
@@ -101,6 +102,11 @@ PLAIN = ResultNames("png", panel=False, raw=False, layers=("input",), default_la
             MAPS,
             ["d/a.jpg.panel@features-11@input.webp", "d/a.jpg.maps@features-11@input.npz"],
         ),
+        (
+            ResultNames("jpg", True, False, ("features.11", "input"), method="marginal", sweep=True),
+            MAPS,
+            ["d/a.jpg.layers+marginal.jpg"],
+        ),
     ],
 )
 def test_the_results_of_an_image_and_no_other_files_match(
@@ -116,6 +122,8 @@ def test_the_results_of_an_image_and_no_other_files_match(
         "panel@features-11@input.webp",
         "panel+marginal.jpg",
         "maps+marginal.npz",
+        "layers.jpg",
+        "layers+marginal.jpg",
     ]
     matching = {f"d/a.jpg.{end}" for end in others if names.matches(Path(f"d/a.jpg.{end}"), {5: "tiger cat", 9: None})}
     every = [(index, name, layer) for index, name in ((5, "tiger cat"), (9, None)) for layer in names.layers]

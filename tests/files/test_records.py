@@ -168,6 +168,7 @@ GOOD: dict[str, object] = {
         "image_size": [4, 3],
         "clips": None,
     },
+    **{"fit": "crop", "tiles": 0, "seen": 0.5, "pages": 1},
 }
 
 
@@ -213,6 +214,7 @@ HOSTILE_LINES = [
                 *({"region": {"box": [1, 2, 3, 4], "area": 5, "polygon": polygon}} for polygon in ("ab", [None])),
             )),
             *({"seconds": "long"}, {"seconds": []}),
+            *({"fit": None}, {"tiles": "2"}, {"seen": None}, {"pages": 1.5}),
         )
     ),
     *(json.dumps({key: GOOD[key] for key in GOOD if key != missing}).encode() for missing in GOOD),

@@ -29,3 +29,9 @@ def make_plan(*images: Path | str, **options: Any) -> RunPlan:
     plan = RunPlan(inputs, model, maps, style, part(OutputOptions, directory="output"), part(ExecutionOptions))
     assert not options, f"no part of a plan has {options}"
     return plan
+
+
+def command_plan(*images: Path | str, **options: Any) -> RunPlan:
+    """The plan that the command makes of options: ``make_plan``, with whole images unless an option crops them."""
+    is_fitted = any(name in options for name in ("fit", "resize", "crop"))
+    return make_plan(*images, **({} if is_fitted else {"fit": "whole"}), **options)

@@ -43,7 +43,7 @@ def tiny_model(*_: object, **__: object) -> Any:
     head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
     net = nn.Sequential(first, nn.ReLU(), second, head)  # "2" is its default layer
     names = tuple(f"class {letter}" for letter in "abcdefg")
-    return LoadedModel("tiny", net.eval(), InputSpec((24, 24), (28,)), names, "seeded", 7)
+    return LoadedModel("tiny", net.eval(), InputSpec((24, 24), (24,), "whole"), names, "seeded", 7)
 
 
 def invoke(*arguments: str) -> Result:

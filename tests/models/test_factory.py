@@ -104,7 +104,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_factory_in_a_file(folder: Path) -> None:
     path = sys.path.copy()
     loaded = load_model("code/nets.py:small")
-    assert (loaded.name, loaded.weights, loaded.categories) == ("code/nets.py:small", "DEFAULT", None)
+    assert (loaded.name, loaded.weights, loaded.categories) == ("code/nets.py:small", "factory", None)
     assert loaded.net(torch.zeros(1, 3, 64, 64)).shape == (1, 5)
     assert not loaded.net.training
     assert loaded.transforms.size == (224, 224)

@@ -108,6 +108,6 @@ def test_the_example_for_fiftyone_covers_each_image_with_its_map(monkeypatch: py
                 left, top, right, bottom = raw["crop"]
                 k = [f"class_{'abcdefg'[index]}" for index in raw["classes"]].index(name)
                 row, column = np.unravel_index(raw["maps"][k].argmax(), raw["maps"][k].shape)
-                side = raw["maps"][k].shape[0]
-            y, x = top + (row + 0.5) * (bottom - top) / side, left + (column + 0.5) * (right - left) / side
+                rows, columns = raw["maps"][k].shape
+            y, x = top + (row + 0.5) * (bottom - top) / rows, left + (column + 0.5) * (right - left) / columns
             assert heatmap.map[int(y), int(x)] == heatmap.map.max()

@@ -58,7 +58,9 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ["--model", "points.py:Colors", "--layer", "pixels", "--workers", "0", *arguments])
+    return CliRunner().invoke(
+        main, ["--model", "points.py:Colors", "--layer", "pixels", "--fit", "crop", "--workers", "0", *arguments]
+    )
 
 
 def test_its_subjects_are_explained_at_their_points() -> None:

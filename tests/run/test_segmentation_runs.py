@@ -83,7 +83,7 @@ def test_a_pixel_and_a_mask_have_maps_of_their_own(size: tuple[int, int]) -> Non
     painted(size, ((255, 255, 255), moved((20, 20, 40, 30)))).save("mask.png")
     cells = [[row, column] for row in range(10, 15) for column in range(10, 20)]
     for where, name, expected in ((f"{100 + right},{60 + down}", "green", [[30, 50]]), ("mask.png", "red", cells)):
-        record = run("--where", where, "--raw", "-o", name, "--style", "mask")
+        record = run("--where", where, "--raw", "-o", name, "--style", "mask", "--fit", "crop")
         (one,) = record["classes"]
         assert one["name"] == name and one["score"] > 0.99
         (map_,) = np.load(record["output"][-1])["maps"]
@@ -96,7 +96,7 @@ def test_a_pixel_and_a_mask_have_maps_of_their_own(size: tuple[int, int]) -> Non
     if size == SIZE:
         return
     place = "3,60" if right else "60,3"
-    error = run("--where", place, status=1)["error"]
+    error = run("--where", place, "--fit", "crop", status=1)["error"]
     assert error == f"the pixel {place} is outside what the network sees of the image"
 
 

@@ -58,6 +58,10 @@ class Medium(ABC):
             ImageError: it cannot be read.
         """
 
+    def pages(self, file: Path | IO[bytes]) -> int:
+        """The number of pages or frames of a file that ``read`` has read, of which it explains the first only."""
+        return 1
+
     @abstractmethod
     def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         """The frames (RGB) that have maps, in order.

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.images import decode, has_image_suffix, is_recognized
+from ebcli.files.images import decode, has_image_suffix, is_recognized, pages
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register
 
@@ -34,6 +34,9 @@ class Photo(Medium):
     ) -> tuple[NDArray[np.uint8], tuple[int, int], Clips | None]:
         image = decode(file)
         return spec.read(image), image.size, None
+
+    def pages(self, file: Path | IO[bytes]) -> int:
+        return pages(file)
 
     def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
         yield Shown(decode(file))

@@ -33,7 +33,7 @@ function picture(image, outcome, map) {
     if (map.map) add("map", map.map, `Map of ${name} in ${file}`);
     else if (map.overlay) add("overlay", map.overlay, `Map of ${name} over ${file}`);
     if (map.atBorder) {
-      const advice = "The map peaks at the border of the center crop: --fit squash shows the network the whole image";
+      const advice = "The map peaks at the border of the center crop: --fit whole explains the whole image";
       box.append(element("p", { class: "badge", title: advice }, "peak at the border: try --fit squash"));
     }
     if (map.evidence && map.evidence !== "clear" && !map.blank) {

@@ -19,6 +19,7 @@ from torch import nn
 
 from ebcli.errors import ConfigurationError, closest
 from ebcli.models.checkpoint import first_line
+from ebcli.models.keywords import DEFAULT, FACTORY
 from ebcli.models.sources.base import ModelSource
 
 
@@ -59,6 +60,9 @@ class Factory(ModelSource):
                 f"{self.name} returned an object of type {type(net).__name__}, but a torch.nn.Module is needed"
             )
         return net
+
+    def published(self, weights: str) -> str | None:
+        return FACTORY if weights == DEFAULT else None
 
     def files(self, weights: str) -> Sequence[Path]:
         return [Path(self._file)] if self._file else []

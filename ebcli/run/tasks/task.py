@@ -106,6 +106,10 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     for reason, is_misplaced in misplaced.items():
         if is_misplaced and loaded.transforms.frames is not None:
             raise ConfigurationError(f"{reason}, but {loaded.name} is for {loaded.task}: drop it")
+    if loaded.transforms.tiles and not task.in_batches:
+        raise ConfigurationError(
+            f"--tiles works only with classifiers, but {loaded.name} is for {loaded.task}: drop it"
+        )
     if loaded.task == DETECTION and plan.execution.dtype != "float32":
         raise ConfigurationError(
             f"--dtype {plan.execution.dtype} has no non-maximum suppression, but {loaded.name} is for {loaded.task}: "

@@ -1,0 +1,179 @@
+"""Runs that explain whole images: of any size, padded, and in tiles; and what is said where they do not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from color_net import BLUE, GREEN, RED, painted
+from PIL import Image
+
+import ebcli.run.explainer
+from ebcli.cli.saliency import main
+from ebcli.drawing.explanation import Map, Subject
+from ebcli.files.input_spec import Placement
+from ebcli.run.tiles import Tiles
+
+FILE = """
+import ebcli
+from color_net import color_net
+from torch import nn
+
+def colors():
+    net = color_net()
+    net.preprocessing = ebcli.Preprocessing(resize=40, crop=32, mean=0.0, std=1.0)
+    net.categories = ("red", "green", "blue")
+    return net
+
+def fixed():  # for images of 32 x 32 pixels only
+    net = colors()
+    net[3] = nn.AvgPool2d(32)
+    return net
+"""
+WIDE = (96, 32)
+
+
+@pytest.fixture(autouse=True)
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(FILE)
+    painted((64, 32), (RED, (0, 4, 6, 10)), (GREEN, (60, 20, 64, 32))).save("a.png")
+
+
+def invoke(*arguments: str, factory: str = "colors") -> Result:
+    model = ("--model", f"nets.py:{factory}", "--layer", "0", "--workers", "0", "--raw")
+    return CliRunner().invoke(main, [*model, "--overwrite", *arguments])
+
+
+def run(*arguments: str, factory: str = "colors") -> tuple[dict[str, Any], np.ndarray]:
+    """The record, and the first map."""
+    result = invoke("--json", *arguments, factory=factory)
+    assert result.exit_code == 0, result.stderr
+    record = json.loads(result.stdout)
+    with np.load(record["output"][-1]) as arrays:
+        return record, arrays["maps"][0]
+
+
+def test_the_map_covers_the_image_from_end_to_end() -> None:
+    for target, columns in (("red", slice(0, 6)), ("green", slice(60, 64))):
+        record, map_ = run("--target", target, "--marginal", "a.png")
+        assert (record["fit"], record["tiles"], record["seen"]) == ("whole", 0, 1.0)
+        assert map_.shape == (32, 64)
+        assert map_[:, columns].sum() == pytest.approx(1)
+    record, map_ = run("--fit", "crop", "--target", "red", "--marginal", "a.png")
+    assert (record["fit"], record["classes"][0]["blank"]) == ("crop", True)
+    assert record["seen"] == pytest.approx((32 / 40) ** 2 / 2, abs=1e-3)
+
+
+def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, batches = ebcli.run.explainer.excitation_backprop, []
+
+    def counted(net: Any, inputs: Any, *rest: Any, **options: Any) -> Any:
+        batches.append(len(inputs))
+        return real(net, inputs, *rest, **options)
+
+    monkeypatch.setattr(ebcli.run.explainer, "excitation_backprop", counted)
+    generator = np.random.default_rng(0)
+    for number, size in enumerate([(32, 48), (48, 32), (32, 32), (48, 32), (32, 48), (64, 32), (48, 32)]):
+        Path("photos").mkdir(exist_ok=True)
+        Image.fromarray(generator.integers(0, 256, (*size, 3), np.uint8)).save(f"photos/{number}.png")
+    result = invoke("--batch-size", "2", "-o", "all", "photos")
+    assert [Path(line).name[0] for line in result.stdout.splitlines()[::2]] == [*"0123456"]
+    assert batches == [1, 2, 2, 2, 2, 2]  # the first is the check of the layer; the last ones are filled up
+    for number in range(7):
+        assert invoke("--batch-size", "2", "-o", f"{number}", f"photos/{number}.png", f"photos/{number}.png").stdout
+        name = f"photos/{number}.png.maps@0.npz"
+        with np.load(f"all/{name}") as one, np.load(f"{number}/{name}") as other:
+            np.testing.assert_array_equal(one["relevance"], other["relevance"])
+
+
+def test_networks_of_one_size_get_a_letterbox_and_it_is_said_once() -> None:
+    painted((64, 32), (GREEN, (60, 20, 64, 32))).save("b.png")
+    result = invoke("--json", "a.png", "b.png", factory="fixed")
+    assert result.exit_code == 0, result.stderr
+    records = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [(record["fit"], record["seen"]) for record in records] == [("pad", 1.0)] * 2
+    said = [line for line in result.stderr.splitlines() if "images of one size only" in line]
+    assert said == [
+        "nets.py:fixed takes images of one size only, so they are padded (--fit pad); --tiles 1 explains long ones in "
+        "squares"
+    ]
+
+
+@pytest.mark.parametrize("factory", ["colors", "fixed"])
+@pytest.mark.parametrize("tiles", [1, 2])
+def test_tiles_of_a_long_image_become_one_map_of_all_of_it(factory: str, tiles: int) -> None:
+    painted((320, 32), (RED, (300, 8, 312, 20)), (GREEN, (4, 8, 16, 20))).save("long.png")
+    for target, columns in (("red", slice(296, 316)), ("green", slice(0, 20))):
+        record, map_ = run("--tiles", str(tiles), "--target", target, "--marginal", "long.png", factory=factory)
+        assert (record["fit"], record["seen"], record["image_size"]) == ("whole", 1.0, None)
+        assert record["tiles"] == {1: 19, 2: 3 * 39}[tiles]
+        assert map_.shape == (32 * tiles, 320 * tiles)
+        inside = map_[:, columns.start * tiles : columns.stop * tiles]
+        assert 0 < inside.sum() == pytest.approx(map_.sum(), rel=1e-3)
+
+
+def test_very_long_images_are_explained_in_tiles_anyway() -> None:
+    painted((320, 32), (BLUE, (300, 8, 312, 20))).save("long.png")
+    record, map_ = run("--marginal", "long.png")
+    assert (record["tiles"], record["classes"][0]["name"]) == (19, "blue")
+    assert map_.shape == (32, 320)
+    assert 300 <= map_.max(0).argmax() < 312
+
+
+def subject_map(values: np.ndarray) -> Map:
+    return Map(Subject(0, None, 0.5), "2", values.astype(np.float32), 1.0, Placement(0, 0, 1, 1))
+
+
+@pytest.mark.parametrize("cells", [8, 16, 32])
+def test_tiles_that_agree_are_joined_to_what_they_were_cut_from(cells: int) -> None:
+    tiles = Tiles.of((64, 160), 32, 4)
+    scale = cells / 32
+    whole = np.random.default_rng(0).random((round(64 * scale), round(160 * scale)))
+    maps = [whole[round(t * scale) :, round(left * scale) :][:cells, :cells] for t, left in tiles.corners]
+    joined = tiles.joined(np.full((len(maps), 1), 0.25), [*map(subject_map, maps)])
+    np.testing.assert_allclose(joined.values, whole * cells**2 / whole.size, rtol=1e-5)
+
+
+def test_a_tile_counts_by_its_score() -> None:
+    tiles = Tiles([(0, 0), (0, 32)], 32, (32, 64))
+    maps = [subject_map(np.full((4, 4), 1 / 16)) for _ in tiles.corners]
+    joined = tiles.joined([[0.3], [0.1]], maps).values
+    assert (joined[:, :4].sum(), joined[:, 4:].sum()) == pytest.approx((0.75, 0.25))
+    unlikely = tiles.joined([[-1.0], [-2.0]], maps).values  # raw scores
+    assert (unlikely[:, :4].sum(), unlikely[:, 4:].sum()) == pytest.approx((0.5, 0.5))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--tiles", "0"), "tiles is 0, but must be at least 1"),
+        (("--tiles", "2", "--fit", "crop"), "tiles cover the whole image: drop --fit crop, or --tiles"),
+    ],
+)
+def test_tiles_that_make_no_sense_are_refused(arguments: tuple[str, ...], said: str) -> None:
+    result = invoke(*arguments, "a.png")
+    assert (result.exit_code, said in result.stderr) == (2, True)
+
+
+def test_what_is_left_out_is_said_once() -> None:
+    for name in ("one", "other"):
+        painted(WIDE, (RED, (0, 0, 96, 32))).save(f"{name}.png")
+        pages = [painted((32, 32), (color, (0, 0, 32, 32))) for color in (RED, GREEN, BLUE)]
+        pages[0].save(f"{name}.tif", save_all=True, append_images=pages[1:])
+        pages[0].save(f"{name}.gif", save_all=True, append_images=pages[1:])
+    said = invoke("--fit", "crop", "one.png", "other.png", "one.tif", "other.gif").stderr
+    assert (
+        said.count("one.png: the center crop has 21% of the image; --fit whole explains all of it, which changes") == 1
+    )
+    assert said.count("one.tif: only the first of its 3 pages or frames is explained") == 1
+    assert "other" not in said
+    assert said.count("nets.py:colors has the weights that its factory returns; --weights FILE loads a checkpoint") == 1
+    assert "other.gif: only the first of its 3" in invoke("--verbose", "one.tif", "other.gif").stderr
+    assert "center crop" not in invoke("one.png").stderr
+    quiet = invoke("--quiet", "--fit", "crop", "one.png", "one.tif").stderr
+    assert not quiet
