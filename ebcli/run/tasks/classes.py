@@ -11,7 +11,7 @@ from ebcli.drawing.explanation import Subject
 from ebcli.models.keywords import CLASSIFICATION, SOFTMAX, VIDEO
 from ebcli.run.tasks.task import Asked, Task, register
 
-_UNLIKELY = 0.1  # times the score of a class chosen at random
+_UNLIKELY = 0.01  # probability; with more than 100 classes, that of a class chosen at random
 _WIDTH_ABOVE = 4  # classes at a time if images have different numbers of them
 
 
@@ -34,7 +34,7 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
     else:
         chosen = ranks.topk(asked.maps.most).indices.tolist()
     loaded = asked.network.loaded
-    least = _UNLIKELY / loaded.num_classes if loaded.scores == SOFTMAX else -math.inf
+    least = min(_UNLIKELY, 1 / loaded.num_classes) if loaded.scores == SOFTMAX else -math.inf
     return [
         asked.subject(index, score, is_unlikely=score < least) for index in chosen for score in [float(scores[index])]
     ]
