@@ -32,6 +32,7 @@ _ROOM_OF_NUMBERED = 50  # characters of a class name before its number
 _NUMBER = re.compile(r"-([0-9]{1,4})(?:[@+][^.]*)?\.[a-z]+$")
 _SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside the video of the same class
 _OUTSIDE = "absolute"
+_OF_OTHERS = re.compile(rf"{_OUTSIDE}|parent(-\d+)?")  # folders for inputs from outside the working directory
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
 _OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|(?:\.sheet)?\.[a-z]+)"
@@ -56,22 +57,38 @@ def canonical(path: Path) -> Path:
 def output_relpath(path: Path) -> Path:
     """An input's path below the output directory: relative, without ``..``, and different for every input.
 
-    A relative path is kept: ``a/b.jpg`` -> ``a/b.jpg``. An absolute path, or one outside the working directory, goes
-    to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. If the name is too long to append a class, its end
-    is replaced by a hash. What is named like a result, or like one without its suffix, gets a ``~``:
+    A path below the working directory is kept: ``a/b.jpg`` -> ``a/b.jpg``. Another one is kept from the nearest
+    directory that holds both: ``../a/b.jpg`` -> ``parent/a/b.jpg``, ``../../b.jpg`` -> ``parent-2/b.jpg``. If that is
+    the root, it goes to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. If the name is too long to append a
+    class, its end is replaced by a hash. What is named like a result, or like one without its suffix, gets a ``~``:
     ``a.jpg.npz/b.jpg`` -> ``a.jpg.npz~/b.jpg``, ``a.jpg.maps@b`` -> ``a.jpg.maps@b~``.
     """
     plain = canonical(path)
-    if plain.is_absolute() or plain.parts[:1] == (_OUTSIDE,):
-        whole = Path(os.path.abspath(plain))  # noqa: PTH100 - Path.resolve would follow links
-        drive = re.sub(r"[:\\/]+", " ", whole.drive).split()
-        plain = Path(_OUTSIDE, *drive, *whole.parts[1:])
+    if plain.is_absolute() or _is_of_others(plain):
+        plain = _place_of(Path(os.path.abspath(plain)))  # noqa: PTH100 - Path.resolve would follow links
     name = os.fsencode(plain.name)
     if len(name) > _LONGEST_STEM:
         mark = "~" + hashlib.sha256(name).hexdigest()[:16]
         plain = plain.with_name(name[: _LONGEST_STEM - len(mark)].decode(errors="ignore") + mark)
     folders = (f"{folder}~" if _RESERVED.fullmatch(folder) else folder for folder in plain.parts[:-1])
     return Path(*folders, f"{plain.name}~" if _LIKE_MARKED_RAW.fullmatch(plain.name) else plain.name)
+
+
+def _is_of_others(relative: Path) -> bool:
+    return bool(relative.parts and _OF_OTHERS.fullmatch(relative.parts[0]))
+
+
+def _place_of(whole: Path) -> Path:
+    here = Path.cwd()
+    for levels, folder in enumerate((here, *here.parents)):
+        if whole.is_relative_to(folder) and folder != Path(folder.anchor):
+            rest = whole.relative_to(folder)
+            if levels:
+                return Path("parent" if levels == 1 else f"parent-{levels}", rest)
+            if not _is_of_others(rest):
+                return rest
+    drive = re.sub(r"[:\\/]+", " ", whole.drive).split()
+    return Path(_OUTSIDE, *drive, *whole.parts[1:])
 
 
 def slug(name: str) -> str:
