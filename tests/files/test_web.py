@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import re
+import socket
 import tarfile
 import threading
 import time
@@ -191,6 +193,69 @@ def test_a_redirect_to_another_protocol_is_not_followed(server: Server, tmp_path
         assert re.search("No host specified|Not supported URL scheme ftp", reason(f"{server.url}/a.png"))
 
 
+@pytest.mark.parametrize(
+    "target", ["http://[::1", "http://[::1/b.png", "//a]b/", "http://\xff.\xff/", "http://a:b/", "/%"]
+)
+def test_a_redirect_to_an_address_that_is_none_fails_alone(
+    working_directory: Path, server: Server, target: str
+) -> None:
+    def redirect(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", target)
+        handler.end_headers()
+
+    server.answers = {"/a.png": redirect, "/dir/": redirect, "/dir": redirect, "/b.png": photo()}
+    result = invoke(f"{server.url}/a.png", f"{server.url}/dir", f"{server.url}/b.png", "-o", "maps", "--retries", "0")
+    assert result.exit_code == 1
+    done, *failed = sorted(records(Path("maps")), key=lambda record: record["status"])
+    assert (done["input"], done["status"]) == (f"{server.url}/b.png", "done")
+    assert [record["status"] for record in failed] == ["failed", "failed"]
+    assert not re.search("Error|unexpected", result.stderr)
+
+
+@pytest.mark.parametrize("header", ["Retry-After: " + "9" * 5000, "Retry-After: Wed, 21 Oct 9999999 07:28:00 GMT"])
+def test_headers_that_cannot_be_read_fail_alone(server: Server, header: str) -> None:
+    def busy(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(503)
+        handler.send_header(*header.split(": "))
+        handler.end_headers()
+
+    server.answers["/a.png"] = busy
+    assert re.search("is not valid|Retry-After", reason(f"{server.url}/a.png"))
+
+
+@pytest.mark.parametrize("url", ["http://[::1/a.png", "http://a:b/a.png", "http://127.0.0.1:99999999/a.png"])
+def test_a_url_that_is_none_fails_alone(url: str) -> None:
+    assert reason(url) == "the URL, or what the server answers, is not valid: open it in a browser to see"
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n"])
+def test_headers_without_end_are_given_up(start: bytes) -> None:
+    """A byte at a time, or one interim response after another, so that no single read takes long."""
+    stop = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(start)
+            while not stop.wait(0.05):
+                connection.sendall(b"\r\nHTTP/1.1 100 Continue\r\n" if b"100" in start else b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=drip, args=[listener.accept()[0]], daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url, began = f"http://127.0.0.1:{listener.getsockname()[1]}", time.monotonic()
+        options = RemoteOptions(timeout=0.4, retries=1)
+        assert reason(f"{url}/a.png", options) == "the server did not answer within 0.4 s (tried 2 times)"
+        assert [source.name for source in find([Path(url)], remote=options)] == [url]
+        stop.set()
+        assert time.monotonic() - began < 6
+
+
 def test_redirects_without_end_are_given_up(server: Server) -> None:
     def redirect(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(302)
@@ -251,6 +316,29 @@ def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directo
         f"{server.url}/dir/sub/c%20d.png",
     ]
     assert all(name.startswith("http:") for name in tree(Path("maps")))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("<a ", "<", "<a href=", "<a href='", "<!--", "<a x x=", "</a", "<a\t/", "<![CDATA[", "<?", "&#", "&" * 100),
+        *("<a " + " " * 500, "<a " + "x='\"" * 2000, "<a href='&#" + "9" * 4000 + ";'>", "<a href='http://['>"),
+        *("<script>", "<textarea>", "<a href=javascript:>", "<!doctype "),
+    ],
+)
+def test_any_listing_is_read_in_no_time(server: Server, page: str) -> None:
+    server.answers["/dir/"] = f"<a href='first.png'>{page * (1_000_000 // len(page))}".encode()
+    start = time.monotonic()
+    found = [source.name for source in find([Path(f"{server.url}/dir")])]
+    assert time.monotonic() - start < 3
+    assert f"{server.url}/dir/first.png" in found
+
+
+def test_links_are_found_however_they_are_written(server: Server) -> None:
+    server.answers["/dir/"] = b"""<A HREF=1.png> <a class=">" href='2.png' >2</a ><a
+        title = x href = "a&amp;b%20&#99;.png"> <area href=no.png> <a name=no.png> text <a/href=3.png>"""
+    found = [source.name.rpartition("/")[2] for source in find([Path(f"{server.url}/dir")])]
+    assert found == ["1.png", "2.png", "3.png", "a&b%20c.png"]
 
 
 def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
