@@ -109,7 +109,7 @@ def walk(path: Path, options: RemoteOptions = DEFAULT) -> list[Path]:
     assert url is not None
     try:
         if url.startswith(_WEB):
-            if path.suffix:  # to look for links in it would be to fetch it
+            if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
                 return [path]
             found = [Path(file) for file in web.files_below(url, options)]
         else:

@@ -7,6 +7,7 @@ import io
 import re
 import socket
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from email.utils import parsedate_to_datetime
@@ -121,7 +122,10 @@ def head(url: str, options: RemoteOptions) -> tuple[int, int]:
     Raises:
         OSError: the file does not exist, or the server does not answer.
     """
-    return state(_response("HEAD", url, options, options.max_bytes)[0])
+    if not options.query:
+        return state(_response("HEAD", url, options, options.max_bytes)[0])
+    headers = fetch(url, options, (0, 1))[0]  # a signature is for GET only
+    return _number(headers.get("Content-Range", "").rpartition("/")[2]), state(headers)[1]
 
 
 def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> tuple[Mapping[str, str], bytes]:
@@ -135,12 +139,16 @@ def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None)
 
 def state(headers: Mapping[str, str]) -> tuple[int, int]:
     """The size and the modification time in nanoseconds that a response reports."""
-    length, date = headers.get("Content-Length", ""), headers.get("Last-Modified")
+    date = headers.get("Last-Modified")
     try:
         changed = int(parsedate_to_datetime(date).timestamp()) * 10**9 if date else 0
     except (ValueError, OverflowError):
         changed = 0
-    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else 0, changed
+    return _number(headers.get("Content-Length", "")), changed
+
+
+def _number(header: str) -> int:
+    return int(header) if re.fullmatch(r"[0-9]{1,18}", header) else 0
 
 
 def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
@@ -189,6 +197,11 @@ def _response(
     method: str, url: str, options: RemoteOptions, limit: int, part: tuple[int, int] | None = None
 ) -> tuple[Mapping[str, str], bytes]:
     headers, count = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}, options.retries
+    if options.login:  # which is not sent to other servers that this one redirects to
+        login = unquote(options.login) if ":" in options.login else f"{unquote(options.login)}:"
+        headers["Authorization"] = f"Basic {b64encode(login.encode(errors='surrogateescape')).decode()}"
+    if options.query:
+        url = f"{url.partition('?')[0]}?{options.query}"
     if part is not None:
         headers["Range"], limit = f"bytes={part[0]}-{part[1] - 1}", part[1] - part[0]
     retries: urllib3.Retry = _Retry(
