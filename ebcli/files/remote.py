@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 
+SLOWEST = 20  # timeouts that a whole file may take
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
 _EMPTY = "%"  # stands for an empty part of a URL in a path, where none can be; no URL has a part like it
 # What S3, Google Cloud, CloudFront and others sign URLs with, anew each time; and Azure
@@ -64,7 +65,7 @@ def path_of(name: str) -> Path:
     if not separator or not _SCHEME.fullmatch(f"{scheme}:") or scheme == "file":
         return Path(name)
     address, mark, query = rest.partition("?" if scheme in ("http", "https") else "\0")
-    *folders, last = address.rstrip("/").split("/")
+    *folders, last = address.strip("/").split("/")
     return Path(f"{scheme}:", *(part or _EMPTY for part in folders), last + mark + query.replace("/", "%2F"))
 
 

@@ -23,13 +23,12 @@ from fsspec.spec import AbstractBufferedFile
 from urllib3 import exceptions
 from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ebcli.files.remote import RemoteOptions, too_large
+from ebcli.files.remote import SLOWEST, RemoteOptions, too_large
 
 _CHUNK = 1 << 20
 _LARGEST_LISTING = 16 << 20  # bytes
 _MOST_LISTINGS = 10_000
 _MOST_REDIRECTS = 10
-_SLOWEST = 20  # timeouts that a whole response may take
 _LONGEST_WAIT = 30  # seconds between two attempts, whatever the server asks for
 _MAY_PASS = {408, 425, 429, *range(500, 600)}
 _LONGEST_TAG = 4096  # characters
@@ -75,7 +74,7 @@ class _Response(HTTPResponse):
 
     def begin(self) -> None:
         super().begin()
-        self._timed.allow(_SLOWEST * self._timed.timeout)
+        self._timed.allow(SLOWEST * self._timed.timeout)
 
 
 class _Connection(HTTPConnection):
