@@ -14,7 +14,7 @@ import click
 
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
 from ebcli.cli.model_options import MODEL, with_options
-from ebcli.cli.parameters import part, plain_option
+from ebcli.cli.parameters import Output, part, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import METHODS, WHOLE
 from ebcli.models.preprocessing import Preprocessing
@@ -47,7 +47,7 @@ _OPTIONS = (
     plain_option(
         "-o",
         "--output",
-        type=click.Path(file_okay=False, path_type=Path),
+        type=Output(file_okay=False, path_type=Path),
         default=Path("benchmark"),
         help="Save measurements in this directory, and resume from it.",
     ),

@@ -19,6 +19,7 @@ import click
 
 from ebcli.errors import EbcliError, UnfinishedError
 from ebcli.files.records import HARDLY_ANY
+from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import CROP, FACTORY, PAD, WHOLE
 
 if TYPE_CHECKING:
@@ -149,7 +150,11 @@ def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str) -> 
 def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
     """That there are no images or videos, and what to do about it."""
     inputs = plan.inputs
-    where = f"'{shown(inputs.images[0])}'" if len(inputs.images) == 1 else f"the {len(inputs.images)} inputs"
+    where = (
+        f"'{shown(without_secrets(inputs.images[0])[0])}'"
+        if len(inputs.images) == 1
+        else f"the {len(inputs.images)} inputs"
+    )
     found = f"no {unit}s found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
     if inputs.include or inputs.exclude:
         return f"{found}: change --include or --exclude"

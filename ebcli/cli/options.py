@@ -8,7 +8,7 @@ import click
 
 from ebcli.cli.map_options import MAP
 from ebcli.cli.model_options import MODEL, PATH, section
-from ebcli.cli.parameters import Shard, Threshold, complete_colormap, complete_directory, show_common_options
+from ebcli.cli.parameters import Output, Shard, Threshold, complete_colormap, complete_directory, show_common_options
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
@@ -83,13 +83,13 @@ SALIENCY = (
         metavar="SECONDS",
         type=float,
         default=RemoteOptions.timeout,
-        help="Timeout for each connection and read.",
+        help="Timeout for each connection, answer and read, of http, https and s3.",
     ),
     _input(
         "--retries",
         type=int,
         default=RemoteOptions.retries,
-        help="Retry failed requests up to N times, with increasing delays.",
+        help="Retry failed requests of http, https and s3 up to N times, with increasing delays.",
     ),
     _input(
         "--max-pixels",
@@ -112,7 +112,7 @@ SALIENCY = (
         "--output",
         common=True,
         metavar="PATH",
-        type=PATH,
+        type=Output(path_type=Path),
         default=OutputOptions.directory,
         shell_complete=complete_directory,
         help="Output directory, or a .png, .jpg, .webp, .pdf or .mp4 file for a single picture, figure or video; - for "

@@ -14,6 +14,7 @@ from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import say_error
 from ebcli.errors import closest
+from ebcli.files.remote import path_of, url_of
 
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
 
@@ -136,6 +137,22 @@ class ClassName(click.ParamType):
 
     name = "class"
     envvar_list_splitter = ";"
+
+
+class Input(click.Path):
+    """A local path or a URL."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, Path) else path_of(str(super().convert(value, param, ctx)))
+
+
+class Output(click.Path):
+    """A local path to write to."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if url_of(Path(value)) is not None:
+            self.fail("it is a URL: name a local directory, and copy it there when the run is done", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 class Shard(click.ParamType):

@@ -17,13 +17,13 @@ from ebcli.cli.commands import gallery_page, instead_of_a_run
 from ebcli.cli.console import note, plain_errors, plain_warnings, print_results, shown, sign_of_life
 from ebcli.cli.model_options import with_options
 from ebcli.cli.options import SALIENCY
-from ebcli.cli.parameters import SectionedCommand, part
+from ebcli.cli.parameters import Input, SectionedCommand, part
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.remote import RemoteOptions, path_of, without_secrets
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import WHOLE
 from ebcli.models.preprocessing import Preprocessing
@@ -59,7 +59,7 @@ interrupted (143 by SIGTERM).
     },
     epilog=EPILOG,
 )
-@click.argument("images", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("images", nargs=-1, type=Input())
 @with_options(SALIENCY)
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(
@@ -74,7 +74,7 @@ def main(
         options["quiet"] = quiet
         context = click.get_current_context()
         if not images and from_file is None:
-            images = tuple(map(Path, (context.default_map or {}).get("images", ())))
+            images = tuple(map(path_of, (context.default_map or {}).get("images", ())))
         if project := context.meta.get(FROM_PROJECT):
             note(f"Settings from {PROJECT_FILE}: {', '.join(map(shown, project))}")
         _check_combinations(options, null and from_file is None)
@@ -122,7 +122,8 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
         stdin = stack.enter_context(spooled_stdin(images, options["max_bytes"]))
         settings = None
         if picture is None:
-            settings = settings_file(click.get_current_context().command, options, images)
+            public = [without_secrets(image)[0] for image in images]
+            settings = settings_file(click.get_current_context().command, options, public)
         options |= {"shard": shard, "track_lost_mass": options["verbose"]}
         plan = _plan({**options, "images": images, "stdin": stdin, "settings": settings})
         # stdout is for results: networks print, and so does Ray
@@ -211,7 +212,7 @@ def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     names = file.read().split(b"\0" if null else b"\n")
     if any(b"\0" in name for name in names):
         raise click.UsageError(f"the list {click.format_filename(file.name)} contains NUL characters: add -0")
-    return tuple(Path(os.fsdecode(name)) for name in names if name)
+    return tuple(path_of(os.fsdecode(name)) for name in names if name)
 
 
 def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:

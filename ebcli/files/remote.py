@@ -1,15 +1,24 @@
-"""Which paths are URLs, and how remote files are fetched: limits on time and size."""
+"""Which paths are URLs, what of a URL is secret, and how remote files are fetched: limits on time and size."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 
+SLOWEST = 20  # timeouts that a whole file may take
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
+_EMPTY = "%"  # stands for an empty part of a URL in a path, where none can be; no URL has a part like it
+# What S3, Google Cloud, CloudFront and others sign URLs with, anew each time; and Azure
+_SIGNATURE = re.compile(
+    r"x-(amz|cos|goog|ms|obs|oss)-.*|signature|expires|policy|key-pair-id|[a-z]+accesskeyid|googleaccessid", re.I
+)
+_AZURE = re.compile(r"s([eprstv]|dd|es|ig|ip|pr|rt|k[estv]|koid|ktid)|s[ac]oid|suoid", re.I)
+_SECRET = re.compile(r"auth|cred|jwt|key|pass|pwd|secret|session|sig|token", re.I)
 
 
 @dataclass(frozen=True)
@@ -20,6 +29,8 @@ class RemoteOptions:
         timeout: seconds to wait for a server to answer or to send more.
         retries: how often a failed request is repeated: at once, then after 1, 2, ... seconds, or as the server asks.
         max_bytes: the size of the largest file that is read.
+        login: user name and password for a web server, as in a URL.
+        query: the query of URLs, if it has secrets; their paths have none of them.
 
     Raises:
         ConfigurationError: a value is out of range.
@@ -28,6 +39,8 @@ class RemoteOptions:
     timeout: float = 30.0
     retries: int = 3
     max_bytes: int = 1 << 29
+    login: str = field(default="", repr=False)
+    query: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout <= 86_400:
@@ -46,7 +59,50 @@ def too_large(limit: int) -> OSError:
     return OSError(errno.EFBIG, f"it is larger than {limit} bytes")
 
 
+def path_of(name: str) -> Path:
+    """The path that stands for a local path or a URL, see ``url_of``."""
+    scheme, separator, rest = name.partition("://")
+    if not separator or not _SCHEME.fullmatch(f"{scheme}:") or scheme == "file":
+        return Path(name)
+    address, mark, query = rest.partition("?" if scheme in ("http", "https") else "\0")
+    *folders, last = address.strip("/").split("/")
+    return Path(f"{scheme}:", *(part or _EMPTY for part in folders), last + mark + query.replace("/", "%2F"))
+
+
 def url_of(path: Path) -> str | None:
     """The URL that a path stands for; None for a local path."""
     scheme, *rest = path.parts or ("",)
-    return f"{scheme}//{'/'.join(rest)}" if _SCHEME.fullmatch(scheme) else None
+    if not _SCHEME.fullmatch(scheme):
+        return None
+    return f"{scheme}//{'/'.join('' if part == _EMPTY else part for part in rest)}"
+
+
+def without_secrets(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Path, RemoteOptions]:
+    """A path to show and to store, and options with the user name, the password and the signature of its URL.
+
+    Signatures are dropped, so that a URL that is signed again is the same file. Other parameters that are named like
+    secrets may as well tell files apart, so hashes take their places.
+    """
+    scheme, *rest = path.parts or ("",)
+    if url_of(path) is None or scheme == "file:":
+        return path, options
+    address, mark, query = "/".join(rest).partition("?" if scheme in ("http:", "https:") else "\0")
+    host, *below = address.split("/")
+    login, _, host = host.rpartition("@")
+    shown = "&".join(_shown(query))
+    public = Path(scheme, "/".join([host, *below]) + mark * bool(shown) + shown)
+    return public, replace(options, login=login, query=query if shown != query else "")
+
+
+def _shown(query: str) -> list[str]:
+    """The parameters of a query, as they may be shown."""
+    shown = []
+    parameters = [one.partition("=") for one in query.split("&")]
+    is_azure = any(name == "sig" for name, _, _ in parameters)
+    for name, equals, value in parameters:
+        if _SIGNATURE.fullmatch(name) or (is_azure and _AZURE.fullmatch(name)):
+            continue
+        is_secret = value and _SECRET.search(name)
+        digest = hashlib.sha256(value.encode(errors="surrogatepass")).hexdigest()[:16]
+        shown.append(f"{name}{equals}~{digest}" if is_secret else f"{name}{equals}{value}")
+    return shown

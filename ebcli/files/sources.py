@@ -15,7 +15,7 @@ from ebcli.errors import ImageError
 from ebcli.files.media.frames import frame_files
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
 from ebcli.files.ownership import OwnResults
-from ebcli.files.remote import DEFAULT, RemoteOptions, url_of
+from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
 from ebcli.files.stamp import Stamp
 from ebcli.files.storage import Span, members, read, stamp_of, walk, without_file_scheme
 
@@ -32,7 +32,7 @@ class Source:
         named: whether the user named it; False if it was found in a directory or a tar file.
         span: the position of its bytes, if it is in a tar file.
         problem: why it cannot be read, if that is known already.
-        remote: limits for reading it.
+        remote: limits for reading it, and secrets that its URL has.
         label: its true class, if known.
     """
 
@@ -102,7 +102,7 @@ def find(
             the path of a file, or of a directory that contains it, below the directory in ``paths``: ``*.jpg``,
             ``holiday``, ``2024/*.png``.
         exclude: skip files that match one of these patterns.
-        remote: limits for remote files and for files in tar files.
+        remote: limits for remote files and for files in tar files. Secrets in URLs are moved there.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
         stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
         with_frames: whether a local directory of numbered frames is one video; see ``frame_files``.
@@ -110,15 +110,16 @@ def find(
     folders = _Walk(without, exclude, shard, with_frames)
     found: dict[str, Source] = {}
     skipped, own = [], OwnResults()
-    for path in map(without_file_scheme, paths):
+    for given in paths:
+        path, how = without_secrets(without_file_scheme(given), remote)
         files = [(Source(path), path)]
         if stdin is not None and path == STDIN:
             files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
         elif url_of(path) is not None:
-            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path, remote))]
+            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path, how))]
         elif os.path.isdir(path):  # noqa: PTH112 - raises nothing
             files = list(folders.files(path))
-        for source, relative in _unpacked(files, remote):
+        for source, relative in _unpacked(files, how):
             if (include and not _matches(relative, include)) or _matches(relative, exclude):
                 continue
             if not _is_in(shard, source.path):

@@ -18,7 +18,7 @@ from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
 from ebcli.files import web
-from ebcli.files.remote import DEFAULT, RemoteOptions, too_large, url_of
+from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 
@@ -40,12 +40,12 @@ def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
         return Stamp(status.st_size, status.st_mtime_ns)
     if url.startswith(_WEB):
         return Stamp(*web.head(url, options))
-    with _remote(url, options) as (system, name):
+    with _remote(url, options) as (system, name, limit):
         try:
             changed = int(system.modified(name).timestamp() * 1e9)
-        except NotImplementedError:
+        except (NotImplementedError, AttributeError):  # the server does not say
             changed = 0
-        return Stamp(int(system.info(name)["size"] or 0), changed)
+        return Stamp(int(system.info(name, **limit)["size"] or 0), changed)
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Span:
         elif url.startswith(_WEB):
             content = web.fetch(url, options, (self.start, end))[1] if self.size else b""
         else:
-            with _remote(url, options) as (system, name):
-                content = bytes(system.cat_file(name, start=self.start, end=end))
+            with _remote(url, options) as (system, name, limit):
+                content = bytes(system.cat_file(name, start=self.start, end=end, **limit))
         if len(content) < self.size:
             raise OSError(errno.EIO, "it is truncated")
         return content
@@ -95,8 +95,8 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
-    with _remote(url, options) as (system, name):
-        return stamp, bytes(system.cat_file(name))
+    with _remote(url, options) as (system, name, limit):
+        return stamp, bytes(system.cat_file(name, **limit))
 
 
 def walk(path: Path, options: RemoteOptions = DEFAULT) -> list[Path]:
@@ -109,15 +109,16 @@ def walk(path: Path, options: RemoteOptions = DEFAULT) -> list[Path]:
     assert url is not None
     try:
         if url.startswith(_WEB):
-            if path.suffix:  # to look for links in it would be to fetch it
+            if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
                 return [path]
-            found = [Path(file) for file in web.files_below(url, options)]
+            found = [path_of(file) for file in web.files_below(url, options)]
         else:
-            with _remote(url, options) as (system, name):
-                found = [Path(system.unstrip_protocol(file)) for file in system.find(name)]
+            with _remote(url, options) as (system, name, limit):
+                all_pages = {key: SLOWEST * seconds for key, seconds in limit.items()}
+                found = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
     except OSError:  # reading the file will tell
         found = []
-    return [file for file in found if file.is_relative_to(path) and os.pardir not in file.parts] or [path]
+    return [file for file in found if file.is_relative_to(path)] or [path]
 
 
 class _Checked(tarfile.TarInfo):
@@ -177,31 +178,44 @@ def _opened(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
     elif url.startswith(_WEB):
         yield web.WebFile(url, options)
     else:
-        with _remote(url, options) as (system, name), system.open(name, "rb") as file:
+        with _remote(url, options) as (system, name, _), system.open(name, "rb") as file:
             yield file
 
 
 @contextlib.contextmanager
-def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str]]:
-    """The file system of a URL, and the file's name in it.
+def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[str, float]]]:
+    """The file system of a URL, the file's name in it, and a limit on the time of its methods, where it knows one.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
         OSError: any error of the file system, with its reason.
     """
     protocol = url.partition("://")[0]
+    readable = f"only URLs of {', '.join(PROTOCOLS)} and file can be read"
     if protocol not in PROTOCOLS or "::" in url:  # "::" chains file systems, some of which run programs
-        raise OSError(errno.EINVAL, f"only URLs of {', '.join(PROTOCOLS)} and file can be read")
+        raise OSError(errno.EINVAL, f"{readable}, without '::' in them")
+    if os.pardir in url.split("/"):
+        raise OSError(errno.EINVAL, f"{readable}, without '..' in them: rename the object")
+    if options.login:
+        raise OSError(errno.EINVAL, f"{protocol}:// takes no password: set the environment variables of its package")
     limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
-    settings: dict[str, Any] = {"config_kwargs": limits} if protocol == "s3" else {}
+    retries = {"total_max_attempts": 1 + options.retries}
+    settings: dict[str, Any] = {"config_kwargs": {**limits, "retries": retries}} if protocol == "s3" else {}
     try:
         import fsspec
+        from fsspec.asyn import AsyncFileSystem
+        from fsspec.exceptions import FSTimeoutError
 
         system, name = fsspec.url_to_fs(url, **settings)
     except (ImportError, ValueError) as error:
         raise ConfigurationError(f"{protocol}:// cannot be read: {error}") from error
+    if protocol == "s3":
+        system.retries = min(1 + options.retries, 2)  # on top of those requests, for a body that breaks off
+    longest = SLOWEST * options.timeout
     try:
-        yield system, name
+        yield system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {}
+    except FSTimeoutError as error:
+        raise OSError(errno.EIO, f"the server did not send it within {longest:g} s: raise --timeout") from error
     except FileNotFoundError as error:  # whose message is only the name
         why = error.__cause__ or "the server has no such file"
         raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({why})") from error

@@ -5,29 +5,108 @@ from __future__ import annotations
 import errno
 import io
 import re
+import socket
 import time
+from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from html import unescape
+from html.parser import HTMLParser
+from http.client import HTTPResponse
 from typing import Any
 from urllib.parse import quote, unquote, urldefrag, urljoin, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import urllib3
 from fsspec.spec import AbstractBufferedFile
-from urllib3.exceptions import HTTPError, IncompleteRead, MaxRetryError, NewConnectionError, ProtocolError, TimeoutError
+from urllib3 import exceptions
+from urllib3.connection import HTTPConnection, HTTPSConnection
 
-from ebcli.files.remote import RemoteOptions, too_large
+from ebcli.files.remote import SLOWEST, RemoteOptions, too_large
 
 _CHUNK = 1 << 20
 _LARGEST_LISTING = 16 << 20  # bytes
 _MOST_LISTINGS = 10_000
 _MOST_REDIRECTS = 10
-_SLOWEST = 20  # timeouts that a whole response may take
 _LONGEST_WAIT = 30  # seconds between two attempts, whatever the server asks for
 _MAY_PASS = {408, 425, 429, *range(500, 600)}
-_LINK = re.compile(rb"""<a\s[^>]*?href\s*=\s*["']([^"']+)["']""", re.IGNORECASE)
+_LONGEST_TAG = 4096  # characters
+_INVALID = "the URL, or what the server answers, is not valid: open it in a browser to see"
+
+
+class _Timed(io.RawIOBase):
+    """What a connection receives, until the time for a response is over."""
+
+    def __init__(self, received: io.RawIOBase, connection: socket.socket) -> None:
+        self._received, self._connection = received, connection
+        self.timeout = connection.gettimeout() or 0.0
+        self.allow(self.timeout)
+
+    def allow(self, seconds: float) -> None:
+        self._ends = time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(min(left, self.timeout))
+        return self._received.readinto(buffer)
+
+    def close(self) -> None:
+        self._received.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    """A response whose headers arrive within the timeout, and all of it within some more.
+
+    A timeout of the connection alone holds for each read, so a server that sends a byte at a time has no end.
+    """
+
+    def __init__(self, connection: socket.socket, *args: Any, **kwargs: Any) -> None:
+        super().__init__(connection, *args, **kwargs)
+        self._timed = _Timed(self.fp.detach(), connection)
+        self.fp = io.BufferedReader(self._timed)
+
+    def begin(self) -> None:
+        super().begin()
+        self._timed.allow(SLOWEST * self._timed.timeout)
+
+
+class _Connection(HTTPConnection):
+    response_class = _Response
+
+
+class _SecureConnection(HTTPSConnection):
+    response_class = _Response
+
+
+class _Pool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _Connection
+
+
+class _SecurePool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _SecureConnection
+
+
+class _Links(HTMLParser):
+    """The addresses that a page links to."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        for tag in page.split("<"):  # one by one: on some pages, the parser takes quadratic time
+            if tag.startswith(("a", "A")):
+                self.reset()
+                self.feed(f"<{tag[:_LONGEST_TAG]}")
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "a":
+            self.found += [value for name, value in attrs if name == "href" and value]
 
 
 class _Retry(urllib3.Retry):
@@ -42,7 +121,10 @@ def head(url: str, options: RemoteOptions) -> tuple[int, int]:
     Raises:
         OSError: the file does not exist, or the server does not answer.
     """
-    return state(_response("HEAD", url, options, options.max_bytes)[0])
+    if not options.query:
+        return state(_response("HEAD", url, options, options.max_bytes)[0])
+    headers = fetch(url, options, (0, 1))[0]  # a signature is for GET only
+    return _number(headers.get("Content-Range", "").rpartition("/")[2]), state(headers)[1]
 
 
 def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None) -> tuple[Mapping[str, str], bytes]:
@@ -56,12 +138,16 @@ def fetch(url: str, options: RemoteOptions, part: tuple[int, int] | None = None)
 
 def state(headers: Mapping[str, str]) -> tuple[int, int]:
     """The size and the modification time in nanoseconds that a response reports."""
-    length, date = headers.get("Content-Length", ""), headers.get("Last-Modified")
+    date = headers.get("Last-Modified")
     try:
         changed = int(parsedate_to_datetime(date).timestamp()) * 10**9 if date else 0
     except (ValueError, OverflowError):
         changed = 0
-    return int(length) if re.fullmatch(r"[0-9]{1,18}", length) else 0, changed
+    return _number(headers.get("Content-Length", "")), changed
+
+
+def _number(header: str) -> int:
+    return int(header) if re.fullmatch(r"[0-9]{1,18}", header) else 0
 
 
 def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
@@ -76,8 +162,10 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
         if number == _MOST_LISTINGS:
             raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories")
         page = _response("GET", listing, options, _LARGEST_LISTING)[1]
-        for link in _LINK.findall(page):
-            target, _ = urldefrag(urljoin(listing, unescape(link.decode(errors="replace"))))
+        for link in _Links(page.decode(errors="replace")).found:
+            target = listing
+            with suppress(ValueError):  # not an address
+                target, _ = urldefrag(urljoin(listing, link))
             below = target.removeprefix(root)
             if target in seen or below == target or "?" in below or {".", ".."} & set(unquote(below).split("/")):
                 continue
@@ -108,6 +196,11 @@ def _response(
     method: str, url: str, options: RemoteOptions, limit: int, part: tuple[int, int] | None = None
 ) -> tuple[Mapping[str, str], bytes]:
     headers, count = {"Accept-Encoding": "identity", "User-Agent": "eb-saliency"}, options.retries
+    if options.login:  # which is not sent to other servers that this one redirects to
+        login = unquote(options.login) if ":" in options.login else f"{unquote(options.login)}:"
+        headers["Authorization"] = f"Basic {b64encode(login.encode(errors='surrogateescape')).decode()}"
+    if options.query:
+        url = f"{url.partition('?')[0]}?{options.query}"
     if part is not None:
         headers["Range"], limit = f"bytes={part[0]}-{part[1] - 1}", part[1] - part[0]
     retries: urllib3.Retry = _Retry(
@@ -130,15 +223,17 @@ def _response(
                     preload_content=False,
                 ) as response:
                     retries = response.retries or retries
-                    return response.headers, _body(response, options, limit, part is not None)
-            except (ProtocolError, TimeoutError) as error:  # in the middle of the body
+                    return response.headers, _body(response, limit, part is not None)
+            except (exceptions.ProtocolError, exceptions.TimeoutError) as error:  # in the middle of the body
                 retries = retries.increment(method, url, error=error)
                 retries.sleep()
-    except HTTPError as error:
+    except exceptions.HTTPError as error:
         raise OSError(errno.EIO, _reason(error, options)) from error
+    except (ValueError, OverflowError) as error:  # of an address or a header that the standard library cannot parse
+        raise OSError(errno.EIO, _INVALID) from error
 
 
-def _body(response: urllib3.BaseHTTPResponse, options: RemoteOptions, limit: int, is_part: bool) -> bytes:
+def _body(response: urllib3.BaseHTTPResponse, limit: int, is_part: bool) -> bytes:
     """What a response holds; nothing if only its headers were asked for."""
     if response.status >= 400:
         phrase = "".join(filter(str.isprintable, (response.reason or "")[:80]))
@@ -149,25 +244,25 @@ def _body(response: urllib3.BaseHTTPResponse, options: RemoteOptions, limit: int
         raise OSError(errno.EIO, answer + _tried(1 + sum(not one.redirect_location for one in history)))
     if is_part and response.status != 206:
         raise OSError(errno.EIO, "the server cannot send parts of a file")
-    ends, size, content = time.monotonic() + _SLOWEST * options.timeout, state(response.headers)[0], io.BytesIO()
+    size, content = state(response.headers)[0], io.BytesIO()
     size *= response.length_remaining != 0  # of a response without a body
     while size <= limit and (chunk := response.read1(_CHUNK, decode_content=False)):
         size = max(size, content.tell() + len(chunk))
         content.write(chunk)
-        if time.monotonic() > ends:
-            raise TimeoutError
     if size > limit:
         raise too_large(limit)
     return content.getvalue()
 
 
-def _reason(error: HTTPError, options: RemoteOptions) -> str:
-    tried = _tried(options.retries + 1 if isinstance(error, MaxRetryError) else 1)
+def _reason(error: exceptions.HTTPError, options: RemoteOptions) -> str:
+    tried = _tried(options.retries + 1 if isinstance(error, exceptions.MaxRetryError) else 1)
     cause: Any = getattr(error, "reason", None) or error
-    if isinstance(cause, TimeoutError) and not isinstance(cause, NewConnectionError):
+    if isinstance(cause, exceptions.LocationParseError):  # whose message has the whole address
+        return _INVALID
+    if isinstance(cause, exceptions.TimeoutError) and not isinstance(cause, exceptions.NewConnectionError):
         return f"the server did not answer within {options.timeout:g} s{tried}"
     cause = cause.__cause__ or cause
-    what = "it ended early" if isinstance(cause, IncompleteRead) else cause
+    what = "it ended early" if isinstance(cause, exceptions.IncompleteRead) else cause
     return f"the connection failed: {what}{tried}"
 
 
@@ -184,6 +279,9 @@ def _pool(url: str) -> urllib3.PoolManager:
 @lru_cache
 def _pool_of(proxy: str | None) -> urllib3.PoolManager:
     if proxy is None:
-        return urllib3.PoolManager()
-    login = unquote(urlsplit(proxy).netloc.rpartition("@")[0])
-    return urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login or None))
+        pool = urllib3.PoolManager()
+    else:
+        login = unquote(urlsplit(proxy).netloc.rpartition("@")[0])
+        pool = urllib3.ProxyManager(proxy, proxy_headers=urllib3.make_headers(proxy_basic_auth=login or None))
+    pool.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
+    return pool

@@ -168,7 +168,7 @@ def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> N
     )
     named = {field.name for part in parts for field in dataclasses.fields(part)}
     named = named - {"directory", "name", "preprocessing", "remote", "clips"} | {"output", "style", "model"}
-    assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "beside"}
+    assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "beside", "login", "query"}
     assert all(option.help for option in OPTIONS)
     shown = invoke("--help").output
     assert all(option.opts[0] in shown for option in OPTIONS)

@@ -6,6 +6,8 @@ import io
 import os
 import struct
 import sys
+import time
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -215,6 +217,40 @@ def test_clips_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypat
     with pytest.raises(ImageError, match="explain a part with --duration"):
         Frames().read(tmp_path / "clip", SAME, ClipOptions())
     assert Frames().read(tmp_path / "clip", SAME, ClipOptions(every=3))[2].starts == (0,)
+
+
+def gif(path: Path, size: int, count: int, delay: int) -> None:
+    """A GIF of frames of one pixel each on a large canvas, with delays in hundredths of a second."""
+    control = b"\x21\xf9\x04\x00" + struct.pack("<H", delay) + b"\x00\x00"
+    frame = control + b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
+    header = b"GIF89a" + struct.pack("<HHBBB", size, size, 0x80, 0, 0) + bytes(6)
+    path.write_bytes(header + frame * count + b"\x3b")
+
+
+def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -> None:
+    gif(tmp_path / "long.gif", 100, 4, 65535)
+    spec = InputSpec((224, 224), (224,), frames=16, rate=15.0)
+    start = time.monotonic()
+    tracemalloc.start()
+    with pytest.raises(ImageError, match="its clips do not fit into memory: explain a part with --duration"):
+        Frames().read(tmp_path / "long.gif", spec, ClipOptions())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert time.monotonic() - start < 5
+    assert peak < 50 << 20
+    pixels, _, clips = Frames().read(tmp_path / "long.gif", spec, ClipOptions(start=600, duration=2))
+    assert pixels.shape == (2, 16, 224, 224, 3)
+    assert clips.total == 30
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_frames_are_counted_before_they_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    gif(tmp_path / "huge.gif", 12000, 3000, 10)
+    monkeypatch.setattr(Image.Image, "copy", pytest.fail)
+    start = time.monotonic()
+    with pytest.raises(ImageError, match="it has too many pixels: raise --max-pixels"):
+        Frames().read(tmp_path / "huge.gif", SAME, ClipOptions())
+    assert time.monotonic() - start < 5
 
 
 def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
@@ -9,6 +10,8 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -114,6 +117,77 @@ def test_what_is_not_there_is_a_failure_of_that_image(working_directory: Path, b
     assert all(record["error"].startswith("it cannot be found (") for record in failed)
     assert [record["input"] for record in failed] == [f"s3://{bucket}/gone.jpg", "s3://nowhere/photos"]
     assert len(result.stdout.splitlines()) == 1
+
+
+@pytest.mark.parametrize("kind", ["dead", "silent", "slow"])
+def test_a_server_of_objects_that_stalls_is_given_up(
+    working_directory: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    stop = threading.Event()
+    photos(Path("here"), 1)
+
+    def answer(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            method = connection.recv(4)
+            if kind == "slow":
+                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 9999\r\n\r\n")
+            while not stop.wait(0.05) and method != b"HEAD":
+                connection.sendall(b"x" * (kind == "slow"))
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=answer, args=[listener.accept()[0]], daemon=True).start()
+
+        settings = {"ENDPOINT_URL": f"http://127.0.0.1:{listener.getsockname()[1]}", "DEFAULT_REGION": "us-east-1"}
+        for name, value in {**settings, "ACCESS_KEY_ID": "nobody", "SECRET_ACCESS_KEY": "nothing"}.items():
+            monkeypatch.setenv(f"AWS_{name}", value)
+        monkeypatch.setattr("ebcli.files.storage.SLOWEST", 2)  # not in workers
+        if kind == "dead":
+            listener.close()
+        else:
+            threading.Thread(target=serve, daemon=True).start()
+        start = time.monotonic()
+        options = ["--timeout", "0.2", "--retries", "0", "--workers", "1"]
+        result = invoke("s3://stalled/a.png", "here", "-o", "maps", *options)
+        stop.set()
+    assert time.monotonic() - start < (20 if kind == "slow" else 8)
+    assert result.exit_code == 1
+    assert [record["status"] for record in records(Path("maps"))].count("done") == 1
+    assert re.search(
+        {"dead": "connect", "silent": "[Tt]imeout|connect", "slow": "did not send it within 4 s"}[kind], result.stderr
+    )
+
+
+def test_results_are_not_written_to_urls(working_directory: Path) -> None:
+    photos(Path("here"), 1)
+    for output in ("s3://bucket/out", "https://host/a.png", "file:///tmp/out"):
+        result = invoke("here/0/0000.jpg", "-o", output)
+        assert result.exit_code == 2
+        assert "it is a URL: name a local directory, and copy it there" in result.stderr
+    assert [path.name for path in Path().iterdir()] == ["here"]
+
+
+def test_objects_of_awkward_names_are_read_or_named(working_directory: Path, bucket: str) -> None:
+    photos(Path("here"), 1)
+    system = fsspec.filesystem("s3")
+    for name in ("a.jpg", "p//x.jpg", "a::b.jpg", "../up.jpg"):
+        system.call_s3("put_object", Bucket=bucket, Key=f"odd/{name}", Body=Path("here/0/0000.jpg").read_bytes())
+    system.invalidate_cache()
+    result = invoke(f"s3://{bucket}/odd", f"s3://{bucket}/odd/p//x.jpg", "s3://me:s3cr3t@b/a.png", "-o", "maps")
+    assert result.exit_code == 1
+    found = {record["input"]: record["error"] for record in records(Path("maps"))}
+    assert {name.removeprefix(f"s3://{bucket}/odd/") for name, error in found.items() if error is None} == {
+        "a.jpg",
+        "p//x.jpg",
+    }
+    assert "without '::' in them" in found[f"s3://{bucket}/odd/a::b.jpg"]
+    assert "without '..' in them" in found[f"s3://{bucket}/odd/../up.jpg"]
+    assert "takes no password" in found["s3://b/a.png"]
+    assert {path.parts[0] for path in Path().rglob("*.jpg") if path.is_file()} == {"here", "maps"}
+    assert "s3cr3t" not in result.output
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import io
+import os
 import re
+import socket
 import tarfile
 import threading
 import time
@@ -18,7 +22,7 @@ from runs import invoke, records, tree
 
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files import web
-from ebcli.files.remote import RemoteOptions
+from ebcli.files.remote import RemoteOptions, path_of, url_of, without_secrets
 from ebcli.files.sources import Source, find
 
 QUICK = RemoteOptions(timeout=0.5, retries=1, max_bytes=100_000)
@@ -65,6 +69,8 @@ class Server:
             first, last = map(int, wanted.removeprefix("bytes=").split("-"))
         handler.send_response(206 if wanted else 200)
         handler.send_header("Content-Length", str(min(last, len(content) - 1) - first + 1))
+        if wanted:
+            handler.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
         handler.end_headers()
         if handler.command == "GET":
             handler.wfile.write(content[first : last + 1])
@@ -191,6 +197,69 @@ def test_a_redirect_to_another_protocol_is_not_followed(server: Server, tmp_path
         assert re.search("No host specified|Not supported URL scheme ftp", reason(f"{server.url}/a.png"))
 
 
+@pytest.mark.parametrize(
+    "target", ["http://[::1", "http://[::1/b.png", "//a]b/", "http://\xff.\xff/", "http://a:b/", "/%"]
+)
+def test_a_redirect_to_an_address_that_is_none_fails_alone(
+    working_directory: Path, server: Server, target: str
+) -> None:
+    def redirect(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(302)
+        handler.send_header("Location", target)
+        handler.end_headers()
+
+    server.answers = {"/a.png": redirect, "/dir/": redirect, "/dir": redirect, "/b.png": photo()}
+    result = invoke(f"{server.url}/a.png", f"{server.url}/dir", f"{server.url}/b.png", "-o", "maps", "--retries", "0")
+    assert result.exit_code == 1
+    done, *failed = sorted(records(Path("maps")), key=lambda record: record["status"])
+    assert (done["input"], done["status"]) == (f"{server.url}/b.png", "done")
+    assert [record["status"] for record in failed] == ["failed", "failed"]
+    assert not re.search("Error|unexpected", result.stderr)
+
+
+@pytest.mark.parametrize("header", ["Retry-After: " + "9" * 5000, "Retry-After: Wed, 21 Oct 9999999 07:28:00 GMT"])
+def test_headers_that_cannot_be_read_fail_alone(server: Server, header: str) -> None:
+    def busy(handler: BaseHTTPRequestHandler) -> None:
+        handler.send_response(503)
+        handler.send_header(*header.split(": "))
+        handler.end_headers()
+
+    server.answers["/a.png"] = busy
+    assert re.search("is not valid|Retry-After", reason(f"{server.url}/a.png"))
+
+
+@pytest.mark.parametrize("url", ["http://[::1/a.png", "http://a:b/a.png", "http://127.0.0.1:99999999/a.png"])
+def test_a_url_that_is_none_fails_alone(url: str) -> None:
+    assert reason(url) == "the URL, or what the server answers, is not valid: open it in a browser to see"
+
+
+@pytest.mark.parametrize("start", [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 100 Continue\r\n"])
+def test_headers_without_end_are_given_up(start: bytes) -> None:
+    """A byte at a time, or one interim response after another, so that no single read takes long."""
+    stop = threading.Event()
+
+    def drip(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.sendall(start)
+            while not stop.wait(0.05):
+                connection.sendall(b"\r\nHTTP/1.1 100 Continue\r\n" if b"100" in start else b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    threading.Thread(target=drip, args=[listener.accept()[0]], daemon=True).start()
+
+        threading.Thread(target=serve, daemon=True).start()
+        url, began = f"http://127.0.0.1:{listener.getsockname()[1]}", time.monotonic()
+        options = RemoteOptions(timeout=0.4, retries=1)
+        assert reason(f"{url}/a.png", options) == "the server did not answer within 0.4 s (tried 2 times)"
+        assert [source.name for source in find([Path(url)], remote=options)] == [url]
+        stop.set()
+        assert time.monotonic() - began < 6
+
+
 def test_redirects_without_end_are_given_up(server: Server) -> None:
     def redirect(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(302)
@@ -237,6 +306,111 @@ def test_connections_are_reused(server: Server) -> None:
     assert sum(server.requests.values()) == 6
 
 
+def all_written(directory: Path) -> bytes:
+    """Every name and every byte below a directory."""
+    return b"".join(os.fsencode(path) + (path.read_bytes() if path.is_file() else b"") for path in directory.rglob("*"))
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        "X-Amz-Credential=id%2Fs3&X-Amz-Date={0}&X-Amz-Expires=60&X-Amz-Signature=s3cr3t{0}",
+        "X-Goog-Algorithm=GOOG4-RSA-SHA256&X-Goog-Date={0}&X-Goog-Signature=s3cr3t{0}",
+        "sv=2022-11-02&sr=b&sp=r&se={0}&skoid=s3cr3t&sig=s3cr3t{0}%2B",
+        "Expires={0}&Signature=s3cr3t{0}&Key-Pair-Id=s3cr3t",
+        "AWSAccessKeyId=s3cr3t&Expires={0}&Signature=s3cr3t{0}",
+    ],
+)
+def test_signatures_are_used_and_kept_nowhere(working_directory: Path, server: Server, signature: str) -> None:
+    def signed(handler: BaseHTTPRequestHandler) -> None:
+        if handler.command == "HEAD":  # signed for GET
+            handler.send_error(403)
+        else:
+            server.send(handler, photo())
+
+    wanted = ["--report", "--panel", "--raw"]
+    for now in ("1", "2"):
+        server.answers[f"/p/a.jpg?{signature.format(now)}"] = signed
+    result = invoke(f"{server.url}/p/a.jpg?{signature.format(1)}", "-o", "maps", *wanted)
+    assert result.exit_code == 0, result.stderr
+    assert records(Path("maps"))[0]["input"] == f"{server.url}/p/a.jpg"
+    again = invoke(f"{server.url}/p/a.jpg?{signature.format(2)}", "-o", "maps", *wanted, "--skip-existing")
+    assert "1 up to date" in again.stderr, again.stderr
+    failed = invoke(f"{server.url}/p/a.jpg?{signature.format(3)}", f"{server.url}/p/a.jpg?bad", "-o", "maps")
+    assert failed.exit_code == 1
+    empty = invoke(f"{server.url}/p/a?{signature.format(3)}", "--exclude", "*")
+    everything = all_written(Path("maps")) + f"{result} {result.output} {again.output} {failed.output}".encode()
+    assert not re.search(rb"s3cr3t|X-Amz|Expires=|sig=", everything + empty.output.encode())
+
+
+def test_user_names_and_passwords_are_used_and_kept_nowhere(working_directory: Path, server: Server) -> None:
+    given: dict[str, str | None] = {}
+
+    def protected(handler: BaseHTTPRequestHandler) -> None:
+        given[handler.path] = handler.headers.get("Authorization")
+        if handler.path == "/away.png":
+            handler.send_response(302)
+            handler.send_header("Location", server.url.replace("127.0.0.1", "localhost") + "/c.png")
+            handler.end_headers()
+        elif given[handler.path] is None and handler.path != "/c.png":
+            handler.send_error(401)
+        else:
+            server.send(handler, b"<a href=a.png>a</a> <a href=c.tar>" if handler.path == "/dir/" else photo())
+
+    server.answers = dict.fromkeys(("/dir/", "/dir/a.png", "/b.png", "/away.png", "/c.png"), protected)
+    with tarfile.open("c.tar", "w") as tar:
+        member = tarfile.TarInfo("in.png")
+        member.size = len(photo())
+        tar.addfile(member, io.BytesIO(photo()))
+    server.answers["/dir/c.tar"] = Path("c.tar").read_bytes()
+    host = server.url.replace("//", "//visitor:p%40ss@")
+    result = invoke(f"{host}/dir", f"{host}/b.png", f"{host}/away.png", f"{host}/gone.png", "-o", "maps", "--report")
+    assert result.exit_code == 1
+    done = {record["input"] for record in records(Path("maps")) if record["status"] == "done"}
+    assert done == {f"{server.url}/{name}" for name in ("dir/a.png", "dir/c.tar/in.png", "b.png", "away.png")}
+    basic = "Basic " + base64.b64encode(b"visitor:p@ss").decode()
+    assert given == {"/dir/": basic, "/dir/a.png": basic, "/b.png": basic, "/away.png": basic, "/c.png": None}
+    none = invoke(f"{host}/dir", "--exclude", "*")
+    assert "no images found" in none.stderr
+    everything = all_written(Path("maps")) + (result.output + none.output).encode()
+    assert not re.search(rb"p%40ss|p@ss|visitor", everything)
+
+
+def test_other_parameters_tell_files_apart(working_directory: Path, server: Server) -> None:
+    server.answers = {f"/p.php?id={i}&key={key}&u=a%2F%2Fb": photo() for i in (1, 2) for key in ("cat", "dog")}
+    result = invoke(*(f"{server.url}{path.replace('%2F', '/')}" for path in server.answers), "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    inputs = {record["input"] for record in records(Path("maps"))}
+    assert len(inputs) == 4
+    assert all(re.fullmatch(r".*/p\.php\?id=[12]&key=~[0-9a-f]{16}&u=a%2F%2Fb", one) for one in inputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "public"),
+    [
+        ("http://host?token=s3cr3t", r"http://host\?token=~\w{16}"),
+        ("https://a:s3cr3t@host", "https://host"),
+        ("https://s3cr3t@host/dir/", "https://host/dir"),
+        ("https://host/@me/a.jpg?w=2&h=3", r"https://host/@me/a\.jpg\?w=2&h=3"),
+        ("s3://s3cr3t:s3cr3t@bucket/what?.png", r"s3://bucket/what\?\.png"),
+        ("file:///a@b/c.png?key=d", r"file://a@b/c\.png\?key=d"),
+        ("hf://datasets/me/photos@main/a.png", "hf://datasets/me/photos@main/a.png"),
+    ],
+)
+def test_what_is_kept_of_a_url(name: str, public: str) -> None:
+    path, options = without_secrets(path_of(name))
+    assert re.fullmatch(public, str(url_of(path)))
+    assert "s3cr3t" not in repr(options)
+    assert without_secrets(path)[0] == path or "~" in str(path)
+
+
+def test_slashes_in_succession_are_kept(working_directory: Path, server: Server) -> None:
+    server.answers = {"/p//x.png": photo(), "/q/http://y.png": photo()}
+    result = invoke(*(server.url + path for path in server.answers), "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert [record["input"] for record in records(Path("maps"))] == [server.url + path for path in server.answers]
+
+
 def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:
     links = ["b.png", "sub/", "../", "../../../up.png", "/root.png", "%2e%2e/dots.png", "sub/../../x.png", "?C=N"]
     links += ["http://example.org/other.png", "file:///etc/passwd", "./", "b.png#again", "sub/..%2f..%2fup.png"]
@@ -251,6 +425,29 @@ def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directo
         f"{server.url}/dir/sub/c%20d.png",
     ]
     assert all(name.startswith("http:") for name in tree(Path("maps")))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("<a ", "<", "<a href=", "<a href='", "<!--", "<a x x=", "</a", "<a\t/", "<![CDATA[", "<?", "&#", "&" * 100),
+        *("<a " + " " * 500, "<a " + "x='\"" * 2000, "<a href='&#" + "9" * 4000 + ";'>", "<a href='http://['>"),
+        *("<script>", "<textarea>", "<a href=javascript:>", "<!doctype "),
+    ],
+)
+def test_any_listing_is_read_in_no_time(server: Server, page: str) -> None:
+    server.answers["/dir/"] = f"<a href='first.png'>{page * (1_000_000 // len(page))}".encode()
+    start = time.monotonic()
+    found = [source.name for source in find([Path(f"{server.url}/dir")])]
+    assert time.monotonic() - start < 3
+    assert f"{server.url}/dir/first.png" in found
+
+
+def test_links_are_found_however_they_are_written(server: Server) -> None:
+    server.answers["/dir/"] = b"""<A HREF=1.png> <a class=">" href='2.png' >2</a ><a
+        title = x href = "a&amp;b%20&#99;.png"> <area href=no.png> <a name=no.png> text <a/href=3.png>"""
+    found = [source.name.rpartition("/")[2] for source in find([Path(f"{server.url}/dir")])]
+    assert found == ["1.png", "2.png", "3.png", "a&b%20c.png"]
 
 
 def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ _ANIMATED = {".gif", ".png", ".apng", ".webp"}
 _DEMUXERS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"
 _DELAY = 0.1  # seconds; browsers show a frame of an animation that long if its delay is 0 to 10 ms
 _LARGEST_CLIPS = 1 << 30  # bytes of frames as the network sees them
+_LONGEST_ANIMATION = 50  # times the largest image, in pixels; all frames before a part are decoded, too
 _MISSING = 4  # frames; a video may end this much earlier than its header says
 _NUMBERED = re.compile(r"(.*?)(\d+)(\D*)", re.DOTALL)
 
@@ -165,14 +166,15 @@ class Frames(Medium):
         assert spec.frames is not None
         length, every = spec.frames, part.every
         seen: dict[int, NDArray[np.uint8]] = {}
-        total, size = 0, (0, 0)
+        total, size, last = 0, (0, 0), None
         limit = _LARGEST_CLIPS // (3 * prod(spec.shape[1:]))
         for total, frame in enumerate(sampled(file, spec.rate, part), 1):
             if (total - 1) // length % every:
                 continue
-            image = frame.load()
-            size = size if seen else image.size
-            seen[total - 1] = spec.read(image)
+            if frame is not last:  # which may be shown for minutes
+                image, last = frame.load(), frame
+                size, pixels = size if seen else image.size, spec.read(image)
+            seen[total - 1] = pixels
             if len(seen) > limit:
                 raise ImageError(
                     "its clips do not fit into memory: explain a part with --duration, or less with --every"
@@ -201,8 +203,10 @@ def _frame_of(path: Path) -> Image.Image:
 def _of_animation(file: IO[bytes]) -> Iterator[Frame]:
     """The frames of an animated GIF, PNG or WebP."""
     with reading(file), opened_image(file) as image:
-        if getattr(image, "n_frames", 1) < 2:
+        count = getattr(image, "n_frames", 1)
+        if count < 2:
             raise ImageError("it is a still image: give a video, an animation or a directory of numbered frames")
+        check_pixels((image.width, image.height * count // _LONGEST_ANIMATION))
         time = 0.0
         for one in ImageSequence.Iterator(image):
             one.load()
