@@ -103,7 +103,7 @@ def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     if options["as_json"]:
         click.echo(json.dumps(facts))
     else:
-        click.echo("\n".join(f"{name + ':':<9}{shown(value)}" for name, value in facts.items()))
+        click.echo("\n".join(f"{name + ':':<10}{shown(value)}" for name, value in facts.items()))
     return 0
 
 

@@ -115,7 +115,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
-            _print_shares(labeled, faint, work.unit)
+            _print_shares(labeled, faint, work.unit, "" if plan.style.vmax is not None else "drawn faint, ")
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -136,11 +136,12 @@ def _print_choices(common: Record, plan: RunPlan) -> None:
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
 
 
-def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str) -> None:
+def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, drawn: str) -> None:
     """Print how many predictions were right, and how many maps rest on hardly any evidence."""
     if any(faint):
         which, verb = (f"{sum(faint)} of {len(faint)} maps rest", "are") if len(faint) > 1 else ("The map rests", "is")
-        note(f"{which} on hardly any evidence, as maps of noise do, and {verb} drawn faint")
+        why = "as strong as a map of noise, or the score is below chance"
+        note(f"{which} on hardly any evidence: {verb} {drawn}{why}")
     if labeled:
         right = sum(labeled)
         share = f"{right} of {len(labeled)} labeled {unit}s"
@@ -192,7 +193,7 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
-    _print_hints(record, name, verbose)
+    _print_hints(record, name, verbose, options["tiles"] is not None)
     if options["as_json"]:
         click.echo(record.line(), out)
         return
@@ -201,11 +202,13 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
         click.echo(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
 
 
-def _print_hints(record: Record, name: str, verbose: bool) -> None:
+def _print_hints(record: Record, name: str, verbose: bool, tiled: bool) -> None:
     """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""
     hints = {}
     if record.pages > 1:
         hints["pages"] = f"only the first of its {record.pages} pages or frames is explained"
+    if record.tiles and not tiled:
+        hints["tiles"] = f"much longer than wide, so it is explained in {record.tiles} tiles"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):

@@ -97,4 +97,4 @@ class FrameMaps:
         region = self.map.placement.scaled(self.size, image.size)
         drawn = picture(image, self.at(shown), region, self.faded, is_blank=self.is_blank)
         outlined(drawn, self.map.subject, self.number, image.width / self.size[0], image.width)
-        return captioned(drawn, self.map, self.style, self.is_blank) if self.style.caption else drawn
+        return captioned(drawn, self.map, self.faded, self.is_blank) if self.style.caption else drawn

@@ -100,8 +100,8 @@ def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()
     """The tile of a map over a small frame; the last notes are its peak and its strength."""
     region = one.map.placement.scaled(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
-    strength = [one.map.strength_in_words] if one.map.strength_in_words else []
-    return Tile(on_white(one.drawn(shown)), title, (*notes, peak, *strength))
+    told = one.map.strength_in_words.removesuffix(")").split(" (")  # two short lines, as cells can be narrow
+    return Tile(on_white(one.drawn(shown)), title, (*notes, peak, *filter(None, told)))
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Channels = float | Sequence[float]
 
+_MOST_TILES = 16  # across the shorter side; the work grows with the square
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -55,8 +57,8 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.fit is not None and self.fit not in FITS:
             raise ConfigurationError(f"unknown fit {self.fit!r}: choose {', '.join(FITS)}")
-        if self.tiles is not None and self.tiles < 1:
-            raise ConfigurationError(f"tiles is {self.tiles}, but must be at least 1")
+        if self.tiles is not None and not 1 <= self.tiles <= _MOST_TILES:
+            raise ConfigurationError(f"tiles is {self.tiles}, but it must be between 1 and {_MOST_TILES}")
         if self.tiles is not None and self.fit not in (None, WHOLE):
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
         for name in ("resize", "crop"):

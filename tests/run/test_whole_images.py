@@ -151,7 +151,7 @@ def test_a_tile_counts_by_its_score() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--tiles", "0"), "tiles is 0, but must be at least 1"),
+        (("--tiles", "0"), "tiles is 0, but it must be between 1 and 16"),
         (("--tiles", "2", "--fit", "crop"), "tiles cover the whole image: drop --fit crop, or --tiles"),
     ],
 )
