@@ -44,7 +44,7 @@ Each image's record is also appended to records.jsonl in the output directory, o
 the run are written to settings.toml there; --config with that file repeats it.
 
 Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost, 130 if
-interrupted (143 by SIGTERM).
+interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by head.
 """
 
 
