@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, say
+from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, put, say
 from ebcli.cli.model_options import MODEL, with_options
 from ebcli.cli.parameters import Output, part, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
@@ -136,7 +136,7 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
             except KeyboardInterrupt:
                 say(f"Interrupted. Measurements are saved in '{options['output']}': repeat the command to resume")
                 sys.exit(INTERRUPTED)
-            click.echo("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
+            put("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
             if session.failed:
                 say(f"{session.failed} could not be measured")
                 sys.exit(SOME_FAILED)

@@ -10,9 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import click
-
-from ebcli.cli.console import SOME_FAILED, note, shown
+from ebcli.cli.console import SOME_FAILED, note, put, shown
 from ebcli.cli.parameters import part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
@@ -44,7 +42,7 @@ def _list_models(_options: Mapping[str, Any], _images: Sequence[Path]) -> int:
 
     for task in TASKS:
         note(f"{task.capitalize()}:")
-        click.echo("\n".join(model_names(task)))
+        put("\n".join(model_names(task)))
     note("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
     return 0
 
@@ -69,7 +67,7 @@ def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
         rows.append((layer.name, layer.type, "x".join(map(str, layer.shape)), stride, "*" * (layer.name == default)))
     heading, *lines = _aligned(rows)
     note(heading)
-    click.echo("\n".join(lines))
+    put("\n".join(lines))
     return 0
 
 
@@ -84,7 +82,7 @@ def _doctor(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     is_well = True
     for finding in examine(options["device"], options["output"]):
         line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        click.echo(json.dumps(asdict(finding)) if options["as_json"] else line)
+        put(json.dumps(asdict(finding)) if options["as_json"] else line)
         is_well = is_well and finding.ok
     return 0 if is_well else SOME_FAILED
 
@@ -101,9 +99,9 @@ def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     if not facts:
         raise ConfigurationError(f"'{path}' contains no eb-saliency metadata: only its own pictures and .npz files do")
     if options["as_json"]:
-        click.echo(json.dumps(facts))
+        put(json.dumps(facts))
     else:
-        click.echo("\n".join(f"{name + ':':<10}{shown(value)}" for name, value in facts.items()))
+        put("\n".join(f"{name + ':':<10}{shown(value)}" for name, value in facts.items()))
     return 0
 
 
@@ -114,7 +112,7 @@ def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     directory: Path = options["verify"]
     found = verify(directory)
     for path, problem in found.problems.items():
-        click.echo(os.fsencode(directory / path) + f": {problem}".encode())
+        put(os.fsencode(directory / path) + f": {problem}".encode())
     wrong = len(found.problems)
     note(f"{found.results} results: {found.results - wrong} intact, {wrong} altered or missing")
     if wrong:  # an altered file may have its size still, by which --skip-existing would keep it
@@ -130,7 +128,7 @@ def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
 
     one, other = options["compare"]
     page = write_comparison(options["output"], read_pairs(one, other), rank_correlation, images, options["overwrite"])
-    click.echo(os.fsencode(page))
+    put(os.fsencode(page))
     return 0
 
 
@@ -139,7 +137,7 @@ def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
         part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"])),
         part(ExecutionOptions, options).workers,
     )
-    click.echo(os.fsencode(gallery_page(options["report_only"], style, workers, options["overwrite"], images)))
+    put(os.fsencode(gallery_page(options["report_only"], style, workers, options["overwrite"], images)))
     return 0
 
 

@@ -11,13 +11,13 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ebcli.errors import EbcliError, UnfinishedError
+from ebcli.errors import EbcliError, OutputError, UnfinishedError
 from ebcli.files.records import HARDLY_ANY
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import CROP, FACTORY, PAD, WHOLE
@@ -30,14 +30,40 @@ if TYPE_CHECKING:
 _LOST_SHOWN = 3
 _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
-
+_LONGEST = 2000  # characters of a message; names in untrusted files have any number
 
 SOME_FAILED, MISUSED, UNFINISHED, INTERRUPTED = 1, 2, 75, 130  # 75 is EX_TEMPFAIL of sysexits.h: repeat it
+CLOSED = 141  # as of a program that SIGPIPE ends
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
-def say(message: str) -> None:
-    """Print a line to stderr."""
-    click.echo(message, err=True)
+def put(content: str | bytes, out: IO[str] | None = None, nl: bool = True) -> None:
+    """Print a result to stdout, or to ``out`` in its place. If it was closed, as by ``head -1``, the command ends.
+
+    Raises:
+        OutputError: it cannot be written to.
+    """
+    try:
+        click.echo(content, out, nl=nl)
+    except OSError as error:
+        _discard(out or sys.stdout)
+        if error.errno == errno.EPIPE:
+            sys.exit(CLOSED)
+        raise OutputError(f"cannot write to stdout: {error.strerror}") from error
+
+
+def _discard(stream: IO[str]) -> None:
+    """Make what a stream still holds, and all that follows, go nowhere: Python would fail to flush it at its exit."""
+    with suppress(OSError, ValueError), Path(os.devnull).open("wb") as nowhere:
+        os.dup2(nowhere.fileno(), stream.fileno())
+
+
+def say(message: str, color: bool | None = None) -> None:
+    """Print a line to stderr. If nobody can read it, the work goes on."""
+    try:
+        click.echo(message, err=True, color=color)
+    except OSError:
+        _discard(sys.stderr)
 
 
 def note(message: str) -> None:
@@ -57,7 +83,14 @@ def note_once(topic: str, message: str) -> None:
 def say_error(message: str, label: str = "Error") -> None:
     """Print a line about an error to stderr; its label is red on a terminal, unless ``NO_COLOR`` is set."""
     color = False if os.environ.get("NO_COLOR") else None  # None: Click colors on a terminal only
-    click.echo(f"{click.style(f'{label}:', fg='red', bold=True)} {message}", err=True, color=color)
+    say(f"{click.style(f'{label}:', fg='red', bold=True)} {_one_line(message)}", color)
+
+
+def _one_line(message: str) -> str:
+    """A message in one line without escape sequences; a very long one lacks its middle."""
+    if len(message) > _LONGEST:
+        message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in message)
 
 
 @contextmanager
@@ -195,11 +228,11 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, verbose, options["tiles"] is not None)
     if options["as_json"]:
-        click.echo(record.line(), out)
+        put(record.line(), out)
         return
     for path in [record.input] if record.status == "planned" else record.output:
         # bytes: not every file name is valid text
-        click.echo(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
+        put(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
 
 
 def _print_hints(record: Record, name: str, verbose: bool, tiled: bool) -> None:
@@ -278,7 +311,7 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
 
 @contextmanager
 def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
-    """Let the first SIGINT or SIGTERM finish the images in progress, and the second abort; yields the first."""
+    """Let the first SIGINT, SIGTERM or SIGHUP finish the images in progress, and the second abort; yields the first."""
     caught: list[int] = []
     if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
         yield caught
@@ -290,7 +323,9 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
         caught.append(number)
         stopping.set()
 
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    # nohup ignores SIGHUP
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield caught
     finally:
@@ -309,8 +344,6 @@ def plain_errors(debug: bool) -> Iterator[None]:
     except (click.exceptions.Exit, click.ClickException, click.Abort):
         raise
     except Exception as error:
-        if isinstance(error, OSError) and error.errno == errno.EPIPE:
-            raise  # stdout was closed; Click exits quietly
         if debug:
             import traceback
 
@@ -332,5 +365,5 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
         else:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
-            warnings.showwarning = lambda message, *_, **__: say(f"Warning: {message}")
+            warnings.showwarning = lambda message, *_, **__: say(f"Warning: {_one_line(str(message))}")
         yield

@@ -75,6 +75,8 @@ def _in_one_line(command: str) -> Iterator[None]:
         raise Misuse(f"no such option {error.option_name}: {near or f'{command} --help lists all options'}") from error
     except click.UsageError as error:
         raise Misuse(error.format_message()) from error
+    except OSError as error:  # of a path that an option names
+        raise Misuse(str(error)) from error
 
 
 class SectionedCommand(click.Command):

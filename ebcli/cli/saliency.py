@@ -31,6 +31,7 @@ from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
+_LONGEST_LIST = 1 << 28  # bytes; millions of paths
 # The options that choose the classes
 _CHOOSING = {"targets": "--target", "like": "--like", "top_k": "--top-k", "above": "--above", "labels": "--labels"}
 
@@ -45,7 +46,7 @@ Each image's record is also appended to records.jsonl in the output directory, o
 the run are written to settings.toml there; --config with that file repeats it.
 
 Exit status: 0 if all images succeeded, 1 if some failed, 2 on any other error, 75 if a Ray cluster was lost, 130 if
-interrupted (143 by SIGTERM).
+interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by head.
 """
 
 
@@ -209,7 +210,12 @@ def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:
     """The paths in a list; they are bytes, as not every file name is text."""
-    names = file.read().split(b"\0" if null else b"\n")
+    content = file.read(_LONGEST_LIST + 1)
+    if len(content) > _LONGEST_LIST:
+        raise click.UsageError(
+            f"the list {click.format_filename(file.name)} is larger than 256 MiB: split it, or name directories"
+        )
+    names = content.split(b"\0" if null else b"\n")
     if any(b"\0" in name for name in names):
         raise click.UsageError(f"the list {click.format_filename(file.name)} contains NUL characters: add -0")
     return tuple(path_of(os.fsdecode(name)) for name in names if name)

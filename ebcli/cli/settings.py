@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import click
 from ebcli.cli.parameters import NOTES, BoxOf, Channels, PixelOrMask, SectionOption, Shard, Threshold
 from ebcli.errors import closest
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.run.plan import ExecutionOptions
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -37,6 +40,16 @@ _LISTS = {"from_file", "null"}  # what they name is written as images
 # limits, nor replace files, nor start jobs elsewhere
 _PROJECT_SECTIONS = {"Model", "Map", "Output", "Appearance", "Performance"}
 _PROJECT_OTHERS = {"include", "exclude", "skip_existing", "fail_fast"}
+_PROJECT_PATHS = {"model", "weights", "against"}  # besides options that always name one; --against does with --like
+_PROJECT_LIMITS: dict[str | None, Any] = {
+    "image_timeout": ExecutionOptions.image_timeout,
+    "workers": os.cpu_count() or 1,
+    "batch_size": 32,
+    "resize": 2048,
+    "crop": 2048,
+}
+# tomllib takes memory that is quadratic in the parts of a dotted key
+_PROJECT_BYTES, _PROJECT_DOTS = 1 << 18, 500
 
 
 def use_settings(ctx: click.Context, option: click.Parameter, value: Any) -> None:
@@ -54,10 +67,10 @@ def use_settings(ctx: click.Context, option: click.Parameter, value: Any) -> Non
         return
     config: Path | None = given["config"]
     if config is not None:
-        table, where = _read(config), f"'{config}'"
+        table, where = _parsed(config, _read(config)), f"'{config}'"
     else:
         table, where = _project_table(), f"{PROJECT_FILE}"
-    in_file = table.pop("preset", None)
+    in_file: Any = _text(table.pop("preset"), "preset", where) if "preset" in table else None
     if in_file is not None and in_file not in PRESETS:
         raise click.UsageError(f"{where}: unknown preset {in_file!r}: choose {', '.join(PRESETS)}")
     found = dict(_parameters(ctx.command, table, where, is_project=config is None))
@@ -67,12 +80,19 @@ def use_settings(ctx: click.Context, option: click.Parameter, value: Any) -> Non
         ctx.meta[FROM_PROJECT] = [*table, *(["preset"] if in_file else [])]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path, size: int = -1) -> bytes:
     try:
         with path.open("rb") as file:
-            return tomllib.load(file)
+            return file.read(size)
     except OSError as error:
         raise click.UsageError(f"cannot read '{path}': {error.strerror}") from error
+
+
+def _parsed(path: Path, content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except RecursionError as error:
+        raise click.UsageError(f"'{path}' is not valid TOML: it is nested too deeply") from error
     except ValueError as error:  # also invalid UTF-8
         raise click.UsageError(f"'{path}' is not valid TOML: {error}") from error
 
@@ -81,7 +101,12 @@ def _project_table() -> dict[str, Any]:
     if not PROJECT_FILE.is_file():
         return {}
     try:
-        tools = _read(PROJECT_FILE).get("tool")
+        content = _read(PROJECT_FILE, _PROJECT_BYTES + 1)
+        if _TABLE.encode() not in content:
+            return {}
+        if len(content) > _PROJECT_BYTES or any(line.count(b".") > _PROJECT_DOTS for line in content.splitlines()):
+            return {}
+        tools = _parsed(PROJECT_FILE, content).get("tool")
     except click.UsageError:  # somebody else's file, which need not concern this program
         return {}
     table = tools.get(_TABLE) if isinstance(tools, dict) else None
@@ -101,16 +126,17 @@ def _parameters(
     }
     for key, value in table.items():
         if key == _IMAGES and not is_project and isinstance(value, list):
-            yield _IMAGES, [str(image) for image in value]
+            yield _IMAGES, [_text(image, _IMAGES, where) for image in value]
             continue
         name = key.replace("_", "-")
         option = options.get(name)
         if option is None or option.name == "config":
             raise click.UsageError(f"{where}: no such setting {key!r}: {closest(name, options)}".rstrip(": "))
-        if is_project:
-            _check_project_setting(option, key, value)
+        default = _default(option, name, value, where)
+        if is_project and (reason := _refusal(option, default)):
+            raise click.UsageError(f"{where}: {key} {reason}: pass --{name}, or a file of your own with --config")
         assert option.name is not None
-        yield option.name, _default(option, name, value, where)
+        yield option.name, default
 
 
 def _default(option: SectionOption, name: str, value: Any, where: str) -> Any:
@@ -120,29 +146,53 @@ def _default(option: SectionOption, name: str, value: Any, where: str) -> Any:
     if option.is_flag:
         return not value if f"--{name}" in option.secondary_opts else value
     if option.multiple:
-        return value if isinstance(value, list) else [value]
+        return [_text(one, name, where) for one in (value if isinstance(value, list) else [value])]
     if isinstance(value, list) and isinstance(option.type, Channels):
-        return ",".join(map(str, value))
-    if isinstance(value, (dict, list)):
-        raise click.UsageError(f"{where}: {name} must be one value")
-    return value
+        return ",".join(_text(one, name, where) for one in value)
+    return _text(value, name, where)
 
 
-def _check_project_setting(option: SectionOption, key: str, value: Any) -> None:
-    """Raise UsageError if pyproject.toml must not set an option, or not to this value."""
-    reason = None
+def _text(value: Any, name: str, where: str) -> str:
+    """A string or number as it would be given on the command line."""
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise click.UsageError(f"{where}: {name} must be one value, a string or a number")
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise click.UsageError(f"{where}: {name} is a number of more than 64 bits")
+    if "\0" in (text := str(value)):
+        raise click.UsageError(f"{where}: {name} contains a NUL character")
+    return text
+
+
+def _refusal(option: SectionOption, value: Any) -> str | None:
+    """Why pyproject.toml must not set an option to a value of ``_default``; None if it may."""
     if option.section not in _PROJECT_SECTIONS and option.name not in _PROJECT_OTHERS:
-        reason = "may not be set there"
-    elif option.name == "model" and ":" in str(value):
-        reason = "names code, which is not run from there"
-    elif option.name == "like":
-        reason = "names an input"
-    elif isinstance(option.type, click.Path) or option.name == "weights":
-        path = Path(str(value))
-        if path.is_absolute() or ".." in path.parts:
-            reason = "leads out of this directory"
-    if reason is not None:
-        raise click.UsageError(f"{PROJECT_FILE}: {key} {reason}: pass --{key}, or a file of your own with --config")
+        return "may not be set there"
+    if option.name == "like":
+        return "names an input"
+    if option.name == "model" and ":" in value:
+        return "names code, which is not run from there"
+    if option.name in _PROJECT_LIMITS and _is_above(value, _PROJECT_LIMITS[option.name]):
+        return f"may be at most {_PROJECT_LIMITS[option.name]:g} there"
+    if isinstance(option.type, click.Path) or option.name in _PROJECT_PATHS:
+        paths: Iterable[Path] = map(Path, value if isinstance(value, list) else [value])
+        if option.name == "model" and "/" in value:  # what follows the prefix of its source may be a directory
+            directory = Path(value.partition("/")[2])
+            paths = chain(paths, [directory], directory.rglob("*"))
+        if not all(map(_is_inside, paths)):
+            return "leads out of this directory"
+    return None
+
+
+def _is_above(value: str, most: float) -> bool:
+    try:
+        return not float(value) <= most  # also NaN
+    except ValueError:  # the option's own type says so
+        return False
+
+
+def _is_inside(path: Path) -> bool:
+    """Whether a path is in the working directory once links are resolved."""
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath("."))
 
 
 def settings_file(command: click.Command, options: Mapping[str, Any], images: Sequence[Path]) -> str:

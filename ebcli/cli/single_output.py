@@ -13,8 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 from uuid import uuid4
 
-import click
-
+from ebcli.cli.console import put
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO, PRIVATE, STDIN
 from ebcli.files.remote import url_of
@@ -83,7 +82,7 @@ class OnePicture:
                 continue
             picture = self._of(record)
             if self.path is None:
-                click.echo(picture.read_bytes(), out, nl=False)
+                put(picture.read_bytes(), out, nl=False)
                 yield replace(record, output=())
                 continue
             temporary = self.path.with_name(f"{PRIVATE}{uuid4().hex}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import pickle
 import re
+import reprlib
+import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,15 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 # Inception's auxiliary classifiers are used in training only and are not built
 AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
-# What torch.load raises for files that are damaged or no checkpoints
-UNREADABLE = (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, AttributeError)
+_DEEPEST = 10  # wrappers in wrappers; a dictionary may contain itself
+_SHOWN, _LONGEST = 3, 100  # how many names a message has, and of how many characters
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """Read the state dict from a file of ``torch.save`` or safetensors, without the wrappers of training scripts.
 
-    Files are read with ``weights_only=True``: a malicious file cannot run code.
+    Files are read with ``weights_only=True``: a malicious file cannot run code. Nor can it claim much more memory than
+    it has bytes.
 
     Raises:
         ConfigurationError: the file cannot be read, or contains no state dict.
@@ -38,17 +40,22 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             content = _read_safetensors(path)
         else:  # torchvision's reference scripts store their parsed arguments beside the weights
+            _check_unpacked_size(path)
             with torch.serialization.safe_globals([argparse.Namespace]):
                 content = torch.load(path, map_location="cpu", weights_only=True)
-    except (*UNREADABLE, OSError) as error:
-        # torch's own message goes on to recommend weights_only=False
-        is_more = str(error).startswith("Weights only load failed")
-        reason = "it contains more than tensors and plain containers" if is_more else first_line(error)
+    except ConfigurationError:
+        raise
+    except Exception as error:  # a damaged pickle is a program for another machine: it raises anything
+        reason = first_line(error).partition(". ")[0]
+        if reason.startswith("Weights only load failed"):  # and torch goes on to recommend weights_only=False
+            reason = "it contains more than tensors and plain containers"
         raise ConfigurationError(
             f"cannot read checkpoint {path} ({reason}): save only the network's state_dict(), with torch.save or as "
             "safetensors"
         ) from error
-    return _unwrap(content, path)
+    state = _unwrap(content, path)
+    _check_tensors(state, path)
+    return state
 
 
 def without_prefixes(state: Mapping[str, Any], own: Collection[str]) -> dict[str, Any]:
@@ -84,9 +91,13 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
         result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key} is {tuple(fitting[key].shape)} instead of {tuple(tensor.shape)}"
+            f"{key[:_LONGEST]} is {tuple(fitting[key].shape)} instead of {tuple(tensor.shape)}"
             for key, tensor in own.items()
             if isinstance(fitting.get(key), Tensor) and fitting[key].shape != tensor.shape
+        ] or [
+            f"{key} is of type {type(fitting[key]).__name__}"
+            for key in own
+            if key in fitting and not isinstance(fitting[key], Tensor)
         ]
         check_match(source, shapes or [first_line(error)])
         raise
@@ -128,7 +139,7 @@ def check_finite(net: nn.Module, source: str) -> None:
 
 
 def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
-    """Number of classes of a state dict; None if it has no classifier for this network.
+    """Number of classes of a state dict; None if it has no classifier that fits this network.
 
     Args:
         state: tensors by name.
@@ -137,14 +148,42 @@ def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
     weighted = [name for name, module in net.named_modules() if isinstance(module, (nn.Linear, nn.Conv2d))]
     if not weighted:
         return None
-    weight = without_prefixes(state, net.state_dict()).get(f"{weighted[-1]}.weight")
-    return weight.shape[0] if isinstance(weight, Tensor) else None
+    name = f"{weighted[-1]}.weight"
+    own = net.state_dict()
+    weight = without_prefixes(state, own).get(name)
+    if isinstance(weight, Tensor) and weight.numel() > 0 and weight.shape[1:] == own[name].shape[1:]:
+        return len(weight)
+    return None
 
 
 def first_line(error: BaseException) -> str:
     """First line of an error's message, or its type if the message is empty."""
     lines = str(error).strip().splitlines()
     return lines[0].rstrip(".:") if lines else type(error).__name__
+
+
+def _check_unpacked_size(path: Path) -> None:
+    """Raise ValueError for a ZIP bomb: torch.save compresses nothing, but torch.load unpacks what is compressed."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > 4 * path.stat().st_size:
+            raise ValueError(f"it unpacks to {size} bytes")
+
+
+def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:
+    """Raise ConfigurationError if a state dict has other keys than text, or tensors that no network can take."""
+    most = path.stat().st_size + (1 << 28)  # an expanded buffer is larger than what the file has of it
+
+    def is_usable(tensor: Tensor) -> bool:
+        is_special = tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta or tensor.is_complex()
+        return not is_special and tensor.nbytes <= most
+
+    unnamed = [reprlib.repr(key) for key in state if not isinstance(key, str)]
+    special = [str(key) for key, value in state.items() if isinstance(value, Tensor) and not is_usable(value)]
+    found = {"key{} that must be text": unnamed, "sparse, quantized, complex or expanded tensor{}": special}
+    if problems := [_counted(names, what) for what, names in found.items() if names]:
+        raise ConfigurationError(f"checkpoint {path} has {' and '.join(problems)}: save only the state_dict()")
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -156,13 +195,15 @@ def _read_safetensors(path: Path) -> Any:
 
 
 def _unwrap(content: Any, path: Path) -> dict[str, Any]:
-    while isinstance(content, dict) and not any(isinstance(value, Tensor) for value in content.values()):
+    for _ in range(_DEEPEST):
+        if not isinstance(content, dict) or any(isinstance(value, Tensor) for value in content.values()):
+            break
         inner = next((content[key] for key in WRAPPERS if isinstance(content.get(key), dict)), None)
         if inner is None:
             break
         content = inner
     if not (isinstance(content, dict) and any(isinstance(value, Tensor) for value in content.values())):
-        keys = f" with {', '.join(map(repr, content))}" if isinstance(content, dict) and content else ""
+        keys = f" with {_listed([*map(reprlib.repr, content)])}" if isinstance(content, dict) and content else ""
         raise ConfigurationError(
             f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: "
             "save only the network's state_dict()"
@@ -181,5 +222,9 @@ def _modernized(state: Mapping[str, Any]) -> dict[str, Any]:
 
 def _counted(names: Sequence[str], what: str) -> str:
     """Their number, and the first ones; ``{}`` in ``what`` is where the plural's s belongs."""
-    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{len(names)} {what.format('s' if len(names) > 1 else '')} ({shown})"
+    return f"{len(names)} {what.format('s' if len(names) > 1 else '')} ({_listed(names)})"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [name if len(name) <= _LONGEST else f"{name[:_LONGEST]}..." for name in names[:_SHOWN]]
+    return ", ".join(shown) + ", ..." * (len(names) > _SHOWN)

@@ -11,6 +11,8 @@ from typing import Any
 
 from ebcli.errors import ConfigurationError, closest
 
+_MOST_BYTES = 1 << 24  # of a file of class names
+
 
 def resolve_class(categories: Sequence[str] | None, target: str | int, num_classes: int | None = None) -> int:
     """Index of a class given by index or by name.
@@ -34,10 +36,9 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
     """
     count = num_classes if num_classes is not None or categories is None else len(categories)
     text = str(target).strip()
-    try:
-        index = int(text)
-    except ValueError:
+    if not re.fullmatch("[+-]?[0-9]{1,18}", text):  # int() also takes 1_0
         return _index_of_name(categories, text, count)
+    index = int(text)
     if index < 0 or (count is not None and index >= count):
         valid = "0 or more" if count is None else f"0 to {count - 1}"
         raise ConfigurationError(f"class {index} does not exist: valid indices are {valid}")
@@ -95,10 +96,16 @@ def read_class_names(path: Path) -> list[str]:
     """
     is_json = path.suffix.lower() == ".json"
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            read = file.read(_MOST_BYTES + 1)
+        text = read.decode("utf-8-sig")
         content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
+    except RecursionError as error:
+        raise ConfigurationError(f"cannot read class names from '{path}': it is nested too deeply") from error
     except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or JSON
         raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
+    if len(read) > _MOST_BYTES:
+        raise ConfigurationError(f"cannot read class names from '{path}': it has more than {_MOST_BYTES} bytes")
     if isinstance(content, dict):
         expected = [str(index) for index in range(len(content))]
         if set(content) != set(expected):

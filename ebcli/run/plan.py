@@ -189,8 +189,10 @@ class ExecutionOptions:
     def __post_init__(self) -> None:
         check_at_least(1, batch_size=self.batch_size)
         check_at_least(0, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
-        if self.image_timeout is not None and not self.image_timeout > 0:
-            raise ConfigurationError(f"--image-timeout is {self.image_timeout:g}, but it must be above 0")
+        if self.image_timeout is not None and not 0 < self.image_timeout <= 1e6:  # the system's own limit is 2.1e6
+            raise ConfigurationError(
+                f"--image-timeout is {self.image_timeout:g}, but it must be above 0 and at most 1e+06 s"
+            )
         if self.engine == "ray" and self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
         if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):

@@ -153,8 +153,9 @@ def _interrupts_blocked() -> Any:
 
 def _serve(pipe: Connection) -> None:
     """The main loop of a worker process: receive calls, send values or errors."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # systemd and Slurm send SIGTERM to all processes of a job
-        signal.signal(number, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # terminals, systemd and Slurm send them to all processes of a job
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the main process closed the pipe or died

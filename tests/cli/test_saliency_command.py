@@ -303,6 +303,14 @@ def test_wrong_inputs_are_refused(
     assert not worker.mock_calls
 
 
+def test_a_list_without_an_end_is_refused(worker: mock.Mock, tmp_path: Path) -> None:
+    with (tmp_path / "list").open("wb") as file:
+        file.truncate(1 << 40)
+    result = invoke("--from-file", str(tmp_path / "list"))
+    assert (result.exit_code, worker.mock_calls) == (2, [])
+    assert result.stderr.endswith("list is larger than 256 MiB: split it, or name directories\n")
+
+
 def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
     ranks = {"RANK": "1", "WORLD_SIZE": "4"}
     result = invoke("a.jpg", **ranks)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from unittest import mock
 
+import click
 import pytest
 import stub_run
 from click.testing import CliRunner
@@ -13,6 +14,7 @@ from plans import command_plan
 from runs import invoke, photos, tree
 from stub_run import DONE, finished
 
+from ebcli.cli.parameters import ClassName, SectionOption
 from ebcli.cli.saliency import main
 from ebcli.cli.settings import PRESETS
 
@@ -136,7 +138,18 @@ def test_presets_are_options_that_the_help_and_the_documentation_show(
         ("config = 'b.toml'", "no such setting 'config'"),
         ("panel = 3", "panel must be true or false"),
         ("style = true", "style must be a value"),
-        ("style = ['contour']", "style must be one value"),
+        ("style = ['contour']", "style must be one value, a string or a number"),
+        ("style = {a = 1}", "style must be one value, a string or a number"),
+        ("preset = []", "preset must be one value, a string or a number"),
+        ("output = 2020-01-01", "output must be one value, a string or a number"),
+        ("target = [['a']]", "target must be one value, a string or a number"),
+        ("images = [{}]", "images must be one value, a string or a number"),
+        ("top-k = inf", "'inf' is not a valid integer"),
+        ("top-k = 2.7", "'2.7' is not a valid integer"),
+        (f"top-k = 0x{'f' * 5000}", "top-k is a number of more than 64 bits"),
+        (r'output = "a\u0000b"', "output contains a NUL character"),
+        ("image-timeout = inf", "--image-timeout is inf, but it must be above 0 and at most 1e+06 s"),
+        (f"x = {'[' * 5000}", "is nested too deeply"),
         ("preset = 'talk'", "unknown preset 'talk': choose figure"),
         ("style = 'contor'", "'contor' is not one of"),
         ("style =", "is not valid TOML"),
@@ -156,6 +169,23 @@ def test_a_wrong_file_is_refused_in_one_line(content: str, message: str, worker:
     [
         'model = "nets.py:small"',
         'model = "package.nets:small"',
+        'model = "hf/../net"',
+        'model = "hf//tmp/net"',
+        'model = "clip/linked"',
+        'model = "open_clip/net"',
+        'like = "a.jpg"',
+        'against = "/etc/passwd"',
+        'where = "/etc/passwd"',
+        'weights = "linked/w.pth"',
+        'class-names = "names.link"',
+        'output = "linked"',
+        'output = "linked/pic.png"',
+        'output = "sub/../linked/pic.png"',
+        "image-timeout = 1e9",
+        "image-timeout = nan",
+        "workers = 3000",
+        'batch-size = "100000000"',
+        "crop = 100000",
         'images = ["/etc"]',
         'from-file = "list"',
         'class-names = "/etc/passwd"',
@@ -171,13 +201,66 @@ def test_a_wrong_file_is_refused_in_one_line(content: str, message: str, worker:
         'report-only = "maps"',
     ],
 )
-def test_the_project_s_file_cannot_name_code_inputs_or_other_places(setting: str, worker: mock.Mock) -> None:
+def test_the_project_s_file_cannot_name_code_inputs_or_other_places(
+    setting: str, worker: mock.Mock, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    for directory in ("sub", "net"):
+        Path(directory).mkdir()
+    for link, target in (("linked", outside), ("net/config.json", outside / "a"), ("names.link", outside / "a")):
+        Path(link).symlink_to(target)
     Path("pyproject.toml").write_text(f"[tool.eb-saliency]\n{setting}\n")
     result = stub_run.invoke("a.jpg")
-    assert (result.exit_code, worker.mock_calls) == (2, [])
-    assert "pyproject.toml" in result.stderr
+    assert (result.exit_code, worker.mock_calls, result.stderr.count("\n")) == (2, [], 1)
+    assert "pyproject.toml: " in result.stderr
+    assert "with --config" in result.stderr or "such setting" in result.stderr
     Path("run.toml").write_text("")
     assert stub_run.invoke("--config", "run.toml", "a.jpg").exit_code == 0  # which is the user's own
+
+
+def test_the_project_s_file_may_name_what_lies_in_its_directory_and_tighten_limits(worker: mock.Mock) -> None:
+    Path("sub").mkdir()
+    Path("linked").symlink_to("sub")
+    Path("pyproject.toml").write_text(
+        '[tool.eb-saliency]\nmodel = "hf/sub"\nweights = "sub/w.pth"\nclass-names = "names.txt"\n'
+        'output = "linked/maps"\nimage-timeout = 10\nworkers = 1\nbatch-size = 1\nagainst = "tiger cat"\n'
+    )
+    result = stub_run.invoke("a.jpg")
+    assert result.exit_code == 0, result.output
+    plan = worker.call_args.args[0]
+    assert (plan.model.name, plan.output.directory) == ("hf/sub", Path("linked/maps"))
+    assert (plan.execution.image_timeout, plan.execution.workers, plan.execution.batch_size) == (10, 1, 1)
+
+
+def test_each_text_in_the_project_s_file_is_judged_as_a_path_or_is_never_one(worker: mock.Mock) -> None:
+    """An option that is added later and names files must not slip through."""
+    never_paths = {"layers", "targets", "include", "exclude", "cmap", "device"}
+    texts = (click.types.StringParamType, ClassName, click.Path, click.File)
+    judged = set()
+    options = [option for option in main.params if isinstance(option, SectionOption) and isinstance(option.type, texts)]
+    for option in options:
+        name = max(option.opts, key=len).lstrip("-")
+        Path("pyproject.toml").write_text(f'[tool.eb-saliency]\n{name} = "/etc/passwd"\n')
+        if stub_run.invoke("a.jpg").exit_code == 2:
+            judged.add(option.name)
+    assert {option.name for option in options} == judged | never_paths
+    assert not judged & never_paths
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        f"x = {'[' * 5000}",
+        f"{'.'.join('a' * 2000)} = 1\n[tool.eb-saliency]\ntop-k = 2",
+        f"[tool.eb-saliency]\ntop-k = 2\n{'#' * (1 << 18)}",
+    ],
+)
+def test_a_project_s_file_that_is_no_ordinary_one_is_not_parsed(content: str, worker: mock.Mock) -> None:
+    Path("pyproject.toml").write_text(content)
+    with mock.patch("ebcli.cli.settings.tomllib.loads", side_effect=AssertionError("it is parsed")):
+        result = stub_run.invoke("a.jpg")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert worker.call_args.args[0].maps.top_k is None
 
 
 def test_what_the_project_s_file_sets_is_said(worker: mock.Mock) -> None:

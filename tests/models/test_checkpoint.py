@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,7 +114,61 @@ def unreadable(tmp_path: Path) -> dict[str, bytes]:
         "start": whole[:100],
         "legacy half": legacy[: len(legacy) // 2],
         "legacy end missing": legacy[:-4],
+        "legacy start": legacy[:120],
+        **{
+            f"pickle {rest!r}": b"\x80\x02" + rest
+            for rest in (b"}q\x00X\x05", b"(K\x01K", b"]a.", b".", b"h\x00.", b"}K\x01K\x02u.", b"}(]K\x01u.")
+        },
+        "no arguments": b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\n(tR.",
     }
+
+
+def hostile(state: dict[Any, Any]) -> dict[str, tuple[Any, str]]:
+    """Checkpoints that load, and what their error says."""
+    itself: dict[str, Any] = {}
+    itself["state_dict"] = {"model": itself}
+    weight = state["conv1.weight"]
+    return {
+        "itself": (itself, "no state dict but a dict with 'state_dict'"),
+        "integers": ({1: weight, 2: weight}, "2 keys that must be text (1, 2)"),
+        "tuple": ({**state, ("fc", 1): weight}, "1 key that must be text (('fc', 1))"),
+        "bytes": ({**state, b"fc": weight}, "1 key that must be text (b'fc')"),
+        "scalar": ({**state, "fc.weight": torch.tensor(1.0)}, "fc.weight is () instead of (7, 512)"),
+        "no classes": ({**state, "fc.weight": torch.zeros(0, 512)}, "fc.weight is (0, 512) instead of"),
+        "no features": ({**state, "fc.weight": torch.zeros(10**12, 0)}, "fc.weight is (1000000000000, 0) instead of"),
+        "expanded": (
+            {**state, "fc.weight": torch.ones(()).expand(10**9, 512)},
+            "1 sparse, quantized, complex or expanded tensor (fc.weight)",
+        ),
+        "sparse": ({**state, "conv1.weight": weight.to_sparse()}, "complex or expanded tensor (conv1.weight)"),
+        "complex": ({**state, "conv1.weight": weight + 1j}, "complex or expanded tensor (conv1.weight)"),
+        "text": ({**state, "conv1.weight": "text"}, "conv1.weight is of type str"),
+        "long key": ({**state, "k" * 100_000: weight}, "1 unexpected key (kkk"),
+        "long key alone": ({"k" * 100_000: 1}, "no state dict but a dict with 'kkk"),
+        "many keys": ({f"k{number}": 1 for number in range(100_000)}, "with 'k0', 'k1', 'k2', ...: save"),
+    }
+
+
+def test_a_checkpoint_that_unpacks_to_much_more_is_not_loaded(tmp_path, finetuned):
+    whole, packed = tmp_path / "whole.pth", tmp_path / "packed.pth"
+    torch.save({**finetuned.state_dict(), "zeros": torch.zeros(1)}, whole)
+    for zeros, match in ((1, "unexpected key"), (250 << 20, "it unpacks to")):
+        with zipfile.ZipFile(whole) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+            for name in source.namelist():
+                target.writestr(name, source.read(name))
+            target.writestr("whole/data/zeros", bytes(zeros))
+        with pytest.raises(ConfigurationError, match=match):
+            load_model("resnet18", weights=packed)
+
+
+def test_hostile_checkpoints_are_refused_in_one_short_sentence(tmp_path, finetuned):
+    path = tmp_path / "hostile.pth"
+    for name, (content, said) in hostile(finetuned.state_dict()).items():
+        torch.save(content, path)
+        with pytest.raises(ConfigurationError) as caught:
+            load_model("resnet18", weights=path)
+        message = str(caught.value).replace("instead of (1000, 512)", "instead of (7, 512)")
+        assert said in message and "\n" not in message and len(message) < 500, name
 
 
 def test_files_that_are_not_checkpoints_are_reported_in_one_sentence(tmp_path):

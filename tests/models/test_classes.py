@@ -45,6 +45,13 @@ def test_an_index_out_of_range_is_refused_with_the_range(target):
         resolve_class(CATEGORIES, target, 1000)
 
 
+@pytest.mark.parametrize("target", ["1_0", "\u0663", "1e1", "0x1", "9" * 5000])
+def test_what_only_python_reads_as_a_number_is_no_index(target: str) -> None:
+    with pytest.raises(ConfigurationError, match="unknown class"):
+        resolve_class(["ten", "more"] * 20, target)
+    assert resolve_class(["ten", target], target) == 1
+
+
 def test_the_number_of_classes_defaults_to_the_number_of_names():
     assert resolve_class(("a", "b"), 1, None) == 1
     with pytest.raises(ConfigurationError, match="0 to 1"):
@@ -131,6 +138,8 @@ def test_class_names_by_index_are_in_the_order_of_numbers(tmp_path: Path) -> Non
         ("labels.json", b'["tench", 3]', "one per line"),
         ("labels.json", b'["tench", " "]', "one per line"),
         ("labels.json", b'{"1": "tench", "2": "goldfish"}', 'keys "0" to "1"'),
+        ("labels.json", b"[" * 200_000, "it is nested too deeply"),
+        ("labels.txt", b"tench\n" * 3_000_000, "it has more than 16777216 bytes"),
     ],
 )
 def test_files_without_class_names_are_reported_in_one_sentence(

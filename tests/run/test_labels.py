@@ -111,14 +111,19 @@ def test_images_without_a_label_get_the_predicted_class(predicted: dict[str, int
 
 
 def test_of_rows_that_overlap_the_longest_path_counts(predicted: dict[str, int]) -> None:
-    """Whatever their order; of equal rows, the last one."""
+    """Whatever their order; equal rows must agree."""
     first, second, *_ = predicted
-    rows = ["0003.jpg,0", f"{Path(first).name},1", f"0/{Path(second).name},4", f"{first},2", f"{Path(second).name},3"]
+    rows = ["0003.jpg,3", f"{Path(first).name},1", f"0/{Path(second).name},4", f"{first},2", f"{Path(second).name},3"]
     for lines in (rows, rows[::-1]):
-        Path("labels.csv").write_text("\n".join([*lines, f"{first},5"]))
+        Path("labels.csv").write_text("\n".join([*lines, f"{first},2"]))
         records, _ = records_of("--labels", "labels.csv", "photos/0", "photos/1")
-        assert [record["label"] for record in records[:2]] == [5, 4]
+        assert [record["label"] for record in records[:2]] == [2, 4]
         assert records[2]["label"] is None
+        Path("labels.csv").write_text("\n".join([*lines, f"{first},5"]))
+        result = invoke("--labels", "labels.csv", "photos/0", "-o", "others")
+        assert (result.exit_code, result.stdout) == (2, "")
+        line = lines.index(f"{first},2") + 1
+        assert f"line 6: '{first}' has class 5 here, but class 2 in line {line}: keep one" in result.stderr
 
 
 def test_only_images_need_labels_and_labels_need_images(predicted: dict[str, int]) -> None:

@@ -120,15 +120,16 @@ def test_interrupted_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[st
     assert len(records(maps)) == COUNT
 
 
-def test_terminated_in_the_middle(cwd: Path) -> None:
-    """As by ``timeout``, systemd or Slurm."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_terminated_in_the_middle(cwd: Path, number: signal.Signals) -> None:
+    """As by ``timeout``, systemd or Slurm, or by a terminal that is closed."""
     run = Started(cwd, *PLAIN, workers=2)
     until(lambda: count(cwd / "maps") >= 20)
-    run.kill(signal.SIGTERM)
-    for child in run.children():  # systemd sends it to all of them
-        os.kill(child, signal.SIGTERM)
-    assert run.wait() == 143
-    assert run.err.read_text().startswith(f"Interrupted. {COUNT} images: ")
+    run.kill(number)
+    for child in run.children():  # systemd and terminals send it to all of them
+        os.kill(child, number)
+    assert run.wait() == 128 + number
+    assert run.err.read_text().splitlines()[-1].startswith(f"Interrupted. {COUNT} images: ")
     printed = run.out.read_text().splitlines()
     assert sorted(printed) == sorted(path for record in records(cwd / "maps") for path in record["output"])
     assert not list((cwd / "maps").glob(".eb-saliency-*"))

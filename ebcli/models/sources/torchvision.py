@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.client
 import os
 import re
 import sys
@@ -21,7 +20,7 @@ from torchvision.models import WeightsEnum
 import ebcli.models.torchvision_registration  # noqa: F401
 from ebcli.errors import ConfigurationError, closest
 from ebcli.files.input_spec import InputSpec
-from ebcli.models.checkpoint import UNREADABLE, first_line, load_checkpoint, without_prefixes
+from ebcli.models.checkpoint import first_line, load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
@@ -81,11 +80,11 @@ class Torchvision(ModelSource):
         state = without_prefixes(state, own)
         for name, weight in own.items():
             given = state.get(name)
-            if not (_CLASS_WEIGHT.search(name) and isinstance(given, torch.Tensor) and given.ndim == weight.ndim):
+            if not (_CLASS_WEIGHT.search(name) and isinstance(given, torch.Tensor)):
                 continue
-            if len(given) != len(weight):
+            if given.shape[1:] == weight.shape[1:] and len(given) not in (0, len(weight)):
                 count = DetectionScores(net).num_classes * len(given) // len(weight)
-                net = self.build(count)
+                net = self.build(max(1, count))
                 break
         load_checkpoint(net, state, title)
         return net
@@ -132,7 +131,7 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
 
     try:
         return fetch(weights_only=True)
-    except (OSError, http.client.HTTPException, *UNREADABLE) as error:
+    except Exception as error:  # servers, the disk, and damaged pickles raise anything
         reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
         if not cached.is_file():  # a download with a wrong hash leaves no file either
             raise ConfigurationError(

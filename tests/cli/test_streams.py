@@ -1,0 +1,84 @@
+"""stdout and stderr that cannot be written to, and messages with untrusted text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from runs import Started, finish, photos, records, tree
+
+from ebcli.cli.console import say_error
+from ebcli.cli.saliency import main
+
+COUNT = 12
+PLAIN = ("photos", "-o", "maps", "-q")
+
+pytestmark = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+
+
+@pytest.fixture
+def cwd(tmp_path: Path) -> Path:
+    photos(tmp_path / "cwd/photos", COUNT)
+    return tmp_path / "cwd"
+
+
+def test_a_full_disk_behind_stdout_is_named_and_what_is_done_is_recorded(cwd: Path) -> None:
+    cwd.with_name("cwd.out").symlink_to("/dev/full")
+    run = Started(cwd, *PLAIN)
+    assert run.wait() == 2
+    *_, summary, error = run.err.read_text().splitlines()
+    assert error == "Error: cannot write to stdout: No space left on device"
+    done = records(cwd / "maps")
+    assert 0 < len(done) < COUNT
+    assert summary == f"{COUNT} images: {len(done)} done, {COUNT - len(done)} left"
+    assert all((cwd / path).is_file() for record in done for path in record["output"])
+    assert not list((cwd / "maps").glob(".eb-saliency-*"))
+
+
+def test_a_closed_stdout_ends_the_run_as_it_ends_other_programs(cwd: Path) -> None:
+    os.mkfifo(cwd.with_name("cwd.out"))
+    run = Started(cwd, *PLAIN)
+    with cwd.with_name("cwd.out").open() as reader:
+        assert reader.readline().startswith("maps/")
+    assert run.wait() == 141
+    assert "Error" not in run.err.read_text()
+    done = records(cwd / "maps")
+    assert 0 < len(done) < COUNT
+    assert not list((cwd / "maps").glob(".eb-saliency-*"))
+    cwd.with_name("cwd.out").unlink()
+    finish(cwd, *PLAIN, "--skip-existing")
+    assert len(records(cwd / "maps")) == COUNT
+
+
+def test_a_run_whose_messages_nobody_can_read_goes_on(cwd: Path) -> None:
+    cwd.with_name("cwd.err").symlink_to("/dev/full")
+    run = Started(cwd, *PLAIN[:3])
+    assert run.wait() == 0
+    assert len(run.out.read_text().splitlines()) == COUNT == sum(path.endswith(".jpg") for path in tree(cwd / "maps"))
+
+
+@pytest.mark.parametrize("option", ["--help", "-h", "--list-models", "--version"])
+def test_help_and_lists_on_a_full_disk(option: str, cwd: Path) -> None:
+    cwd.with_name("cwd.out").symlink_to("/dev/full")
+    run = Started(cwd, option)
+    assert run.wait() == 2
+    *headings, error = run.err.read_text().splitlines()
+    assert error.startswith("Error: ") and "No space left on device" in error
+    assert headings == (["Classification:"] if option == "--list-models" else [])
+
+
+def test_an_error_message_is_one_short_line_without_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:
+    say_error(f"a name with \x1b[31mred\r\n{'k' * 100_000}: choose another")
+    message = capsys.readouterr().err
+    assert message.startswith("Error: a name with \\x1b[31mred\\r\\nkkk")
+    assert message.endswith("kkk: choose another\n")
+    assert (message.count("\n"), len(message) < 2100) == (1, True)
+
+
+def test_a_name_that_is_too_long_for_the_system_is_an_error_in_one_line() -> None:
+    result = CliRunner().invoke(main, ["a.jpg", "--where", "a" * 5000])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert sys.platform == "win32" or "File name too long" in result.stderr
