@@ -38,7 +38,7 @@ def fitted(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
     """Shorten a text to the room there is by dropping its middle."""
     if font.getlength(text) <= room:
         return text
-    kept = len(text)
+    kept = max(2, min(len(text), room))  # letters are wider than a pixel
     while kept > 1 and font.getlength(shorter := f"{text[: kept // 2]}…{text[len(text) - kept // 2 :]}") > room:
         kept -= 1
     return shorter
