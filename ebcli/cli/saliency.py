@@ -14,10 +14,11 @@ from typing import IO, Any
 import click
 
 from ebcli.cli.commands import gallery_page, instead_of_a_run
-from ebcli.cli.console import note, plain_errors, plain_warnings, print_results, shown, sign_of_life
+from ebcli.cli.console import note, plain_errors, plain_warnings, shown, sign_of_life
 from ebcli.cli.model_options import with_options
 from ebcli.cli.options import SALIENCY
 from ebcli.cli.parameters import Input, SectionedCommand, part
+from ebcli.cli.results import print_results
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle

@@ -1,0 +1,250 @@
+"""The results of a run on the terminal: a line per result, hints, and a summary."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+from ebcli.cli.console import SOME_FAILED, note, note_once, put, say, say_error, shown
+from ebcli.errors import EbcliError
+from ebcli.files.records import HARDLY_ANY
+from ebcli.files.remote import without_secrets
+from ebcli.models.keywords import CROP, FACTORY, PAD, WHOLE
+
+if TYPE_CHECKING:
+    from ebcli.files.records import ClassRecord, Record
+    from ebcli.run.engine import Run
+    from ebcli.run.plan import MapOptions, RunPlan
+
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+_LOST_SHOWN = 3
+_LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
+_WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
+
+
+def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> int:
+    """Print results to ``out`` as they come, as the command's options say; returns the exit status."""
+    from tqdm import tqdm
+
+    quiet = options["quiet"]
+    if options["verbose"]:
+        say(f"{work.common.model} ({work.common.weights}), layer {work.common.layer}, on {work.device}")
+        for path in work.skipped:
+            say(f"{shown(path)}: up to date, skipped")
+    _print_choices(work.common, plan)
+    if plan.style.vmax is None and work.style.vmax is not None:
+        note(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
+    counts: Counter[str] = Counter()
+    spent: dict[str, float] = {}
+    start = time.perf_counter()
+    labeled: list[bool] = []  # whether each prediction is right
+    faint: list[bool] = []  # whether each map rests on hardly any evidence
+    hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
+    dry_run = plan.execution.dry_run
+    with _interrupts_stop(work.stopping) as interrupted:
+        try:
+            with closing(work.results) as results:  # images in progress are finished and recorded
+                for record in tqdm(results, total=work.total, unit=work.unit, leave=False, disable=hidden):
+                    counts[record.status] += 1
+                    spent |= {stage: spent.get(stage, 0.0) + more for stage, more in record.spent.items()}
+                    if record.label is not None:
+                        labeled.append(record.label == record.predicted)
+                    faint += [one.evidence == HARDLY_ANY for one in record.classes]
+                    with tqdm.external_write_mode():
+                        _print_record(record, options, plan.maps, out)
+            seconds = time.perf_counter() - start
+            if options["profile"]:
+                _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
+            if counts["done"] > 1 and not interrupted:
+                rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
+                note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
+        finally:
+            _print_shares(labeled, faint, work.unit, "" if plan.style.vmax is not None else "drawn faint, ")
+            counts |= work.recorded
+            _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
+    if interrupted:
+        return 128 + interrupted[0]
+    if counts["failed"]:
+        return SOME_FAILED
+    if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
+        raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
+    return 0
+
+
+def _print_choices(common: Record, plan: RunPlan) -> None:
+    """Say what the run does where the user may expect something else."""
+    if common.weights == FACTORY:
+        note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
+    if plan.model.preprocessing.fit == WHOLE and common.fit == PAD:
+        tiles = "--tiles 1 explains long ones in squares"
+        note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
+
+
+def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, drawn: str) -> None:
+    """Print how many predictions were right, and how many maps rest on hardly any evidence."""
+    if any(faint):
+        which, verb = (f"{sum(faint)} of {len(faint)} maps rest", "are") if len(faint) > 1 else ("The map rests", "is")
+        why = "as strong as a map of noise, or the score is below chance"
+        note(f"{which} on hardly any evidence: {verb} {drawn}{why}")
+    if labeled:
+        right = sum(labeled)
+        share = f"{right} of {len(labeled)} labeled {unit}s"
+        note(f"Accuracy {right / len(labeled):.3f}: {share} classified correctly")
+
+
+def _nothing_found(plan: RunPlan, others: int, unit: str) -> str:
+    """That there are no images or videos, and what to do about it."""
+    inputs = plan.inputs
+    where = (
+        f"'{shown(without_secrets(inputs.images[0])[0])}'"
+        if len(inputs.images) == 1
+        else f"the {len(inputs.images)} inputs"
+    )
+    found = f"no {unit}s found in {where}" + f", only {others} other file{'s' * (others > 1)}" * bool(others)
+    if inputs.include or inputs.exclude:
+        return f"{found}: change --include or --exclude"
+    if unit != "image":
+        return f"{found}: name a {unit}, or a directory that holds some, or frames numbered without gaps"
+    return f"{found}: name an image, or a directory that holds some"
+
+
+def _why_no_map(maps: MapOptions) -> str:
+    """Why an image has no map, and what finds more."""
+    if maps.above is not None:
+        return f"nothing scores above {maps.above:g}"
+    what = f"none of the targets {', '.join(maps.targets)} is" if maps.targets else "nothing is"
+    return f"{what} detected" if maps.box is not None else f"{what} found; a lower --score or --above finds more"
+
+
+def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, out: IO[str]) -> None:
+    name, verbose = shown(record.input), options["verbose"]
+    if record.error is not None:
+        say_error(record.error, label=name)
+    if record.status == "not an image":
+        if verbose:
+            say(f"{name}: not an image, skipped")
+        return
+    if record.status == "done" and not record.classes:
+        note(f"{name}: no map, as {_why_no_map(maps)}")
+    if record.label != record.predicted:
+        note(f"{name}: {_misclassified(record)}")
+    several = len({one.layer for one in record.classes}) > 1
+    for one in record.classes:
+        title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
+        if verbose:
+            strength = "" if one.strength is None else f", strength {one.strength:.3f}"
+            strength += f" ({one.evidence} evidence)" * bool(one.evidence)
+            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
+        if one.blank:
+            note(f"{name}: the map of {title} is blank")
+    _print_hints(record, name, verbose, options["tiles"] is not None)
+    if options["as_json"]:
+        put(record.line(), out)
+        return
+    for path in [record.input] if record.status == "planned" else record.output:
+        # bytes: not every file name is valid text
+        put(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
+
+
+def _print_hints(record: Record, name: str, verbose: bool, tiled: bool) -> None:
+    """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""
+    hints = {}
+    if record.pages > 1:
+        hints["pages"] = f"only the first of its {record.pages} pages or frames is explained"
+    if record.tiles and not tiled:
+        hints["tiles"] = f"much longer than wide, so it is explained in {record.tiles} tiles"
+    if record.seen < _LITTLE and record.clips is None:
+        hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
+    elif record.fit == CROP and any(one.at_border for one in record.classes):
+        hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
+    for topic, hint in hints.items():
+        if verbose:
+            note(f"{name}: {hint}")
+        else:
+            note_once(topic, f"{name}: {hint} (--verbose says so of every image)")
+
+
+def _lost(one: ClassRecord) -> str:
+    """The operations at which the most probability was lost."""
+    worst = sorted((one.losses or {}).items(), key=lambda item: -item[1])
+    parts = [f"{lost:.3f} in {site.partition(' in ')[2] or site}" for site, lost in worst if lost >= 0.0005]
+    others = ", among others" * (len(parts) > _LOST_SHOWN)
+    return f", lost {', '.join(parts[:_LOST_SHOWN])}{others}" * bool(parts)
+
+
+def _misclassified(record: Record) -> str:
+    """The true class and the predicted one, with its score if its map was asked for."""
+    found = {one.index: one for one in record.classes}
+    names = [found[k].name or f"class {k}" if k in found else f"class {k}" for k in (record.label, record.predicted)]
+    score = f" ({found[record.predicted].score:.3f})" if record.predicted in found else ""
+    return f"labeled {names[0]}, predicted {names[1]}{score}"
+
+
+def _print_profile(spent: Mapping[str, float], seconds: float, images: int, on_cluster: bool) -> None:
+    """Print where the time of a run went, after its network was loaded."""
+    from ebcli.files.records import STAGES
+
+    say(f"Profile of {seconds:.2f} s after loading the network:")
+    main = "networks, in total" if on_cluster else "main process"
+    for stage in STAGES:
+        where = main if stage in ("network", "waiting") else "workers, in total"
+        each = 1000 * spent.get(stage, 0) / max(1, images)
+        say(f"  {stage:<8} {spent.get(stage, 0):9.2f} s {each:9.1f} ms per image   {where}")
+
+
+def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:
+    """Print one line, unless everything is done and that is all there is to say."""
+    others = counts["not an image"]
+    left = work.total - counts.total()
+    parts = {
+        "to process": counts["planned"],
+        "done": counts["done"],
+        "up to date": len(work.skipped),
+        "failed": counts["failed"],
+        "left": left,
+    }
+    if shard and not work.total and not work.skipped:
+        if not quiet:
+            say(f"Shard {shard[0]}/{shard[1]} has none of the {work.unit}s")
+        return
+    trouble = interrupted or counts["failed"] or left
+    if others == work.total and not (interrupted or work.skipped):  # the error says so
+        return
+    if trouble or (not quiet and (counts["planned"] or work.skipped or others)):
+        total = work.total + len(work.skipped) - others
+        said = ", ".join(f"{count} {what}" for what, count in parts.items() if count) or "none done"
+        say(
+            ("Interrupted. " if interrupted else "")
+            + f"{total} {work.unit}{'s' * (total != 1)}: {said}"
+            + f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
+        )
+
+
+@contextmanager
+def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
+    """Let the first SIGINT, SIGTERM or SIGHUP finish the images in progress, and the second abort; yields the first."""
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
+        yield caught
+        return
+
+    def stop(number: int, _frame: object) -> None:
+        if caught:
+            raise KeyboardInterrupt
+        caught.append(number)
+        stopping.set()
+
+    # nohup ignores SIGHUP
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield caught
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
