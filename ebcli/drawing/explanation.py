@@ -35,7 +35,7 @@ class Subject:
         where: where in the class's output (...) its probability starts: an index, empty for a single number; or a mask.
         box: a detection's left, top, right and bottom, in pixels of the image.
         outlines: the closed polygons (N, 2) around the object, in pixels of the image.
-        is_unlikely: the class is no likelier than one chosen at random, or has less than 1%.
+        is_unlikely: the score is below 1%, and below that of a class chosen at random.
     """
 
     index: int

@@ -102,9 +102,7 @@ class Explainer:
         if not plan.output.panel:
             check_distinct(layers)
         self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
-        with strides_of_cells(loaded.net) as strides:
-            method, noise = self._check_layers(maps)
-        return replace(self.network, method=method, noise=noise, strides=strides)
+        return self._tried(maps)
 
     def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
@@ -303,34 +301,40 @@ class Explainer:
             track_lost_mass=maps.track_lost_mass,
         )
 
-    def _check_layers(self, maps: MapOptions) -> tuple[str, dict[str, float]]:
-        """Explain noise, to report layers without a map and operations without a rule before any work.
+    def _tried(self, maps: MapOptions) -> NetworkDescription:
+        """The network's description after noise was explained, which finds the method, and how strong such maps are.
 
-        Returns the method, in words, and the strength of contrastive maps by layer.
+        Raises:
+            LayerError: a layer has no map.
+            UnsupportedOpError: operations have no rule.
         """
-        labels = class_labels(self.loaded, self.network.against)
+        network, loaded = self.network, self.loaded
+        labels = class_labels(loaded, network.against)
         if self._task.run is not None:  # noise has no detections
-            return method_in_words(maps, labels, joint=bool(self._joint)), {}
-        size, others = self.loaded.transforms.shape, self.network.against or ()
-        known = (self.network.classes or ()) if others else ()  # how far two classes are apart depends on both
-        candidates = [*known, *range(self.loaded.num_classes)]
-        free = next((index for index in candidates if index not in others), 0)
+            return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
+        size, others = loaded.transforms.shape, network.against or ()
+        known = (network.classes or ()) if others else ()  # how far two classes are apart depends on both
+        free = next((index for index in (*known, *range(loaded.num_classes)) if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
         image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
         image = image.to(self.device, self._dtype)
-        results = probe(self.loaded.name, self.loaded.net, size, lambda _: self._backprop(image, target, maps))
+        with strides_of_cells(loaded.net) as by_grid:
+            results = probe(loaded.name, loaded.net, size, lambda _: self._backprop(image, target, maps))
+        by_layer = dict(zip(network.layers, results, strict=True))
         try:
-            noise = strengths_by_layer(self.network.layers, results)
-            for layer in self.network.layers:
-                compared_maps(self.loaded.net, maps.beside, image, target, layer)
+            noise = strengths_by_layer(by_layer)
+            grids = {layer: tuple(result.maps.shape[-2:]) for layer, result in by_layer.items()}
+            for layer in network.layers:
+                compared_maps(loaded.net, maps.beside, image, target, layer)
         except LayerError as error:
-            raise LayerError(f"{error}, such as {default_layer(self.loaded)!r}") from error
+            raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
+        strides = {layer: by_grid[grid] for layer, grid in grids.items() if grid in by_grid}
         rules = {result.joint for result in results}
         self._joint = rules.pop() if len(rules) == 1 else None  # known, so that no forward pass is repeated
-        found = [
+        words = [
             method_in_words(maps, labels, joint=result.joint, over_cells=bool(result.special_tokens))
             for result in results
         ]
-        return "; ".join(
-            dict.fromkeys(found)
-        ), noise if maps.contrastive and self._task.in_batches and self.loaded.trained else {}
+        compares = maps.contrastive and self._task.in_batches and loaded.trained
+        method = "; ".join(dict.fromkeys(words))
+        return replace(network, method=method, noise=noise if compares else {}, strides=strides)

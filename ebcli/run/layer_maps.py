@@ -53,7 +53,7 @@ def maps_of(
     keep_relevance: bool,
     compared: Mapping[str, Arrays] = MappingProxyType({}),
     noise: Mapping[str, float] = MappingProxyType({}),
-    strides: Mapping[tuple[int, ...], int] = MappingProxyType({}),
+    strides: Mapping[str, int] = MappingProxyType({}),
     against: str = "",
 ) -> list[list[Map]]:
     """The maps of each image, subject by subject and layer by layer.
@@ -67,7 +67,7 @@ def maps_of(
         compared: the maps (B, K, h, w) of other methods by their names, by layer.
         noise: the strength of maps of noise, by layer.
         against: the names of the classes contrasted with.
-        strides: of how many cells only one is read, by the map's height and width.
+        strides: of how many cells only one is read, by layer.
     """
     by_layer = []
     for layer, result in results.items():
@@ -89,7 +89,7 @@ def maps_of(
                         method,
                         {name: one[i, k].copy() for name, one in others.items()},
                         noise.get(layer),
-                        strides.get(values.shape[-2:], 1),
+                        strides.get(layer, 1),
                         against,
                     )
                     for k, subject in enumerate(row)
@@ -100,10 +100,10 @@ def maps_of(
     return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
 
 
-def strengths_by_layer(layers: Sequence[str], results: Sequence[ExcitationResult]) -> dict[str, float]:
+def strengths_by_layer(results: Mapping[str, ExcitationResult]) -> dict[str, float]:
     """The strength of the map of one image at each layer, to two digits."""
-    strengths = [float(result.maps.float().clamp(min=0).sum()) for result in results]
-    return {layer: float(f"{strength:.2g}") for layer, strength in zip(layers, strengths, strict=True)}
+    strengths = {layer: float(result.maps.float().clamp(min=0).sum()) for layer, result in results.items()}
+    return {layer: float(f"{strength:.2g}") for layer, strength in strengths.items()}
 
 
 def in_sequence(clips: Sequence[Map]) -> Map:

@@ -29,7 +29,7 @@ class NetworkDescription:
         against: the classes to contrast with; None for the target's dual.
         method: how the maps are computed, in words.
         noise: the strength of contrastive maps of noise, by layer; empty if it is unknown.
-        strides: of how many cells of a layer the next ones read only the first, by the layer's height and width.
+        strides: of how many cells of a layer the next ones read only the first, by layer; 1 where it is not listed.
     """
 
     loaded: LoadedModel
@@ -39,7 +39,7 @@ class NetworkDescription:
     against: list[int] | None
     method: str
     noise: Mapping[str, float] = field(default_factory=dict)
-    strides: Mapping[tuple[int, ...], int] = field(default_factory=dict)
+    strides: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:

@@ -24,9 +24,9 @@ _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["torch", "torchvision", "ebcli.run.engine", "tqdm", "matplotlib"])
 
 
-def no_strengths(layers: Any, results: Any) -> dict[str, float]:
+def no_strengths(results: Any) -> dict[str, float]:
     """A stand-in for ``strengths_by_layer``: maps are not compared with those of noise."""
-    return {layer: 0.0 for layer, result in zip(layers, results, strict=True) if len(result.maps)}
+    return {layer: 0.0 for layer, result in results.items() if len(result.maps)}
 
 
 def tiny_model(*_: object, **__: object) -> Any:

@@ -33,6 +33,15 @@ def fixed():  # for images of 32 x 32 pixels only
     net = colors()
     net[3] = nn.AvgPool2d(32)
     return net
+
+def subsampled():  # of the first layer, every second row and column is read
+    net = colors()
+    first, *rest = net
+    preprocessing, categories = net.preprocessing, net.categories
+    net = nn.Sequential(first, nn.Conv2d(first.out_channels, first.out_channels, 1, 2, bias=False), *rest)
+    net[1].weight.data.fill_(1.0)
+    net.preprocessing, net.categories = preprocessing, categories
+    return net
 """
 WIDE = (96, 32)
 
@@ -67,6 +76,17 @@ def test_the_map_covers_the_image_from_end_to_end() -> None:
     record, map_ = run("--fit", "crop", "--target", "red", "--marginal", "a.png")
     assert (record["fit"], record["classes"][0]["blank"]) == ("crop", True)
     assert record["seen"] == pytest.approx((32 / 40) ** 2 / 2, abs=1e-3)
+
+
+@pytest.mark.parametrize("size", [(32, 32), (64, 32)])
+def test_a_subsampled_layer_has_no_dots_whatever_the_size(size: tuple[int, int]) -> None:
+    """Each cell that is read fills its block of four, so no two neighbors in the picture differ as dots do."""
+    painted(size, (RED, (0, 0, *size))).save("red.png")
+    heatmap = "--target", "red", "--marginal", "--style", "heatmap", "--format", "png"
+    record, map_ = run(*heatmap, "red.png", factory="subsampled")
+    assert map_[::2, ::2].sum() == pytest.approx(map_.sum(), rel=1e-5)  # all dots
+    picture = np.asarray(Image.open(record["output"][0])).astype(int)[4:-4, 4:-4].sum(2)
+    assert np.ptp(picture) < 0.1 * picture.max()
 
 
 def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

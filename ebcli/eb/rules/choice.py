@@ -28,10 +28,10 @@ def choice(call: Call, *args: Any, **kwargs: Any) -> Any:
     """max(x, 0) and where(x > 0, x, x / 5) are activations; a choice between different signals moves values."""
     operands = tensors_in((args, kwargs))
     signals = [operand for operand in operands if has_share(operand)]
-    # where(mask) are indices, and where(constant, x, y) moves values
-    depends = (
-        has_share(operands[0]) and len(args) + len(kwargs) > 1 if name_of(call.func) == "where" else len(operands) > 1
-    )
+    if len(args) + len(kwargs) < 2:  # max(x) is one of its elements, and where(x) are indices
+        return routed(call)
+    # where(constant, x, y) and max(x, axis) only move values
+    depends = has_share(operands[0]) if name_of(call.func) == "where" else len(operands) > 1
     common = common_source(*signals) if depends else None
     if common is None or any(operand.numel() > common[0].numel() for operand in operands):
         return routed(call)
