@@ -126,7 +126,7 @@ def load_model(
             if task not in (None, CLASSIFICATION):
                 raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
             backbone, scores = source.with_features(net, label), scores or RAW
-            spec = _fitted(name, backbone or net, replace(settings, tiles=None), own)
+            spec = _fitted(source, name, backbone or net, replace(settings, tiles=None), own)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
             files, names = (*files, *pictures), given or list(map(str, pictures))
         elif source.takes_texts() and given is not None:
@@ -136,7 +136,7 @@ def load_model(
         net = net.eval().to(device)
         if task == DETECTION:
             net = DetectionScores(net)
-    spec = _fitted(name, net, settings, own)
+    spec = _fitted(source, name, net, settings, own)
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:
@@ -149,7 +149,7 @@ def load_model(
     return LoadedModel(name, net, spec, categories, label, count, files, scores, found)
 
 
-def _fitted(name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) -> InputSpec:
+def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
     spec = settings.applied_to(own)
     if spec.fit != WHOLE:
@@ -157,7 +157,7 @@ def _fitted(name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) 
     stride = max((module.stride[0] for module in net.modules() if isinstance(module, nn.Conv2d)), default=1)
     if stride & (stride - 1):  # patches of 14 pixels, for example
         spec = replace(spec, stride=stride)
-    if spec.tiles:
+    if spec.tiles or source.takes_any_size:
         return spec
     side = min(spec.shape)
     try:

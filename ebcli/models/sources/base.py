@@ -41,6 +41,7 @@ class ModelSource(ABC):
         2
     """
 
+    takes_any_size = False  # known of its networks, so that it need not be tried
     headless = False  # set before the network is built: its features are wanted, so a checkpoint may lack the head
 
     def __init__(self, name: str) -> None:

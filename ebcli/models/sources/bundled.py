@@ -18,6 +18,8 @@ from ebcli.models.sources.base import ModelSource
 class Bundled(ModelSource):
     """EfficientNet-Lite0. Checkpoints get the preprocessing and, if there are 1000, the classes of its weights."""
 
+    takes_any_size = True
+
     def __init__(self, _name: str = BUNDLED) -> None:
         super().__init__(BUNDLED)
 
