@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from synthetic import noise
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
@@ -164,7 +165,7 @@ def test_the_crop_has_a_thin_frame_where_the_image_goes_on(style: str) -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    photo = Image.effect_noise((301, 203), 80).convert("RGB")
+    photo = noise((301, 203), 80)
     saliency = np.random.default_rng(0).random((7, 7)) ** 3
     place, look = Placement(50, 1.5, 250, 201.5), DrawingStyle(style)
     whole = np.asarray(picture(photo, saliency, place, look)).astype(int)
@@ -210,7 +211,7 @@ def test_the_map_is_clamped_not_folded() -> None:
 
 
 def test_the_photo_is_left_as_it_is_and_stands_beside_its_map() -> None:
-    photo = Image.effect_noise((50, 40), 80).convert("RGB")
+    photo = noise((50, 40), 80)
     before, place = photo.tobytes(), Placement(5, 0, 45, 40)
     for style in STYLES:
         both = picture(photo, spot(5, 2, 2), place, DrawingStyle(style))

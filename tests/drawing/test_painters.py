@@ -7,6 +7,7 @@ import pytest
 from lightness import lightness
 from matplotlib import colormaps
 from PIL import Image, ImageEnhance
+from synthetic import noise
 
 from ebcli.drawing.color_scale import levels
 from ebcli.drawing.overlay import picture
@@ -56,7 +57,7 @@ def test_contours_are_seen_on_dark_and_light_photos(shade: int) -> None:
 
 
 def test_an_even_map_has_no_contours() -> None:
-    photo = Image.effect_noise((400, 300), 80).convert("RGB")
+    photo = noise((400, 300), 80)
     assert (
         picture(photo, np.full((5, 5), 0.3), PLACE, DrawingStyle("contour", percentile=100)).tobytes()
         == photo.tobytes()
@@ -86,7 +87,7 @@ def test_where_there_is_no_relevance_the_photo_shows_or_the_colormap_s_end(style
 
 def test_under_an_overlay_a_photo_is_muted_as_pillow_s_enhancers_do_it() -> None:
     """Everywhere, outside the crop as well: less color, then a band of lightness from 25 to 115."""
-    photo = Image.merge("RGB", [Image.effect_noise((400, 300), 120) for _ in range(3)])
+    photo = noise((400, 300), 120)
     saliency = np.zeros((6, 8))
     saliency[0, 0] = 1
     painted = picture(photo, saliency, Placement(100, 60, 320, 280), DrawingStyle("overlay"))

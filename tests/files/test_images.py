@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from synthetic import noise
 from torchvision.transforms import InterpolationMode, functional
 from torchvision.transforms._presets import ImageClassification
 
@@ -233,7 +234,7 @@ def test_whole_images_keep_their_aspect_ratio_in_steps(
     size: tuple[int, int], side: int, tiles: int, expected: tuple[int, int]
 ) -> None:
     spec = InputSpec((side, side), (side,), "whole", mean=(0.0,) * 3, std=(1.0,) * 3, tiles=tiles)
-    image = Image.effect_noise(size, 64).convert("RGB")
+    image = noise(size, 64)
     pixels = spec.read(image)
     assert (pixels.shape[1], pixels.shape[0]) == expected
     assert spec.place(size) == (0, 0, *size)
