@@ -19,6 +19,12 @@ torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 
 
+@pytest.fixture(autouse=True)
+def same_random_numbers() -> None:
+    """Whichever tests the same process ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def worker() -> Iterator[mock.Mock]:
     """Stands in for the run; a gallery page would need its records."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from ebcli.eb.facts import ValueFacts, carries_signal, facts_of, mark_bypass, note, note_depth, tensors_in
+from ebcli.eb.facts import ValueFacts, amend, carries_signal, facts_of, mark_bypass, note, note_depth, tensors_in
 from ebcli.eb.graph import neurons_of
 from ebcli.eb.nodes import quiet
 from ebcli.eb.primitives import cloned, copied, unchanged
@@ -105,6 +105,7 @@ class Capture(ExitStack):
                 value = _start(call, value)
             elif is_operand or value._is_view() or neurons_of(value.grad_fn) is None:
                 value = copied(call, value)  # a node that only this layer's readers pass something to
+            amend(value, source=None)  # activations of a function of it pass it, not what it is a function of
             edge, like = get_gradient_edge(value), value.detach().new_empty(0)
             self._layers[i] = TargetLayer(self._names[i], edge, value.shape, like, Saved(value, label))
         return value

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -152,6 +153,16 @@ def common_source(*values: Tensor) -> tuple[Tensor, bool] | None:
         if None not in matches:
             return tensor, is_affine and all(match[1] for match in matches if match)
     return None
+
+
+def unit_of(value: Tensor) -> Tensor:
+    """What an activation of `value` is one of: y where the value is c f(y) + d, as in log(1 + exp(y))."""
+    is_shifted = False
+    for (tensor, _), (source, is_affine) in pairwise(_sources(value)):
+        if not is_affine:
+            return source if is_shifted else value
+        is_shifted |= not getattr(step_of(tensor.grad_fn), "keeps_zero", True)
+    return value
 
 
 def is_nonnegative(value: Any) -> bool:

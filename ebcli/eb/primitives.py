@@ -23,6 +23,7 @@ from ebcli.eb.facts import (
     note,
     note_depth,
     tensors_in,
+    unit_of,
 )
 from ebcli.eb.folding import Folded, note_layer, overwritten
 from ebcli.eb.gates import gate_of, gate_of_sum
@@ -90,6 +91,10 @@ def activated(
     is_relu: bool = False,
 ) -> Tensor:
     """An activation; see `pass_through`. `is_relu`: where its value is not 0, it is the signal."""
+    unit = unit_of(signal)
+    if unit is not signal:
+        gate = gate_of(signal) if gate is None else gate
+        signal, keeps_zero, is_relu = unit, False, False
     step = Activation(call.operation, signal, keeps_zero=keeps_zero, is_relu=is_relu)
     value = _one_input(call, signal, step, nonnegative=nonnegative, gate=gate)
     step.follow(value)

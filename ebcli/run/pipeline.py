@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ebcli.drawing.explanation import Explanation
-from ebcli.errors import ImageError
+from ebcli.errors import ImageError, OutputError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
@@ -76,7 +76,7 @@ class Pipeline:
                     following += 1
         except Exception as caught:
             error = caught
-        if error is not None or self.stopping.is_set():
+        if isinstance(error, OutputError) or self.stopping.is_set():  # otherwise what was explained is still drawn
             for _, future in waiting:
                 future.cancel()
         for number, future in waiting:

@@ -119,6 +119,12 @@ SPELLINGS = {
     "tanh_gelu": (tanh_gelu, lambda y: F.gelu(y, approximate="tanh")),
     "gelu_by_erf": (lambda y: y * 0.5 * (1 + torch.erf(y / math.sqrt(2))), F.gelu),
     "mish": (lambda y: y * torch.tanh(F.softplus(y)), F.mish),
+    "softplus": (lambda y: torch.log(1 + torch.exp(y)), F.softplus),
+    "softplus_by_log1p": (lambda y: y.exp().log1p(), F.softplus),
+    "softplus_of_a_shift": (lambda y: torch.log(1 + torch.exp(2 * y + 1)), lambda y: F.softplus(2 * y + 1)),
+    "softplus_overflow_safe": (lambda y: F.relu(y) + torch.log1p(torch.exp(-y.abs())), F.softplus),
+    "log_sigmoid": (lambda y: -torch.log(1 + torch.exp(-y)), F.logsigmoid),
+    "elu_by_where": (lambda y: torch.where(y > 0, y, torch.exp(y) - 1), F.elu),
     "layer_norm_by_squares": (layer_norm(lambda y, d: (d.square().mean(-1, keepdim=True) + 1e-5).sqrt()), LAYER_NORM),
     "layer_norm_by_variance": (
         layer_norm(lambda y, d: torch.sqrt(y.var(-1, correction=0, keepdim=True) + 1e-5)),

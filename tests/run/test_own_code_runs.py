@@ -55,5 +55,5 @@ def test_a_network_that_exits_in_the_middle_ends_the_run_with_a_reason(cwd: Path
     assert status == 2
     assert err.splitlines()[-1] == "Error: nets.py:quits called sys.exit(0)"
     done = (cwd / "maps/records.jsonl").read_text().splitlines()
-    assert 0 < len(done) < 6
+    assert len(done) == 2  # what was explained before; the first call was with noise
     assert all((cwd / json.loads(line)["output"][0]).is_file() for line in done)
