@@ -20,6 +20,7 @@ import ebcli.eb.rules  # noqa: F401  importing the rules registers them
 from ebcli.eb import graph
 from ebcli.eb.facts import (
     Depth,
+    bypasses,
     carries_signal,
     count_read,
     facts_of,
@@ -150,7 +151,11 @@ class ExcitationMode(TorchFunctionMode):
         if value is None:
             raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
         if value is NotImplemented:
-            return mark_bypass(self._without_rule(call, tensors))
+            value = self._without_rule(call, tensors)
+            is_constant = is_routing(func) and not any(map(bypasses, tensors))
+            # of broadcast_tensors(signal, constant), the second one
+            mark_bypass([v for v in tensors_in(value) if not (is_constant and v.is_floating_point())])
+            return value
         if call.is_in_place:
             mark_in_place(call, value)
         for tensor in tensors_in(value):

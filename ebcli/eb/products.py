@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
 from torch.nn import functional as F
 
 from ebcli.eb.nodes import quiet
@@ -65,6 +66,14 @@ class LinearMap:
     def is_nonnegative(self) -> bool:
         """Whether all weights are fixed and non-negative."""
         return self.weight is None and self.negative is None
+
+    @property
+    def averages(self) -> bool:
+        """Whether no weight is learned or negative."""
+        weight = self.weight
+        if weight is None or isinstance(weight, Parameter):
+            return self.is_nonnegative
+        return not weight.is_meta and bool((weight >= 0).all())
 
     def exact(self, a: Tensor) -> Tensor:
         """W a."""

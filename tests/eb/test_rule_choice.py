@@ -114,6 +114,7 @@ BEFORE_HEAD = {
     "sum": (lambda y: y.sum(1, keepdim=True), False),
     "einsum_with_a_sum": (lambda y: torch.einsum("btc->bc", y)[:, None] / 5, False),
     "pooling": (lambda y: F.adaptive_avg_pool1d(y.mT, 1).mT, False),
+    "mean_by_a_matrix": (lambda y: (y.mT @ torch.full((5, 1), 0.2).to(y)).mT, False),
     "mean_and_norm": (lambda y: F.layer_norm(y.mean(1, keepdim=True), (4,)), False),
     "pooling_and_more_attention": (lambda y: attended(F.avg_pool1d(y.mT, 2).mT), True),
 }

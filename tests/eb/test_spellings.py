@@ -140,6 +140,7 @@ SPELLINGS = {
         over_tokens(lambda t: F.scaled_dot_product_attention(t, t, t)),
         over_tokens(lambda t: (t @ t.mT / 2).softmax(-1) @ t),
     ),
+    "broadcast_bias": (lambda y: sum(torch.broadcast_tensors(y, GAMMA)), lambda y: y + GAMMA),
     "einsum_permutes": (lambda y: torch.einsum("bchw->bhwc", y), lambda y: y.permute(0, 2, 3, 1)),
     "instance_norm": (
         lambda y: F.instance_norm(y, weight=GAMMA, bias=BETA),
