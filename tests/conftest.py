@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,16 @@ from ebcli.eb.registry import RULES
 
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
+
+
+def pytest_collection_finish() -> None:
+    """The collector of garbage need not look through all modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture
