@@ -9,16 +9,6 @@ from torch.nn import functional as F
 
 import ebcli
 
-TORCHVISION = {
-    "resnet18": "layer2",
-    "densenet121": "features.denseblock2",
-    "mobilenet_v3_small": "features.4",
-    "efficientnet_b0": "features.3",
-    "shufflenet_v2_x0_5": "stage3",
-    "convnext_tiny": "features.3",
-    "regnet_y_400mf": "trunk_output.block2",
-}
-
 
 def test_bias_only_neurons_by_hand():
     net = nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 2)).double()
@@ -83,21 +73,6 @@ def test_marginal_relevance_of_small_nets_is_never_negative(name):
         assert (result.relevance >= 0).all()
         assert (result.mass <= 1 + 1e-12).all()
         assert (result.mass > 0).any()
-
-
-@pytest.mark.parametrize("name", TORCHVISION)
-def test_torchvision_nets(name):
-    torch.manual_seed(0)
-    net = unsettle(torchvision.models.get_model(name, num_classes=6)).float()
-    x = torch.randn(2, 3, 64, 64)
-    for layer in (TORCHVISION[name], None):
-        marginal = ebcli.excitation_backprop(net, x, [1, 4], layer)
-        assert (marginal.relevance >= 0).all()
-        assert (marginal.mass > 0).all()
-        assert (marginal.mass <= 1 + 1e-4).all()
-        contrastive = ebcli.excitation_backprop(net, x, [1, 4], layer, contrastive=True)
-        assert (contrastive.relevance != marginal.relevance).any()
-        torch.testing.assert_close(contrastive.mass, marginal.mass, rtol=1e-5, atol=0)
 
 
 def unbiased_resnet():

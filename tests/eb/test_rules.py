@@ -32,8 +32,9 @@ def combinations(**parameters):
     while missing:
         values = max(every, key=lambda one: len(pairs(one) & missing))
         missing -= pairs(values)
-        yield ",".join(f"{k}={v}" for k, v in zip(parameters, values, strict=True)), dict(
-            zip(parameters, values, strict=True)
+        yield (
+            ",".join(f"{k}={v}" for k, v in zip(parameters, values, strict=True)),
+            dict(zip(parameters, values, strict=True)),
         )
 
 

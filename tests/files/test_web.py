@@ -131,19 +131,20 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
     def slow(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)
         handler.end_headers()
-        while not stop.wait(0.05):
+        while not stop.wait(0.02):
             handler.wfile.write(b".")
             handler.wfile.flush()
 
     server.answers["/slow.jpg"] = slow
     start = time.monotonic()
-    options = RemoteOptions(timeout=2, retries=0)
-    assert reason(f"{server.url}/silent.jpg", options) == "the server did not answer within 2 s"
-    assert 2 <= time.monotonic() - start < 4
-    assert reason(f"{server.url}/silent.jpg") == "the server did not answer within 0.5 s (tried 2 times)"
+    once = RemoteOptions(timeout=1, retries=0)
+    assert reason(f"{server.url}/silent.jpg", once) == "the server did not answer within 1 s"
+    assert 1 <= time.monotonic() - start < 2
+    twice = RemoteOptions(timeout=0.2, retries=1)
+    assert reason(f"{server.url}/silent.jpg", twice) == "the server did not answer within 0.2 s (tried 2 times)"
     start = time.monotonic()
-    once = RemoteOptions(timeout=0.1, retries=0)
-    assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.1 s"
+    once = RemoteOptions(timeout=0.05, retries=0)
+    assert reason(f"{server.url}/slow.jpg", once) == "the server did not answer within 0.05 s"
     assert time.monotonic() - start < 20
     stop.set()
 
@@ -152,10 +153,10 @@ def test_a_photo_that_takes_too_long_fails_alone(working_directory: Path, server
     """The limit on an image holds for all of its requests together."""
     stop = threading.Event()
     server.answers["/silent.jpg"] = lambda handler: stop.wait(60) and None
-    result = invoke(f"{server.url}/silent.jpg", "--image-timeout", "4", "--timeout", "60", "--workers", "1")
+    result = invoke(f"{server.url}/silent.jpg", "--image-timeout", "1", "--timeout", "60", "--workers", "1")
     stop.set()
     assert result.exit_code == 1
-    assert f"{server.url}/silent.jpg: it took longer than 4 s: raise --image-timeout\n" in result.stderr
+    assert f"{server.url}/silent.jpg: it took longer than 1 s: raise --image-timeout\n" in result.stderr
 
 
 def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server) -> None:
