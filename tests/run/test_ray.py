@@ -128,9 +128,10 @@ def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> Non
     assert not (cwd / "maps").exists()
 
 
-def test_a_cluster_that_is_not_there(cwd: Path) -> None:
+def test_a_cluster_that_is_not_there(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cwd, 1)
-    status, out, err = Command(cwd, "127.0.0.1:9").wait()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    status, out, err = run_here(cwd, "--engine", "ray", "--workers", "1")
     assert (status, out) == (2, [])
     assert err == "Error: no Ray cluster answers at '127.0.0.1:9': [Errno 111] Connection refused\n"
 
