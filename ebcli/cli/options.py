@@ -115,15 +115,15 @@ SALIENCY = (
         type=Output(path_type=Path),
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg, .webp, .pdf or .mp4 file for a single picture, figure or video; - for "
-        "stdout.",
+        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, or a .pdf or .svg "
+        "file for a single figure; - for stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf is for "
-        "figures.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
+        "svg are for --panel.",
     ),
     _output(
         "--max-side",

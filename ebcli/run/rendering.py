@@ -122,7 +122,7 @@ def render(
     for rows in figures:
         figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
         laps.end("draw")
-        files.append(encode_picture(figure, suffix, common | about([row.map for row in rows])))
+        files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
         laps.end("encode")
     if options.raw_provenance is not None:
         arrays = arrays_of(explanation, clips)

@@ -52,6 +52,21 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     assert tree(Path("workers")) == before
 
 
+@pytest.mark.parametrize("suffix", ["pdf", "svg"])
+def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: str) -> None:
+    photos(Path("photos"), 2)
+    written = invoke("--panel", "--format", suffix, "photos").stdout.splitlines()
+    assert written == [f"saliency/photos/{i}/{i:04}.jpg.panel.{suffix}" for i in (0, 1)]
+    assert invoke("--panel", "--format", suffix, "--skip-existing", "photos").stdout == ""
+    assert invoke("--verify", "saliency").exit_code == 0
+    Path(written[0]).unlink()
+    again = invoke("--panel", "--format", suffix, "--skip-existing", "photos", "saliency")  # results are no photos
+    assert again.stdout.splitlines() == written[:1]
+    Path(written[1]).write_bytes(b"altered")
+    result = invoke("--verify", "saliency")
+    assert (result.exit_code, f"1/0001.jpg.panel.{suffix}: " in result.stdout) == (1, True)
+
+
 def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
     photos(Path("photos"), 1)
     foreign = Path("saliency/photos/0/0000.jpg.panel.jpg")
