@@ -25,7 +25,10 @@ from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
 SOFTWARE = "eb-saliency"
-FACTS = ("input", "model", "weights", "layer", "method", "style", "class", "score", "strength", "version")
+FACTS = (
+    *("input", "model", "weights", "layer", "fit", "tiles", "method"),
+    *("style", "class", "score", "strength", "version"),
+)
 
 _SOFTWARE_TAG = 0x0131  # EXIF's Software
 _DESCRIPTION_TAG = 0x010E  # EXIF's ImageDescription
