@@ -161,9 +161,9 @@ def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path
     style = DrawingStyle(signed=signed)
     browser.open(write_gallery(maps, style))
     assert browser.one("#legend").text.split("\n") == (
-        ["−m", "m, each map's greatest magnitude; percentile 99.5 if fine"]
+        ["−m", "m, each map's greatest magnitude (fine maps: percentile 99.5)"]
         if signed
-        else ["0", "each map's maximum; percentile 99.5 if fine"]
+        else ["0", "each map's maximum (fine maps: percentile 99.5)"]
     )
     shown = browser.pixels(browser.one("#legend i"))
     row = shown[len(shown) // 2]
