@@ -100,8 +100,8 @@ def plain_errors(debug: bool) -> Iterator[None]:
     """Turn any error into one sentence on stderr and an exit status; with ``--debug``, a traceback."""
     try:
         yield
-    except KeyboardInterrupt:
-        say("Interrupted.")
+    except KeyboardInterrupt as interrupt:
+        say(" ".join(("Interrupted", *map(str, interrupt.args))) + ".")
         sys.exit(INTERRUPTED)
     except (click.exceptions.Exit, click.ClickException, click.Abort):
         raise
