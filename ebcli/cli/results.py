@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from ebcli.cli.console import SOME_FAILED, note, note_once, put, say, say_error, shown
+from ebcli.cli.console import SOME_FAILED, note, note_once, one_line, put, say, say_error, shown
 from ebcli.errors import EbcliError
 from ebcli.files.records import HARDLY_ANY
 from ebcli.files.remote import without_secrets
@@ -140,7 +140,7 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
         if verbose:
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
-            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
+            say(one_line(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}"))
         if one.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, options)
