@@ -38,7 +38,7 @@ def explained(
 
 
 def drawn(photo: Image.Image, maps: Sequence[Map], style: DrawingStyle, name: str, about: str) -> Image.Image:
-    return panel([Shown(photo)], framed(maps, photo.size, style), name, about)
+    return panel([Shown(photo)], framed(maps, photo.size, style), name, about).image()
 
 
 def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:

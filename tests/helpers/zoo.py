@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 from torchvision import models
-from torchvision.models import detection, segmentation, video
+from torchvision.models import SwinTransformer, VisionTransformer, detection, segmentation, vgg, video
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import ebcli
 from ebcli.files.input_spec import InputSpec
@@ -46,6 +47,27 @@ LAYERS = {
     "fasterrcnn_mobilenet_v3_large_320_fpn": "backbone.body.12",
     "ssd300_vgg16": "backbone.features",
     "ssdlite320_mobilenet_v3_large": "backbone.features.0",
+}
+
+
+def narrow_vgg11_bn() -> nn.Module:
+    """With fully connected layers of 128 units."""
+    with torch.device("meta"):  # its own ones have 120 million weights
+        net = vgg.VGG(vgg.make_layers(vgg.cfgs["A"], batch_norm=True), init_weights=False)
+    net.features = vgg.make_layers(vgg.cfgs["A"], batch_norm=True)
+    for place, layer in ((0, nn.Linear(25088, 128)), (3, nn.Linear(128, 128)), (6, nn.Linear(128, 1000))):
+        net.classifier[place] = layer
+    return net
+
+
+# Of these, ``small`` has as many layers as torchvision, but fewer channels, as they would take most of the time
+_NARROW: dict[str, Callable[[], nn.Module]] = {
+    "vit_b_32": lambda: VisionTransformer(128, 32, 12, num_heads=4, hidden_dim=96, mlp_dim=192),
+    "swin_t": lambda: SwinTransformer([4, 4], 24, [2, 2, 6, 2], [1, 2, 4, 8], [7, 7]),
+    "convnext_tiny": lambda: ConvNeXt(
+        [CNBlockConfig(24, 48, 3), CNBlockConfig(48, 96, 3), CNBlockConfig(96, 192, 9), CNBlockConfig(192, None, 3)]
+    ),
+    "vgg11_bn": narrow_vgg11_bn,
 }
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -151,8 +173,12 @@ def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, 
 
 
 def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool, layer: str | None = None) -> Specimen:
-    # ViTs have one position embedding per token
-    net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
+    if name in _NARROW and side < 224:
+        net = _seeded(_NARROW[name])
+    elif name.startswith("vit_"):  # which have one position embedding per token
+        net = _build(name, image_size=side)
+    else:
+        net = ebcli.load_model(name, weights="none").net
     layer = default_layer(shapes_only(name)) if layer is None else layer
     return specimen_of(name, net, (batch, 3, side, side), layer=layer, shifts=shifts)
 
@@ -277,6 +303,10 @@ def specimen_of(
 
 
 def _build(name: str, **options: Any) -> nn.Module:
+    return _seeded(partial(models.get_model, name, weights=None, **options))
+
+
+def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return models.get_model(name, weights=None, **options).eval()
+        return build().eval()
