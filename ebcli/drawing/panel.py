@@ -200,6 +200,6 @@ def arranged(
     figure.pictures.append((x, y + round(zoom), colors))
     x += colors.width + gap // 2
     write(x, y, high, room - x)
-    unit = "Scale and peaks: 1 = each cell's value if the probability were spread evenly"
+    unit = "Scale and peaks are multiples of an even share, 1 / number of cells"
     write(gap, y + line_height, unit, room, fill=_SECONDARY)
     return figure
