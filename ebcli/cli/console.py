@@ -112,6 +112,8 @@ def plain_errors(debug: bool) -> Iterator[None]:
             say(traceback.format_exc().rstrip())
         elif isinstance(error, EbcliError):
             say_error(str(error))
+        elif isinstance(error, MemoryError):
+            say_error("not enough memory: lower --workers or --batch-size, or split the inputs")
         else:
             reason = " ".join(str(error).split())
             say_error(f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")

@@ -89,7 +89,9 @@ def _print_choices(common: Record, plan: RunPlan) -> None:
 def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, drawn: str) -> None:
     """Print how many predictions were right, and how many maps rest on hardly any evidence."""
     if any(faint):
-        which, verb = (f"{sum(faint)} of {len(faint)} maps rest", "are") if len(faint) > 1 else ("The map rests", "is")
+        which, verb = (
+            (f"{sum(faint)} of {len(faint)} maps rest", "they are") if len(faint) > 1 else ("The map rests", "it is")
+        )
         why = "as strong as a map of noise, or the score is below chance"
         note(f"{which} on hardly any evidence: {verb} {drawn}{why}")
     if labeled:

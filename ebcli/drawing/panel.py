@@ -156,18 +156,17 @@ def arranged(
     gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
     text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
-    height = max(tile.picture.height for _, tiles in rows for tile in tiles)
-    lines = 1 + max(len(tile.notes) for _, tiles in rows for tile in tiles)
     heading = line_height + gap // 2
-    row_height = height + lines * line_height + gap
     columns = max(len(tiles) for _, tiles in rows)
+    if columns == 1:  # wide pictures one below another, with room for their notes in one line
+        rows = [(title, [replace(tile, notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
+    heights = [
+        max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line_height + gap
+        for _, tiles in rows
+    ]
     whole = (
         gap + max(columns * width, legend),
-        2 * gap
-        + 2 * line_height
-        + sum(row_height + heading * bool(title) for title, _ in rows)
-        + 2 * line_height
-        + gap,
+        2 * gap + 2 * line_height + sum(heights) + sum(heading for title, _ in rows if title) + 2 * line_height + gap,
     )
     figure = Figure(whole, style.dpi)
 
@@ -181,7 +180,7 @@ def arranged(
     write(gap, gap, name, room, bold=True)
     write(gap, gap + line_height, about, room, fill=_SECONDARY)
     y = 2 * gap + 2 * line_height
-    for title, tiles in rows:
+    for height, (title, tiles) in zip(heights, rows, strict=True):
         if title:
             write(gap, y, title, room, bold=True)
             y += heading
@@ -191,8 +190,8 @@ def arranged(
             figure.pictures.append((x, y + line_height, tile.picture))
             for number, note in enumerate(tile.notes):
                 below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
-                write(x, below, note, width - gap, fill=_SECONDARY)
-        y += row_height
+                write(x, below, note, room if columns == 1 else width - gap, fill=_SECONDARY)
+        y += height
     low, high = ends(style, finest, against=against)
     write(gap, y, low, room)
     x = gap + round(text.getlength(low)) + gap // 2
@@ -200,6 +199,6 @@ def arranged(
     figure.pictures.append((x, y + round(zoom), colors))
     x += colors.width + gap // 2
     write(x, y, high, room - x)
-    unit = "Scale and peaks: 1 = each cell's value if the probability were spread evenly"
+    unit = "Scale and peaks are multiples of an even share, 1 / number of cells"
     write(gap, y + line_height, unit, room, fill=_SECONDARY)
     return figure

@@ -68,6 +68,7 @@ _NARROW: dict[str, Callable[[], nn.Module]] = {
         [CNBlockConfig(24, 48, 3), CNBlockConfig(48, 96, 3), CNBlockConfig(96, 192, 9), CNBlockConfig(192, None, 3)]
     ),
     "vgg11_bn": narrow_vgg11_bn,
+    "swin3d_t": lambda: video.SwinTransformer3d([2, 4, 4], 24, [2, 2, 6, 2], [1, 2, 4, 8], [8, 7, 7]),
 }
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -152,7 +153,8 @@ def small(name: str, *, batch: int = 1, shifts: bool = True, layer: str | None =
     if name in VIDEO:
         side = 32 if name.endswith("_18") else 64
         shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, side, side)))
-        return specimen_of(name, _build(name), shape, shifts=shifts)
+        net = _seeded(_NARROW[name]) if name in _NARROW else _build(name)
+        return specimen_of(name, net, shape, shifts=shifts)
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
     return _classifier(name, side_of(name), batch=batch, shifts=shifts, layer=layer)
