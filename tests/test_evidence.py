@@ -108,9 +108,11 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("VGG", "Grad-CAM", "features.27", "hits"),
         letters("VGG", "contrastive", "features.27", "hits"),
     ),
-    "an untrained FCOS has {:.3f} of its map in the right half, a trained one {:.3f} by the same rule": lambda: (
+    "an untrained FCOS has {:.3f} of its map in the right half, a trained one {:.3f} by the same rule, "
+    "and an untrained LRASPP {:.3f}": lambda: (
         dense("FCOS", "untrained", "share"),
         dense("FCOS", STEPWISE, "share"),
+        dense("LRASPP", "untrained", "share"),
     ),
     "SSDlite has {:.3f} there, untrained {:.3f}, and {:.2f} is chance": lambda: (
         dense("SSDlite", "contrastive", "place"),
