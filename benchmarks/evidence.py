@@ -142,15 +142,14 @@ def trained() -> str:
 
 def cost() -> str:
     """Forward passes of contrastive maps of one class at the default layers, and of one at the pixels."""
-    rows = [row for row in read("cost") if row["by"] == "ebcli" and row["classes"] == "1"]
-    rows = [row for row in rows if row["rule"].startswith("contrastive")]
+    rows = [row for row in read("cost") if (row["map"], row["classes"]) == ("contrastive", "1")]
     lines = []
     keys = ("network", "layer", "rule", "batch")
     for key in dict.fromkeys(tuple(row[name] for name in keys) for row in rows):
         found = [row for row in rows if tuple(row[name] for name in keys) == key]
         network, layer, rule, batch = key
         lines.append([network, f"`{layer}`", rule, batch, extent(row["passes"] for row in found), found[0]["bound"]])
-    return markdown(["network", "layer", "rule", "batch", "forward passes", "bound"], lines, 3)
+    return markdown(["network", "layer", "rule", "batch", "forward passes", "multiplications"], lines, 3)
 
 
 def extent(values: Iterable[str]) -> str:

@@ -114,6 +114,13 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         dense("FCOS", STEPWISE, "share"),
         dense("LRASPP", "untrained", "share"),
     ),
+    "In FCOS, that is {:.3f} in the half and {:.3f} on the letter itself; step by step, it would be {:.3f} and "
+    "{:.3f}": (
+        lambda: (
+            *(dense("FCOS", "contrastive", column) for column in ("share", "place")),
+            *(dense("FCOS", STEPWISE, column) for column in ("share", "place")),
+        )
+    ),
     "SSDlite has {:.3f} there, untrained {:.3f}, and {:.2f} is chance": lambda: (
         dense("SSDlite", "contrastive", "place"),
         dense("SSDlite", "untrained", "place"),
@@ -140,6 +147,18 @@ def page() -> str:
 def test_the_tables_are_those_of_the_files(page: str) -> None:
     assert evidence.rendered(page) == page, "run python benchmarks/evidence.py"
     assert sorted(re.findall(r"<!-- table: (\w+) -->", page)) == sorted(evidence.TABLES)
+    assert all(table().count("\n|") > 5 for table in evidence.TABLES.values())
+
+
+def test_contrastive_maps_lead_grad_cam_at_the_default_layer() -> None:
+    for name in ("trained", "dense"):
+        rows = [row for row in evidence.read(name) if row["default"] == "True"]
+        ours, theirs = (
+            {(row["task"], row["network"]): float(row["share"]) for row in rows if row["method"] == method}
+            for method in ("contrastive", "Grad-CAM")
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(ours[network] > theirs[network] for network in ours)
 
 
 def test_the_numbers_of_the_text_are_those_of_the_files(page: str) -> None:
