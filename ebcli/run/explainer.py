@@ -40,7 +40,7 @@ from ebcli.run.tiles import Tiles
 Targets = Tensor | Callable[[Tensor], Tensor]
 
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
-_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/fits.md
+_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 
 class Explainer:
