@@ -173,6 +173,12 @@ def test_the_numbers_of_the_text_are_those_of_the_files(page: str) -> None:
     assert {*re.findall(r"\b\d+\.\d+\b", text)} <= {*_SETTLED}
 
 
+@pytest.mark.parametrize("layer", ["features.11", "features.16"])
+def test_the_readme_has_the_shares_of_the_mosaics(layer: str) -> None:
+    shares = " | ".join(f"{grid(method, layer):.2f}" for method in ("contrastive", "marginal", "grad-cam"))
+    assert f" | {shares} | 0.25 |" in Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_linked_and_says_when_it_was_measured(name: str, page: str) -> None:
     assert f"(evidence/{name}.csv)" in page
