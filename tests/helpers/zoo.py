@@ -1,4 +1,4 @@
-"""Networks with random weights that exercise every rule, for tests and for docs/models.md.
+"""Networks with random weights that exercise every rule, for tests and for docs/networks/models.csv.
 
 Freshly initialized networks are too simple: batch norms that change nothing, layer scales of 1e-6, classifiers and
 class tokens of zeros. :func:`enliven` gives every parameter an effect.
@@ -6,7 +6,7 @@ class tokens of zeros. :func:`enliven` gives every parameter an effect.
 
 from __future__ import annotations
 
-import re
+import csv
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -187,9 +187,9 @@ def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool, layer: st
 
 @cache
 def documented() -> dict[str, str]:
-    """The default layers in docs/models.md, of networks of torchvision."""
-    row = re.compile(r"^\| `(\w+)` \| [^|]* \| `([\w.]+)` ", re.MULTILINE)
-    return dict(row.findall(Path(__file__).parents[2].joinpath("docs/models.md").read_text(encoding="utf-8")))
+    """The default layers in docs/networks/models.csv."""
+    with Path(__file__).parents[2].joinpath("docs/networks/models.csv").open(encoding="utf-8", newline="") as file:
+        return {row["network"]: row["default_layer"] for row in csv.DictReader(file)}
 
 
 def side_of(name: str) -> int:
