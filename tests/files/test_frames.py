@@ -236,7 +236,7 @@ def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -
         Frames().read(tmp_path / "long.gif", spec, ClipOptions())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert peak < 50 << 20
     pixels, _, clips = Frames().read(tmp_path / "long.gif", spec, ClipOptions(start=600, duration=2))
     assert pixels.shape == (2, 16, 224, 224, 3)
@@ -250,7 +250,7 @@ def test_frames_are_counted_before_they_are_decoded(tmp_path: Path, monkeypatch:
     start = time.monotonic()
     with pytest.raises(ImageError, match="it has too many pixels: raise --max-pixels"):
         Frames().read(tmp_path / "huge.gif", SAME, ClipOptions())
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_a_phone_s_rotation_is_applied(tmp_path: Path) -> None:

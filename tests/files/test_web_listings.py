@@ -43,7 +43,7 @@ def test_any_listing_is_read_in_no_time(server: Server, page: str) -> None:
     server.answers["/dir/"] = f"<a href='first.png'>{page * (1_000_000 // len(page))}".encode()
     start = time.monotonic()
     found = [source.name for source in find([Path(f"{server.url}/dir")])]
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < 20  # backtracking would take hours
     assert f"{server.url}/dir/first.png" in found
 
 

@@ -17,10 +17,13 @@ from typing import Any
 
 import color_tasks
 import pytest
+from click.testing import CliRunner
 from clusters import ARGUMENTS, Command, cluster, comparable, environment, fill, nodes, processes, run_here
 from color_net import GREEN, RED, painted
 from PIL import Image
 from runs import count, records, tree, until
+
+from ebcli.cli.saliency import main
 
 pytestmark = pytest.mark.xdist_group("ray")  # with one cluster
 
@@ -131,10 +134,10 @@ def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> Non
 
 def test_a_cluster_that_is_not_there(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cwd, 1)
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
-    status, out, err = run_here(cwd, "--engine", "ray", "--workers", "1")
-    assert (status, out) == (2, [])
-    assert err == "Error: no Ray cluster answers at '127.0.0.1:9': [Errno 111] Connection refused\n"
+    monkeypatch.chdir(cwd)
+    result = CliRunner().invoke(main, [*ARGUMENTS, "--engine", "ray"], env={"RAY_ADDRESS": "127.0.0.1:9"})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr == "Error: no Ray cluster answers at '127.0.0.1:9': [Errno 111] Connection refused\n"
 
 
 @pytest.mark.slow

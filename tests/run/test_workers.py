@@ -127,7 +127,7 @@ def test_a_call_that_takes_too_long_fails_and_its_process_is_replaced() -> None:
         start = time.monotonic()
         with pytest.raises(WorkerError, match="longer than 3 s"):
             workers.submit(workers.call, stop).result()
-        assert 3 <= time.monotonic() - start < 6
+        assert 3 <= time.monotonic() - start < 20
         until(lambda: over(first))
         assert workers.submit(workers.call, os.getpid).result() != first
     assert not multiprocessing.active_children()
