@@ -133,7 +133,7 @@ def test_stacked_photos_stand_close_together_with_their_notes_in_one_line(
     gaps = {below[1] - above[3] for above, below in itertools.pairwise(boxes)}
     assert len(gaps) == 1
     assert gaps.pop() < 0.6 * style.dpi
-    assert [text for *_, text in written if "cells" in text] == [
+    assert [text for *_, text in written if "× " in text and "cells" in text] == [
         "7 × 7 cells, marginal mass 0.500, peak 49, strength 49.000"
     ] * 3
 
