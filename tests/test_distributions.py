@@ -12,6 +12,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from ebcli.cli.benchmark import main as benchmark
 from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).parents[1]
+HOME = "https://github.com/eb-saliency/eb-saliency"
 
 pytestmark = pytest.mark.xdist_group("distributions")
 
@@ -94,14 +96,32 @@ def test_the_wheel_has_the_package_and_two_manual_pages(wheel: Path) -> None:
     assert {"ebcli/py.typed", "ebcli/gallery/static/index.html"} <= inside
 
 
-def test_the_metadata(wheel: Path) -> None:
+def metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
-        fields = HeaderParser().parsestr(archive.read(name).decode())
+        return HeaderParser().parsestr(archive.read(name).decode())
+
+
+def test_the_metadata(wheel: Path) -> None:
+    fields = metadata(wheel)
     assert fields["Name"] == "eb-saliency"
     assert fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
     assert fields["Requires-Python"] == ">=3.10"
-    assert fields.get_payload().startswith("# eb-saliency")  # type: ignore[union-attr]
+    assert fields["Author"] == "The eb-saliency authors"
+    assert f"Homepage, {HOME}" in fields.get_all("Project-URL", [])
+
+
+def test_the_readme_on_the_index_is_that_of_the_repository_with_absolute_links(wheel: Path) -> None:
+    page = metadata(wheel).get_payload()
+    assert isinstance(page, str)
+    links = re.findall(r"\]\(([^)]*)\)|(?:src|href)=[\"']([^\"']*)", page)
+    assert all(link.startswith(("https://", "#")) for pair in links for link in pair if link)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = f"{re.escape(HOME)}/(blob|raw)/v{re.escape(ebcli.__version__)}/"
+    assert re.sub(rf"\]\({tree}", "](", page) == text
+    pictures = re.findall(rf"!\[[^\]]*\]\({tree}([^)]*)\)", page)
+    assert pictures
+    assert all(kind == "raw" and (ROOT / path).is_file() for kind, path in pictures)
 
 
 def test_the_installed_wheel_works(environment: Path, tmp_path: Path) -> None:
