@@ -100,12 +100,13 @@ class HuggingFace(ModelSource):
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
         with fetching(f"the preprocessing of {self._title}", _ADVICE), self._silent():
-            if auto.get_image_processor_config(self.name):
-                # transformers 4 takes a processor for PIL images by default; 5 ignores `use_fast`
-                processor = auto.AutoImageProcessor.from_pretrained(self.name, use_fast=True, trust_remote_code=False)
+            # transformers 5.5 to 5.18 finds only a configuration that is part of processor_config.json
+            if auto.get_image_processor_config(self.name) or self._library.utils.cached_file(
+                self.name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
+            ):
+                processor = auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False)
                 return _preset_of(processor, self._title)
-            known = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {})
-            usual = known[1] if isinstance(known, tuple) else known.get("torchvision")  # a tuple in transformers 4
+            usual = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {}).get("torchvision")
             preset = _preset_of(usual(), self._title) if usual else super().transforms(net, weights)
         side = getattr(getattr(self._config, "vision_config", self._config), "image_size", None)
         return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
@@ -131,12 +132,7 @@ class HuggingFace(ModelSource):
 
     def _complete(self, net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
         """The model, if every tensor was loaded."""
-        misshapen = [
-            f"{entry} has another shape"  # transformers 4 gives the names alone
-            if isinstance(entry, str)
-            else f"{entry[0]} is {tuple(entry[1])} instead of {tuple(entry[2])}"
-            for entry in found["mismatched_keys"]
-        ]
+        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
         missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
         if self.headless:  # what is below the head was loaded; a pooler above the features is not used
             missing = [key for key in missing if not key.startswith(_HEAD)]
