@@ -1,6 +1,6 @@
 """Cost of a map by image size, batch size, number of classes and layer.
 
-    python benchmarks/curves.py --plot docs/performance/curves.png  # about ten minutes
+    python benchmarks/curves.py --plot curves.png  # about ten minutes
 
 VGG-16, as in ``speed.py``: medians of ratios to one plain forward pass of the same batch, taken in turns.
 """

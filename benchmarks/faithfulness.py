@@ -1,10 +1,11 @@
-"""Run the tests of eb-benchmark on the bundled network and write docs/faithfulness.md.
+"""Run the tests of eb-benchmark on the bundled network, and write their files in docs/evidence.
 
     pip install -e '.[test]'
     python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs
 
-The photos are the twenty ImageNet photos in the package ``foolbox``, labeled by their file names. Measurements are kept
-in ``--cache``, so that an interrupted run can be resumed.
+The files are grid.csv, perturbation.csv and randomization.csv, and the pictures grid.png,
+perturbation.png and randomization.png. The photos are the twenty ImageNet photos in the package ``foolbox``,
+labeled by their file names. Measurements are kept in ``--cache``, so that an interrupted run can be resumed.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ import argparse
 import importlib.util
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
+import evidence
 import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot
@@ -26,13 +28,9 @@ from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
 from ebcli.evaluate.perturbation import perturbation
-from ebcli.evaluate.pointing import POINTING
 from ebcli.evaluate.randomization import sanity
-from ebcli.evaluate.runner import Benchmark, Row, grouped, mean, run_benchmark, table
+from ebcli.evaluate.runner import Benchmark, Row, run_benchmark
 from ebcli.models import ModelSpec
-
-ROOT = Path(__file__).resolve().parents[1]
-PAGE = Path(__file__).with_suffix(".template.md").read_text(encoding="utf-8")
 
 MODEL = "efficientnet_lite0"
 METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input")
@@ -58,30 +56,6 @@ def photos(folder: Path) -> tuple[Path, Path]:
     return shown, labels
 
 
-GRID_TEXT = """\
-From stride 4 to 16, {contrastive} of the contrastive map lies in the right photo, {marginal} of the marginal map,
-{product} of the gradient times the layer's output, and {cam} of Grad-CAM. Grad-CAM weights whole channels by their
-mean gradient, which is informative only in the last layers; below them it is at chance. The marginal map shows what
-excites the network, whichever class is asked for.
-
-The mean of the contrastive map at `{layer}` depends on the photo: with photos of 224 × 224 pixels, from {worst}
-({worst_photo}) to {best} ({best_photo}). A few photos lower the mean; the median is higher. With photos of 256 × 256
-pixels, the mean is slightly higher as well."""
-CURVES_TEXT = """\
-Insertion agrees with the mosaics: restoring the pixels that the contrastive map ranks first recovers the class much
-sooner than restoring the same cells in random places. Deletion does not agree. Deleting the first quarter of the
-pixels leaves {quarter} of the probability on average over the baselines, and {quarter_shuffled} if the cells are
-shuffled. Over the whole curve, however, compact maps gain little or nothing, and the scattered maps of the gradient
-gain most. A likely reason, not tested, is that the network still recognizes the class in a photo with one large hole,
-while scattered holes destroy all of it. If so, deletion measures the holes as much as the maps."""
-SANITY_TEXT = """\
-At the first step, with {first} of {total} layers randomized, the rank correlation of the contrastive map drops to
-about 0, like that of the gradient and Grad-CAM. The marginal map stays correlated, even with all layers randomized (a
-rank correlation of {marginal}), perhaps because it follows the activations, which may mark similar regions in any
-network. So a marginal map says less about what the classifier has learned. SSIM stays above 0 for every method,
-because maps that are dark in most places agree there."""
-
-
 class Run:
     """The tests, with their measurements cached.
 
@@ -105,11 +79,10 @@ class Run:
         """The predictions for the photos."""
         return self.rows(classify_images(self.at_one_layer, self.pictures, self.pictures.keys))
 
-    def grid(self, cell: int) -> tuple[list[Row], list[Row]]:
-        """The rows, and the table, of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
+    def grid(self, cell: int) -> list[Row]:
+        """The table of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
         test = grid(self.at_all_layers, self.pictures, self.classified(), 2, MOSAICS, 0.5, cell)
-        rows = self.rows(test)
-        return rows, test.summarize(rows)
+        return test.summarize(self.rows(test))
 
     def perturbation(self, kind: str) -> tuple[list[Row], list[Row]]:
         """The rows, and the table, of deletion or insertion."""
@@ -127,47 +100,15 @@ def _refuse(unit: str, error: ImageError) -> None:
     raise RuntimeError(f"{unit}: {error}")
 
 
-def by_layer(rows: Sequence[Row], key: str) -> str:
-    """The grid's table with a column for each layer."""
-    pivoted = []
-    for (method,), found in grouped(rows, "method").items():
-        values = {row["layer"]: row[key] for row in found}
-        row: Row = {"method": method}
-        for layer, stride in STRIDES.items():
-            row[f"{layer} (stride {stride})"] = values.get(layer, values.get("-"))
-        pivoted.append(row)
-    return table(pivoted)
-
-
-def grid_text(rows: Sequence[Row], questions: Sequence[Row], categories: Sequence[str]) -> str:
-    """The paragraphs on the mosaics."""
-
-    def extent(method: str) -> str:
-        scores = [row["score"] for row in rows if row["method"] == method and STRIDES[row["layer"]] <= 16]
-        return f"{min(scores):.2f} to {max(scores):.2f}"
-
-    asked = [row for row in questions if row["method"] == "contrastive" and row["layer"] == LAYER]
-    means = sorted((mean(found, "score") or 0.0, image) for (image,), found in grouped(asked, "image").items())
-    (worst, first), *_, (best, last) = means
-    worst_photo, best_photo = (categories[int(Path(image).stem.rpartition("_")[2])] for image in (first, last))
-    return GRID_TEXT.format(
-        contrastive=extent("contrastive"),
-        marginal=extent("marginal"),
-        product=extent("gradient-x-input"),
-        cam=extent("grad-cam"),
-        layer=LAYER,
-        worst=f"{worst:.2f}",
-        worst_photo=worst_photo,
-        best=f"{best:.2f}",
-        best_photo=best_photo,
-    )
-
-
-def curves_text(rows: Sequence[Row]) -> str:
-    """The paragraph on deletion and insertion."""
-    found = [row for row in rows if row["method"] == "contrastive"]
-    quarter, shuffled = (np.mean([row[key][STEPS // 4] for row in found]) for key in ("curve", "shuffled"))
-    return CURVES_TEXT.format(quarter=f"{quarter:.2f}", quarter_shuffled=f"{shuffled:.2f}")
+def figures(rows: Iterable[Row], **more: object) -> list[evidence.Row]:
+    """Rows for a file: numbers with three digits, the network first, when they were measured last."""
+    return [
+        {"network": MODEL}
+        | more
+        | {key: f"{value:.3f}" if isinstance(value, float) else value for key, value in row.items()}
+        | evidence.stamp()
+        for row in rows
+    ]
 
 
 def draw_grid(tables: dict[int, list[Row]], path: Path) -> None:
@@ -226,53 +167,21 @@ def draw_sanity(rows: list[Row], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "faithfulness"))
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "faithfulness.md")
     options = parser.parse_args()
     mpl.use("Agg")
     run = Run(options.cache)
-    classified = run.classified()
-    measured = {cell: run.grid(cell) for cell in CELLS}
-    grids = {cell: rows for cell, (_, rows) in measured.items()}
+    sure = sum(row["right"] and row["probability"] >= 0.5 for row in run.classified())
+    grids = {cell: run.grid(cell) for cell in CELLS}
+    draw_grid(grids, evidence.FOLDER / "grid.png")
+    by_cell = [{"cell": cell, "stride": STRIDES.get(row["layer"], "")} | row for cell in CELLS for row in grids[cell]]
+    evidence.write("grid", figures(by_cell, mosaics=MOSAICS, photos=sure))
     kinds = {kind: run.perturbation(kind) for kind in ("deletion", "insertion")}
+    draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, evidence.FOLDER / "perturbation.png")
+    by_kind = [{"kind": kind} | row for kind, (_, rows) in kinds.items() for row in rows]
+    evidence.write("perturbation", figures(by_kind, steps=STEPS))
     randomized = run.sanity()
-    pictures = options.output.with_suffix("")
-    pictures.mkdir(exist_ok=True)
-    draw_grid(grids, pictures / "grid.png")
-    draw_curves({kind: rows for kind, (rows, _) in kinds.items()}, pictures / "curves.png")
-    draw_sanity(randomized, pictures / "sanity.png")
-    sure = sum(row["right"] and row["probability"] >= 0.5 for row in classified)
-    without_images = [{key: value for key, value in row.items() if key != "images"} for row in randomized]
-    page = PAGE.format(
-        photos=len(classified),
-        mosaics=MOSAICS,
-        sure=sure,
-        questions=4 * MOSAICS,
-        layer=LAYER,
-        steps=STEPS,
-        grid224=by_layer(grids[224], "score"),
-        grid256=by_layer(grids[256], "score"),
-        median224=by_layer(grids[224], "median"),
-        hits224=by_layer(grids[224], "hits"),
-        deletion=table(kinds["deletion"][1]),
-        insertion=table(kinds["insertion"][1]),
-        sanity=table(without_images),
-        published=table(
-            [
-                dict(zip(("data", "network", "method"), key, strict=True)) | {"all / difficult, in %": found}
-                for key, found in POINTING.items()
-            ]
-        ),
-        grid_text=grid_text(grids[224], measured[224][0], run.at_one_layer.loaded.categories or ()),
-        curves_text=curves_text(kinds["deletion"][0]),
-        sanity_text=SANITY_TEXT.format(
-            first=randomized[0]["randomized"],
-            total=randomized[-1]["randomized"],
-            marginal="{:.2f}".format(
-                [row for row in randomized if row["method"] == "marginal"][-1]["rank correlation"]
-            ),
-        ),
-    )
-    options.output.write_text(page, encoding="utf-8")
+    draw_sanity(randomized, evidence.FOLDER / "randomization.png")
+    evidence.write("randomization", figures(randomized))
 
 
 if __name__ == "__main__":

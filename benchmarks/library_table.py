@@ -1,15 +1,17 @@
-"""Excitation Backprop through one network of each family of timm, and their table in docs/own-models.md.
+"""Excitation Backprop through one network of each family of timm: docs/networks/timm.csv.
 
     python benchmarks/library_table.py                   # all families: half an hour, 4 GB of memory
     python benchmarks/library_table.py --only 'swin*'    # a few; may be given several times
     python benchmarks/library_table.py --only nothing    # write the table again
 
-Results are kept in a JSON lines file (``--cache``), so an interrupted run resumes. ``--again`` ignores it.
+Results are kept in a JSON lines file (``--cache``), so an interrupted run resumes. ``--again`` ignores it. The networks
+have random weights and inputs as small as they take, and are explained down to the input.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import gc
 import json
 import signal
@@ -19,7 +21,6 @@ import warnings
 from fnmatch import fnmatch
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import timm
 import torch
@@ -52,16 +53,8 @@ OPTIONS: dict[str, dict[str, int]] = {
     name: {"depth": 3} for name in NETWORKS if name.startswith(("deepseek", "gemma4", "qwen3"))
 }
 SIDES = (64, 96, 128, 160, 192, 224, 256, 384)
-BEGIN, END = "<!-- families of timm: begin -->", "<!-- families of timm: end -->"
+COLUMNS = "family network input rule mass same_logits reason".split()
 SECONDS = 60
-
-INTRODUCTION = """\
-### Families of timm
-
-One network of each family of timm {timm}, with random weights and an input as small as it takes, down to the input.
-*Mass* is what the marginal map sums to; the rest is lost at neurons activated only by their bias, or goes to class
-tokens and position embeddings. `benchmarks/library_table.py` writes this table.
-"""
 
 
 def families() -> dict[str, str]:
@@ -74,23 +67,25 @@ def families() -> dict[str, str]:
     return chosen
 
 
-def measure(family: str, name: str) -> dict[str, Any]:
+def measure(family: str, name: str) -> dict[str, str]:
     """One row: marginal and contrastive Excitation Backprop to the input, or why there is none."""
-    row: dict[str, Any] = {"family": family, "network": name}
+    row = {"family": family, "network": name}
     signal.signal(signal.SIGPROF, _give_up)
     signal.setitimer(signal.ITIMER_PROF, SECONDS)  # of processor time
     try:
         specimen = _specimen(name)
-        row["input"] = list(specimen.inputs.shape[2:])
-        plain = specimen.net(specimen.inputs).detach()  # without autograd, some attention rounds differently
+        row["input"] = "x".join(map(str, specimen.inputs.shape[2:]))
+        plain = specimen.forward()
         marginal, contrastive = (specimen.excite(None, contrastive=contrastive) for contrastive in (False, True))
-        row |= {"mass": marginal.mass.item(), "same logits": torch.equal(marginal.logits, plain)}
+        row["rule"] = "jointly" if marginal.joint else "step by step"
+        row["mass"] = f"{marginal.mass.item():.4f}"
+        row["same_logits"] = "yes" if torch.equal(marginal.logits, plain) else "no"
         if (marginal.relevance < 0).any() or not contrastive.relevance.isfinite().all():
-            row["failed"] = "the relevance is negative or not finite"
+            row["reason"] = "the relevance is negative or not finite"
     except (EbcliError, TimeoutError) as error:
-        row["refused"] = str(error)
+        row["reason"] = _reason(str(error))
     except (RuntimeError, TypeError, ValueError, AttributeError, AssertionError) as error:
-        row["failed"] = f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
+        row["reason"] = f"{type(error).__name__}: {str(error).splitlines()[0]}" if str(error) else type(error).__name__
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     return row
@@ -118,27 +113,13 @@ def _specimen(name: str) -> zoo.Specimen:
     raise RuntimeError("no input was found that it takes")
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """The section between the markers."""
-    lines = [BEGIN, "", INTRODUCTION.format(timm=timm.__version__), "| family | network | input | mass or reason |"]
-    lines.append("|---|---|--:|---|")
-    for row in sorted(rows, key=lambda row: row["family"]):
-        said = _reason(row["refused"]) if "refused" in row else row.get("failed") or f"{row['mass']:.4f}"
-        if not row.get("same logits", True):
-            said += ", other logits"
-        lines.append(
-            f"| {row['family']} | `{row['network']}` | {'×'.join(map(str, row.get('input', ['?'])))} | {said} |"
-        )
-    return "\n".join([*lines, "", END])
-
-
 def _reason(message: str) -> str:
     """A refusal without the places: ``no excitation rule for lstm``."""
     if not message.startswith("no excitation rule for "):
         return message.partition(":")[0]
     sites = message.partition(":")[0].removeprefix("no excitation rule for ").split(", ")
     # what an operation is made of follows it, in parentheses where it was called
-    functions = dict.fromkeys(f"`{site.split(' in ')[0]}`" for site in sites if " (" not in site)
+    functions = dict.fromkeys(site.split(" in ")[0] for site in sites if " (" not in site)
     return f"no rule for {', '.join(functions)}"
 
 
@@ -147,7 +128,7 @@ def main() -> None:
     parser.add_argument("--only", action="append", metavar="PATTERN", help="families to measure, as in 'swin*'")
     parser.add_argument("--again", action="store_true", help="measure what the cache holds, too")
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "library_table.jsonl"))
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "own-models.md")
+    parser.add_argument("--output", type=Path, default=ROOT / "docs/networks/timm.csv")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
@@ -160,15 +141,13 @@ def main() -> None:
         with options.cache.open("a", encoding="utf-8") as cache:
             cache.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
-    page = options.output.read_text(encoding="utf-8")
-    before, _, rest = page.partition(BEGIN)
-    options.output.write_text(
-        before.rstrip("\n") + "\n\n" + table(list(_read(options.cache).values())) + (rest.partition(END)[2] or "\n"),
-        encoding="utf-8",
-    )
+    with options.output.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for _, row in sorted(_read(options.cache).items()))
 
 
-def _read(path: Path) -> dict[str, dict[str, Any]]:
+def _read(path: Path) -> dict[str, dict[str, str]]:
     """What was measured, by family; of several measurements the last."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     return {row["family"]: row for row in map(json.loads, lines)}

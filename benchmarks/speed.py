@@ -3,11 +3,13 @@
     python benchmarks/speed.py                  # the whole table, some minutes
     python benchmarks/speed.py --only 'vgg16*'  # some rows; can be repeated
     python benchmarks/speed.py --peers          # also zennit, captum and grad-cam, if installed
+    python benchmarks/speed.py --csv            # also write docs/evidence/cost.csv: runs of one month show as a range
     python benchmarks/speed.py --check          # two small rows; fails if a ratio is grossly too high
 
 The unit is one plain forward pass: ``torch.inference_mode``, the default memory format. Everything runs in one process
 and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios,
-and their bound: the multiplications of the map over those of a forward pass, counted with unfused attention.
+and their bound: the multiplications of the map over those of a forward pass, counted with unfused attention. Layers are
+the networks' defaults, or the pixels.
 """
 
 from __future__ import annotations
@@ -54,24 +56,20 @@ class Row:
 
 
 ROWS = (
-    Row("vgg16", "features.23", contrastive=False),
     Row("vgg16", "features.23", contrastive=True, goal=1.10),
-    Row("vgg16", "features.23", contrastive=True, batch=1, goal=1.35),
-    Row("vgg16", "features.23", contrastive=True, classes=5, goal=1.5),
-    Row("vgg16", None, contrastive=False, goal=2.8),
     Row("resnet50", "layer3", contrastive=True, goal=1.35),
     Row("resnet50", "layer3", contrastive=True, batch=1, goal=1.6),
-    Row("efficientnet_lite0", "features.11", contrastive=True, goal=1.9),
-    Row("efficientnet_lite0", "features.11", contrastive=True, batch=1, goal=2.4),
-    Row("vgg16", None, contrastive=True, batch=4, goal=2.8),
-    Row("swin_t", "features.0", contrastive=True, batch=4, goal=4.8),
-    Row("vit_b_16", "encoder.dropout", contrastive=True, batch=4, goal=3.6),
-    Row("convnext_tiny", "features.0", contrastive=True, batch=4, goal=3.3),
     Row("efficientnet_b0", "features.5", contrastive=True, goal=2.2),
     Row("mobilenet_v3_large", "features.12", contrastive=True, goal=2.2),
-    Row("convnext_tiny", "features.5", contrastive=True, batch=4, goal=1.8),
-    Row("swin_t", "features.5", contrastive=True, batch=4, goal=1.8),
-    Row("vit_b_16", "encoder.layers.encoder_layer_10", contrastive=True, batch=4, goal=1.25),
+    Row("efficientnet_lite0", "features.11", contrastive=True, goal=1.9),
+    Row("efficientnet_lite0", "features.11", contrastive=True, batch=1, goal=2.4),
+    Row("convnext_tiny", "features.0", contrastive=True, batch=4, goal=3.3),
+    Row("vit_b_16", "encoder.dropout", contrastive=True, batch=4, goal=3.6),
+    Row("swin_t", "features.0", contrastive=True, batch=4, goal=4.8),
+    Row("vgg16", None, contrastive=True, batch=4, goal=2.8),
+    Row("vgg16", "features.23", contrastive=True, classes=5, goal=1.5),
+    Row("vgg16", "features.23", contrastive=False),
+    Row("vgg16", None, contrastive=False, goal=2.8),
 )
 CHECKED = (
     Row("resnet18", "layer3", contrastive=True, batch=2, most=4.0),
@@ -81,10 +79,14 @@ CHECKED = (
 
 @dataclass(frozen=True)
 class Measured:
-    """Ratios to the forward pass (median and quartiles), their bound, and the forward pass in seconds."""
+    """Ratios to the forward pass (median and quartiles), their bound, and the forward pass in seconds.
+
+    The rule is that of this package's maps.
+    """
 
     name: str
     by: str
+    rule: str
     median: float
     low: float
     high: float
@@ -98,6 +100,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7, help="timings of each (7)")
     parser.add_argument("--threads", type=int, default=2, help="CPU threads (2)")
     parser.add_argument("--peers", action="store_true", help="also other libraries, if installed")
+    parser.add_argument("--csv", action="store_true", help="also write docs/evidence/cost.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     parser.add_argument("--check", action="store_true", help="two small rows only; fail on a gross regression")
     options = parser.parse_args()
@@ -117,6 +120,8 @@ def main() -> None:
                 bound = "" if found.bound is None else f"{found.bound:.2f}"
                 cells = [found.name, found.by, f"{found.median:.2f}", spread, bound, goal, f"{found.forward:.3f} s"]
                 print(f"| {' | '.join(cells)} |", flush=True)
+            if options.csv:
+                save(row, found)
             if row.most is not None and found.median > row.most:
                 failed.append(f"{found.name} takes {found.median:.2f} forward passes, more than {row.most}")
     if failed:
@@ -139,6 +144,8 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
     def ours() -> object:
         return ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive).maps
 
+    found = ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive)
+    rule = "joint" if found.joint else "step by step"
     works: dict[str, Work] = {"ebcli": ours}
     if peers:
         works |= dict(others(plain, images, row))
@@ -154,7 +161,36 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
         ratios = sorted(t / f for t, f in zip(times[by], baseline, strict=True))
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
         bound = multiplications(ours) / multiplications(forward) if by == "ebcli" else None
-        yield Measured(row.name, by, statistics.median(ratios), low, high, bound, statistics.median(baseline))
+        yield Measured(
+            row.name,
+            by,
+            rule if by == "ebcli" else "",
+            statistics.median(ratios),
+            low,
+            high,
+            bound,
+            statistics.median(baseline),
+        )
+
+
+def save(row: Row, found: Measured) -> None:
+    """Add a figure to docs/evidence/cost.csv. Those of other months and versions of the same work are dropped."""
+    import evidence
+
+    work = {
+        "network": row.model,
+        "layer": "input" if row.layer is None else row.layer,
+        "map": "" if not found.rule else "contrastive" if row.contrastive else "marginal",
+        "rule": found.rule,
+        "batch": row.batch,
+        "classes": row.classes,
+        "by": found.by,
+    }
+    bound = "" if found.bound is None else f"{found.bound:.2f}"
+    new = {**work, "passes": f"{found.median:.2f}", "bound": bound, **evidence.stamp()}
+    same = {key: str(new[key]) for key in (*work, "date", "torch")}
+    earlier = [one for one in evidence.read("cost") if all(one[key] == value for key, value in same.items())]
+    evidence.update("cost", [*earlier, new], tuple(work))
 
 
 def multiplications(work: Work) -> int:

@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and docs/gallery.md with the commands shown there.
+"""Draw the pictures of the README and docs/figures.md with the commands shown there.
 
     python docs/make_pictures.py
 
@@ -41,4 +41,5 @@ if __name__ == "__main__":
 
     os.chdir(ROOT)
     PICTURES.mkdir(exist_ok=True)
-    draw(ROOT / "docs/gallery.md")
+    draw(ROOT / "README.md")
+    draw(ROOT / "docs/figures.md")

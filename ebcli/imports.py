@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, EbcliError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -85,26 +85,50 @@ def contained(what: str) -> Iterator[None]:
         what: what to call the code in messages.
 
     Raises:
-        ConfigurationError: the code called ``sys.exit()``.
+        ConfigurationError: the code called ``sys.exit()``, or raised what no program catches.
     """
     with contextlib.redirect_stdout(sys.stderr):
         try:
             yield
         except SystemExit as error:
             raise ConfigurationError(f"{what} called sys.exit({error.code!r})") from error
+        except (Exception, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise ConfigurationError(f"{what} raised {type(error).__name__}") from error
+
+
+@contextlib.contextmanager
+def blamed(what: str) -> Iterator[None]:
+    """Let any exception of code of users or plug-ins name it.
+
+    Raises:
+        ConfigurationError: the code failed.
+    """
+    try:
+        yield
+    except (EbcliError, MemoryError):
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        raise ConfigurationError(
+            f"{what} failed ({type(error).__name__}: {reason}; --debug shows the traceback)"
+        ) from error
 
 
 def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
     """Load an entry point and pass it to ``use``; None, with a warning, if either fails."""
+    package = point.dist.name if point.dist else point.module
+    plugin = f"the plug-in {point.name!r} of the package {package}"
     try:
         with contained(point.value):
             return use(point.load())
+    except KeyboardInterrupt as interrupt:  # by the user, or its own
+        raise KeyboardInterrupt(f"while {plugin} was loading") from interrupt
     except Exception as error:  # a plug-in can fail in any way, and must not take anything else with it
-        package = point.dist.name if point.dist else point.module
         reason = " ".join(str(error).split())
         warnings.warn(
-            f"the plug-in {point.name!r} of the package {package} is ignored: loading {point.value} failed "
-            f"({type(error).__name__}: {reason})",
+            f"{plugin} is ignored: loading {point.value} failed ({type(error).__name__}: {reason})",
             stacklevel=2,
         )
         return None

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,16 @@ os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 def same_random_numbers() -> None:
     """Whichever tests the same process ran before."""
     torch.manual_seed(0)
+
+
+def pytest_collection_finish() -> None:
+    """The collector of garbage need not look through all modules and tests again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    gc.unfreeze()
 
 
 @pytest.fixture

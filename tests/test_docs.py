@@ -16,10 +16,14 @@ from pathlib import Path
 import nbclient
 import nbformat
 import pytest
+import torch
 import yaml
 from documented_commands import ROOT, check_mentioned, run_line, run_script, write_files
+from PIL import Image
 
+import ebcli
 import ebcli.run.explainer
+from ebcli.models.methods import IMPLEMENTED
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,6 +32,7 @@ else:
 
 pytestmark = pytest.mark.usefixtures("same_rules_afterwards")
 
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
@@ -119,6 +124,54 @@ def test_links_of(name: str) -> None:
     page = ROOT / name
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_the_shares_of_the_picture_in_the_readme() -> None:
+    """Computed once more: how much of each method's map is on the half of the photo that shows the class."""
+    loaded = ebcli.load_model()
+    image = loaded.transforms(Image.open(ROOT / "sample_images/mosaic.jpg"))[None]
+    cat, cup = 282, 967
+    shown = []
+    for method in ("contrastive", "marginal", "grad-cam"):
+        maps = IMPLEMENTED[method](loaded.net, image, torch.tensor([[cat, cup]]), "features.11")
+        maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
+        upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
+        shown.append(f"{upper[0]:.2f}, {lower[1]:.2f}")
+    assert f"| cat, cup in this photo, layer `features.11` | {' | '.join(shown)} | 0.50 |" in README
+
+
+# What readers ask first, the page that home names for it, and what the answer must contain
+QUESTIONS = {
+    "Which layer of a ResNet-50?": ("reading", ["ResNet-50", "layer3"]),
+    "Why is the border dark?": ("reading", ["border", "--fit"]),
+    "What is mass?": ("reading", ["mass"]),
+    "Contrastive or marginal?": ("reading", ["contrastive", "marginal"]),
+    "Can I trust a map?": ("reading", ["trust"]),
+    "Why is my map blank?": ("troubleshooting", ["blank"]),
+    "How do I process 100,000 photos?": ("many-photos", ["--skip-existing"]),
+    "How fast is it?": ("many-photos", ["per hour"]),
+    "How do I use my checkpoint?": ("networks", ["--weights"]),
+    "Is a stranger's checkpoint safe?": ("networks", ["weights_only"]),
+    "Raw numbers, and where are they?": ("networks", ["--raw"]),
+    "How do I explain a ViT?": ("networks", ["ViT"]),
+    "Is there Grad-CAM?": ("figures", ["--beside grad-cam"]),
+    "How do I make a figure for a paper?": ("figures", ["--preset figure", "dpi"]),
+    "How do I add an operation?": ("extending", ["ebcli.rule"]),
+}
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_questions_are_answered_at_the_top_of_a_page_that_home_names(question: str) -> None:
+    page, expected = QUESTIONS[question]
+    assert f"]({page}.md)" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    top = " ".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8").split()[:300])
+    assert all(words in top for words in expected), top
+
+
+def test_home_names_every_page() -> None:
+    home = (ROOT / "docs/index.md").read_text(encoding="utf-8")
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(re.findall(r"\]\((\S+?)\)", home))
+    assert "](../SECURITY.md)" in home
 
 
 @pytest.mark.slow

@@ -34,12 +34,6 @@ BATCH = 32
 _JITTER = 0.06
 FAMILIES = ("CLIP", "SigLIP")
 LAYERS = ("vision_model.embeddings", *(f"vision_model.encoder.layers.{i}" for i in range(3)))
-INTRODUCTION = f"""\
-[Texts as targets](texts.md): a CLIP and a SigLIP of transformers, with narrow towers of four layers for images and two
-for texts, learned {len(CAPTIONS)} captions such as "red A" from pictures with one letter. They are loaded as
-`clip/DIRECTORY`, and asked for the captions of two letters that differ in color and shape. *Accuracy*: how often the
-right caption of a single letter is the most similar of all. *Against the other*: `--against` the other letter's
-caption."""
 _LONGEST = 8  # tokens
 _WIDTH, _TEXT_WIDTH, _EMBEDDING = 96, 48, 32
 _START, _END = "<|startoftext|>", "<|endoftext|>"

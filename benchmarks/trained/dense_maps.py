@@ -14,10 +14,14 @@ from torchvision.ops import box_iou
 
 import ebcli
 from ebcli.eb.targets import Where
+from ebcli.models.keywords import DETECTION, SEGMENTATION
+from ebcli.models.keywords import VIDEO as VIDEO_TASK
+from ebcli.run import tasks  # noqa: F401 - registers them
+from ebcli.run.tasks.task import REGISTERED
 
 from .dense_networks import DETECTORS, VIDEO
 from .dense_training import normalized
-from .methods import slopes_at
+from .methods import JOINT, STEPWISE, rule_of, slopes_at
 from .pictures import SIDE
 from .scenes import FRAMES, clips, inside, scenes
 
@@ -41,7 +45,7 @@ DEFAULT = {
     **dict.fromkeys(VIDEO, "layer2"),
 }
 
-EXCITATION = ("contrastive", "step by step", "joint", "against the other", "marginal")
+EXCITATION = ("contrastive", STEPWISE, JOINT, "against the other", "marginal")
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Question:
         where: the anchor, or the mask (H, W), that is asked about; None for clips.
         half: (H, W) or (T, H, W), which pixels are in the letter's half of the scene, or of the clip's frames.
         place: the same for the letter's pixels; in clips for its box, which moves.
+        joint: the rule that the command takes for the task; None if the network decides.
     """
 
     net: nn.Module
@@ -65,13 +70,19 @@ class Question:
     where: Where | None
     half: Tensor
     place: Tensor
+    joint: bool | None
+
+
+def task_of(name: str) -> str:
+    """The command's name of a network's task."""
+    return DETECTION if name in DETECTORS else VIDEO_TASK if name in VIDEO else SEGMENTATION
 
 
 def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[Question]:
     """Two questions for each picture in which the network finds both letters."""
-    generator = torch.Generator().manual_seed(seed)
+    generator, joint = torch.Generator().manual_seed(seed), REGISTERED[task_of(name)].joint
     if name in VIDEO:
-        yield from _clip_questions(net, count, generator)
+        yield from _clip_questions(net, count, generator, joint)
         return
     drawn = scenes(count, generator)
     dense = ebcli.DetectionScores(net) if name in DETECTORS else net
@@ -88,7 +99,7 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
             found = [region if region.sum() > 20 else None for region in regions]
         if None not in found:
             for k, half in enumerate((left, ~left)):
-                yield Question(dense, inputs, labels[k], labels[1 - k], found[k], half, mask == labels[k])
+                yield Question(dense, inputs, labels[k], labels[1 - k], found[k], half, mask == labels[k], joint)
 
 
 def _anchors(net: ebcli.DetectionScores, images: Tensor, labels: Sequence[int], boxes: Tensor) -> list[Where | None]:
@@ -105,7 +116,7 @@ def _anchors(net: ebcli.DetectionScores, images: Tensor, labels: Sequence[int], 
     return anchors
 
 
-def _clip_questions(net: nn.Module, count: int, generator: torch.Generator) -> Iterator[Question]:
+def _clip_questions(net: nn.Module, count: int, generator: torch.Generator, joint: bool | None) -> Iterator[Question]:
     drawn = clips(count, generator)
     with torch.inference_mode():
         likeliest = net(drawn.images).topk(2).indices
@@ -113,9 +124,8 @@ def _clip_questions(net: nn.Module, count: int, generator: torch.Generator) -> I
     for i, labels in enumerate(drawn.labels.tolist()):
         if set(labels) == set(likeliest[i].tolist()):
             for k, half in enumerate((early, ~early)):
-                yield Question(
-                    net, drawn.images[i][None], labels[k], labels[1 - k], None, half, inside(drawn.boxes[i, k])
-                )
+                place = inside(drawn.boxes[i, k])
+                yield Question(net, drawn.images[i][None], labels[k], labels[1 - k], None, half, place, joint)
 
 
 def maps(
@@ -123,11 +133,11 @@ def maps(
 ) -> dict[str, dict[str | None, Tensor]]:
     """The map (h, w) or (t, h, w) of each method at each layer: forms of Excitation Backprop, and two others."""
     options: dict[str, dict[str, Any]] = {
-        "contrastive": {"contrastive": True},
-        "step by step": {"contrastive": True, "joint": False},
-        "joint": {"contrastive": True, "joint": True},
-        "against the other": {"against": question.other},
-        "marginal": {},
+        "contrastive": {"contrastive": True, "joint": question.joint},
+        STEPWISE: {"contrastive": True, "joint": False},
+        JOINT: {"contrastive": True, "joint": True},
+        "against the other": {"against": question.other, "joint": question.joint},
+        "marginal": {"joint": question.joint},
     }
     found: dict[str, dict[str | None, Tensor]] = {}
     for form in excitation:
@@ -144,6 +154,14 @@ def maps(
         found.setdefault("Grad-CAM", {})[layer] = (activation * mean).sum(0)
         found.setdefault("gradient x activation", {})[layer] = (activation * slope).sum(0)
     return found
+
+
+def rules(question: Question, layers: Sequence[str | None]) -> dict[str | None, str]:
+    """The rule of the command's maps at each layer."""
+    results = ebcli.excitation_backprop(
+        question.net, question.inputs, question.target, list(layers), where=question.where, joint=question.joint
+    )
+    return {result.layer: rule_of(result) for result in results}
 
 
 class _Asked(nn.Module):

@@ -12,6 +12,8 @@ import ebcli
 
 from .attn_lrp import AttnLRP
 
+JOINT, STEPWISE = "joint", "step by step"
+_EXCITATION = ("contrastive", "against the other", "marginal", "untrained")
 Maps = dict[str | None, Tensor]  # by layer, None for the input: (B, K, H, W), a map for each of K classes
 
 
@@ -27,17 +29,31 @@ def excitation(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[
     normalized = {layer: found / found.sum((2, 3), keepdim=True) for layer, found in marginal.items()}
     return {
         "contrastive": maps(contrastive=True),
-        "step by step": maps(contrastive=True, joint=False),
-        "joint": maps(contrastive=True, joint=True),
+        STEPWISE: maps(contrastive=True, joint=False),
+        JOINT: maps(contrastive=True, joint=True),
         "against the other": {layer: found - found.flip(1) for layer, found in normalized.items()},
         "marginal": marginal,
     }
 
 
-def masses(net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]) -> dict[str | None, float]:
-    """The mean mass of the marginal maps at each layer."""
+def masses_and_rules(
+    net: nn.Module, images: Tensor, labels: Tensor, layers: Sequence[str | None]
+) -> dict[str | None, tuple[float, str]]:
+    """For each layer, the mean mass of the marginal maps, and the rule that the network decides on."""
     results = ebcli.excitation_backprop(net, images, labels, list(layers))
-    return {result.layer: float(result.mass.mean()) for result in results}
+    return {result.layer: (float(result.mass.mean()), rule_of(result)) for result in results}
+
+
+def rule_of(result: ebcli.ExcitationResult) -> str:
+    """The rule of a map, by the name of the method that always takes it."""
+    return JOINT if result.joint else STEPWISE
+
+
+def rule_for(method: str, decided: str) -> str:
+    """The rule of a method's maps, given the one that was decided on; empty for methods that have none."""
+    if method in (JOINT, STEPWISE):
+        return method
+    return decided if method in _EXCITATION else ""
 
 
 def gradients(

@@ -53,7 +53,7 @@ def say(message: str, color: bool | None = None) -> None:
 def note(message: str) -> None:
     """Print a line to stderr, unless ``--quiet`` is given."""
     if not click.get_current_context().params["quiet"]:
-        say(message)
+        say(one_line(message))
 
 
 def note_once(topic: str, message: str) -> None:
@@ -67,10 +67,10 @@ def note_once(topic: str, message: str) -> None:
 def say_error(message: str, label: str = "Error") -> None:
     """Print a line about an error to stderr; its label is red on a terminal, unless ``NO_COLOR`` is set."""
     color = False if os.environ.get("NO_COLOR") else None  # None: Click colors on a terminal only
-    say(f"{click.style(f'{label}:', fg='red', bold=True)} {_one_line(message)}", color)
+    say(f"{click.style(f'{label}:', fg='red', bold=True)} {one_line(message)}", color)
 
 
-def _one_line(message: str) -> str:
+def one_line(message: str) -> str:
     """A message in one line without escape sequences; a very long one lacks its middle."""
     if len(message) > _LONGEST:
         message = f"{message[: _LONGEST // 2]} ... {message[-_LONGEST // 2 :]}"
@@ -100,8 +100,8 @@ def plain_errors(debug: bool) -> Iterator[None]:
     """Turn any error into one sentence on stderr and an exit status; with ``--debug``, a traceback."""
     try:
         yield
-    except KeyboardInterrupt:
-        say("Interrupted.")
+    except KeyboardInterrupt as interrupt:
+        say(" ".join(("Interrupted", *map(str, interrupt.args))) + ".")
         sys.exit(INTERRUPTED)
     except (click.exceptions.Exit, click.ClickException, click.Abort):
         raise
@@ -112,6 +112,8 @@ def plain_errors(debug: bool) -> Iterator[None]:
             say(traceback.format_exc().rstrip())
         elif isinstance(error, EbcliError):
             say_error(str(error))
+        elif isinstance(error, MemoryError):
+            say_error("not enough memory: lower --workers or --batch-size, or split the inputs")
         else:
             reason = " ".join(str(error).split())
             say_error(f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
@@ -127,5 +129,5 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
         else:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
-            warnings.showwarning = lambda message, *_, **__: say(f"Warning: {_one_line(str(message))}")
+            warnings.showwarning = lambda message, *_, **__: say(f"Warning: {one_line(str(message))}")
         yield

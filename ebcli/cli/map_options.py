@@ -36,8 +36,8 @@ MAP = (
         type=ClassName(),
         multiple=True,
         show_default="the class's own classifier weights, negated",
-        help="Show what distinguishes the class from this one, by index or name; with --like, from this picture. "
-        "Repeatable.",
+        help="Compare the target with this class, an index or a name: show what tells the two apart. With --like, a "
+        "picture. Repeatable.",
     ),
     _map(
         "--beside",
@@ -102,8 +102,8 @@ MAP = (
         "--tiles",
         metavar="N",
         type=int,
-        show_default="1 for images more than 2.5 times as long as wide, else none",
-        help="Map overlapping square tiles, N across the shorter side, and join them.",
+        show_default="1 for images more than 2.5 times as long as wide; others are not cut",
+        help="Cut large images into overlapping squares, N across the shorter side, and join the squares' maps.",
     ),
     _map(
         "--allow-unsupported",

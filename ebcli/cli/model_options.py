@@ -72,7 +72,8 @@ MODEL = (
         "--fit",
         type=click.Choice(FITS),
         show_default="whole; the model's own with --resize or --crop, and in eb-benchmark",
-        help="Use the whole image at its own aspect ratio, crop its center, squash it to a square, or pad it.",
+        help="How the image is fitted to the network: whole keeps all of it and its aspect ratio, crop cuts out the "
+        "central square, squash distorts it to a square, pad adds borders.",
     ),
     _model(
         "--scores",

@@ -115,15 +115,15 @@ SALIENCY = (
         type=Output(path_type=Path),
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg, .webp, .pdf or .mp4 file for a single picture, figure or video; - for "
-        "stdout.",
+        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, or a .pdf or .svg "
+        "file for a single figure; - for stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf is for "
-        "figures.",
+        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
+        "svg are for --panel.",
     ),
     _output(
         "--max-side",
@@ -191,10 +191,12 @@ SALIENCY = (
         metavar="PIXELS",
         type=int,
         show_default="3 inches",
-        help="Figures: longer side of each picture; twice that for wide photos, which are stacked.",
+        help="Panels: size of each picture, along its longer side. Wide photos are stacked and get twice as long.",
     ),
     _appearance(
-        "--dpi", default=DrawingStyle.dpi, help="Figures: pixels per inch; pictures, text and lines grow with it."
+        "--dpi",
+        default=DrawingStyle.dpi,
+        help="Panels: pixels per inch; pictures, text and lines keep their size in print.",
     ),
     _appearance(
         "--scale",
@@ -213,7 +215,7 @@ SALIENCY = (
         "--percentile",
         type=float,
         show_default="100; 99.5 for maps of 10000 cells or more",
-        help="End each map's scale at this percentile of its values.",
+        help="End each map's scale at this percentile of its positive values, so that outliers do not darken the rest.",
     ),
     _appearance("--cells", is_flag=True, help="Draw the layer's cells with hard edges, without interpolation."),
     _appearance(

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import IO, TYPE_CHECKING, Any
 
-from ebcli.cli.console import SOME_FAILED, note, note_once, put, say, say_error, shown
+from ebcli.cli.console import SOME_FAILED, note, note_once, one_line, put, say, say_error, shown
 from ebcli.errors import EbcliError
 from ebcli.files.records import HARDLY_ANY
 from ebcli.files.remote import without_secrets
@@ -89,7 +89,9 @@ def _print_choices(common: Record, plan: RunPlan) -> None:
 def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, drawn: str) -> None:
     """Print how many predictions were right, and how many maps rest on hardly any evidence."""
     if any(faint):
-        which, verb = (f"{sum(faint)} of {len(faint)} maps rest", "are") if len(faint) > 1 else ("The map rests", "is")
+        which, verb = (
+            (f"{sum(faint)} of {len(faint)} maps rest", "they are") if len(faint) > 1 else ("The map rests", "it is")
+        )
         why = "as strong as a map of noise, or the score is below chance"
         note(f"{which} on hardly any evidence: {verb} {drawn}{why}")
     if labeled:
@@ -140,10 +142,10 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
         if verbose:
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
-            say(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}")
+            say(one_line(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}"))
         if one.blank:
             note(f"{name}: the map of {title} is blank")
-    _print_hints(record, name, verbose, options["tiles"] is not None)
+    _print_hints(record, name, options)
     if options["as_json"]:
         put(record.line(), out)
         return
@@ -152,19 +154,21 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
         put(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
 
 
-def _print_hints(record: Record, name: str, verbose: bool, tiled: bool) -> None:
+def _print_hints(record: Record, name: str, options: Mapping[str, Any]) -> None:
     """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""
     hints = {}
     if record.pages > 1:
         hints["pages"] = f"only the first of its {record.pages} pages or frames is explained"
-    if record.tiles and not tiled:
+    if record.tiles and options["tiles"] is None:
         hints["tiles"] = f"much longer than wide, so it is explained in {record.tiles} tiles"
+    if record.tiles and options["raw"]:
+        hints["raw"] = "its raw file has the joined maps, but no relevance, which each tile has on its own"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):
         hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
     for topic, hint in hints.items():
-        if verbose:
+        if options["verbose"]:
             note(f"{name}: {hint}")
         else:
             note_once(topic, f"{name}: {hint} (--verbose says so of every image)")

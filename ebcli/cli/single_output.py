@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from ebcli.cli.console import put
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import AUTO, PRIVATE, STDIN
+from ebcli.files.naming import AUTO, FIGURE_FORMATS, PRIVATE, STDIN
 from ebcli.files.remote import url_of
 from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
@@ -24,8 +24,10 @@ from ebcli.models.names import torchvision_names
 if TYPE_CHECKING:
     from ebcli.files.records import Record
 
-_FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp", ".pdf": "pdf"}
-_OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".svg", ".tif", ".tiff"}
+_FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"} | {
+    f".{name}": name for name in FIGURE_FORMATS
+}
+_OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".tif", ".tiff"}
 _VIDEO = ".mp4"
 _STDOUT = Path("-")
 _AT_A_TIME = 1 << 20  # bytes
@@ -37,7 +39,7 @@ class OnePicture:
 
     Attributes:
         path: the file.
-        format: its format, ``png``, ``jpg``, ``webp`` or ``pdf``; ``auto`` for a video in MP4.
+        format: its format, such as ``png``; ``auto`` for a video in MP4.
         overwrite: also replace a file that this program did not write.
     """
 
@@ -139,7 +141,7 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
         path, format_, where = output, AUTO, f"'{output}'"
     elif suffix in {*_OTHER_FORMATS, _VIDEO}:
         raise ConfigurationError(
-            f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp; figures also .pdf"
+            f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp; figures also .pdf and .svg"
         )
     else:
         return None

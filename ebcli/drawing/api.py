@@ -116,7 +116,7 @@ def png(result: ExcitationResult) -> bytes | None:
     name = f"{'contrastive' if result.contrastive else 'marginal'} maps at {result.layer or 'the input'}"
     about = f"the first {len(shown)} of {len(tiles)}" if len(shown) < len(tiles) else ""
     file = io.BytesIO()
-    arranged(name, about, rows, style, maps[0].size).save(file, "PNG")
+    arranged(name, about, rows, style, maps[0].size).image().save(file, "PNG")
     return file.getvalue()
 
 

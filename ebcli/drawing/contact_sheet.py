@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from PIL import Image
 
+from ebcli.drawing.figure import Figure
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import COLUMNS, Tile, arranged, map_tile, without_photo_beside, wrapped
 from ebcli.files.frame_ranges import Clips
@@ -23,8 +23,8 @@ def sheet_frames(clips: Clips) -> list[int]:
     return [frames[i] for i in np.unique(chosen.round().astype(int))]
 
 
-def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Image.Image:
-    """Draw some frames of a video with their maps in one RGB figure, with their times.
+def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+    """Draw some frames of a video with their maps in one figure, with their times.
 
     Args:
         shown: the frames, reduced by ``panel.small_frame``.

@@ -54,7 +54,7 @@ def _ends(style: DrawingStyle, finest: int, whose: str) -> tuple[str, str]:
     if (percentile := style.percentile_of(finest)) != 100:
         part = f"percentile {percentile:g}"
         of_what = f" of its {'magnitudes' if style.signed else 'positive values'}"
-        end = f"{end}; {part} if fine" if whose and style.percentile is None else part + of_what
+        end = f"{end} (fine maps: {part})" if whose and style.percentile is None else part + of_what
     return ("−m", f"m, {whose}{end}") if style.signed else (f"{style.vmin:g}", f"{whose}{end}")
 
 

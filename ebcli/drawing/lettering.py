@@ -36,9 +36,10 @@ def printable(text: str) -> str:
 
 def fitted(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
     """Shorten a text to the room there is by dropping its middle."""
-    if font.getlength(text) <= room:
+    # letters are wider than a pixel, and Pillow refuses to measure a million of them
+    if len(text) <= room and font.getlength(text) <= room:
         return text
-    kept = max(2, min(len(text), room))  # letters are wider than a pixel
+    kept = max(2, min(len(text), room))
     while kept > 1 and font.getlength(shorter := f"{text[: kept // 2]}…{text[len(text) - kept // 2 :]}") > room:
         kept -= 1
     return shorter

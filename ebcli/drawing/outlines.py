@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.explanation import Subject
@@ -9,6 +11,8 @@ from ebcli.drawing.lettering import fitted, font, printable
 
 # Told apart by color-blind readers, and lighter than a photo under an overlay (Okabe and Ito 2008)
 COLORS = ((86, 180, 233), (230, 159, 0), (240, 228, 66), (0, 200, 145), (204, 121, 167), (255, 130, 40))
+
+Color = int | tuple[int, int, int]  # of a picture with a palette, or RGB
 
 _LINES_ACROSS = 200  # the shorter side of a picture divided by the width of a line
 _LETTERS_ACROSS = 28
@@ -27,13 +31,10 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
         scale: pixels of the picture per pixel of the image.
         width: of the photo in the picture.
     """
-    color, black = COLORS[number % len(COLORS)], (0, 0, 0)
-    draw, thickness = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / _LINES_ACROSS))
+    color = COLORS[number % len(COLORS)]
     for left in sorted({0, drawn.width - width}):
         polygons = [[(left + x * scale, y * scale) for x, y in points] for points in subject.outlines]
-        for fill, line in ((black, 3 * thickness), (color, thickness)):
-            for points in polygons:
-                draw.line(points, fill=fill, width=line, joint="curve")
+        traced(drawn, polygons, (0, 0, 0), color)
         if subject.box is not None:
             _label(
                 drawn,
@@ -43,6 +44,14 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
                 (left, left + width),
             )
     return drawn
+
+
+def traced(drawn: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]], halo: Color, color: Color) -> None:
+    """Draw closed polygons in a color with a halo, so that they are seen on any photo."""
+    draw, thickness = ImageDraw.Draw(drawn), max(1, round(min(drawn.size) / _LINES_ACROSS))
+    for fill, width in ((halo, 3 * thickness), (color, thickness)):
+        for points in polygons:
+            draw.line(points, fill=fill, width=width, joint="curve")
 
 
 def _label(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageDraw
+from PIL import Image
 
 from ebcli.drawing.explanation import Map, Subject
+from ebcli.drawing.figure import Figure, Words
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import bar, ends, on_white
 from ebcli.drawing.lettering import fitted, font, printable
@@ -44,8 +45,8 @@ class Tile:
     notes: tuple[str, ...]
 
 
-def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Image.Image:
-    """Draw all maps of a photo in one RGB figure.
+def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
+    """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
     methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead. The photo has
@@ -140,7 +141,7 @@ def arranged(
     style: DrawingStyle,
     finest: int,
     against: str = "",
-) -> Image.Image:
+) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
     Args:
@@ -155,52 +156,49 @@ def arranged(
     gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
     text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
-    height = max(tile.picture.height for _, tiles in rows for tile in tiles)
-    lines = 1 + max(len(tile.notes) for _, tiles in rows for tile in tiles)
     heading = line_height + gap // 2
-    row_height = height + lines * line_height + gap
     columns = max(len(tiles) for _, tiles in rows)
+    if columns == 1:  # wide pictures one below another, with room for their notes in one line
+        rows = [(title, [replace(tile, notes=(", ".join(tile.notes),)) for tile in tiles]) for title, tiles in rows]
+    heights = [
+        max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line_height + gap
+        for _, tiles in rows
+    ]
     whole = (
         gap + max(columns * width, legend),
-        2 * gap
-        + 2 * line_height
-        + sum(row_height + heading * bool(title) for title, _ in rows)
-        + 2 * line_height
-        + gap,
+        2 * gap + 2 * line_height + sum(heights) + sum(heading for title, _ in rows if title) + 2 * line_height + gap,
     )
-    figure = Image.new("RGB", whole, "white")
-    figure.info["dpi"] = (style.dpi, style.dpi)
-    draw = ImageDraw.Draw(figure)
+    figure = Figure(whole, style.dpi)
 
     def write(
         x: int, y: int, words: str, room: int, bold: bool = False, fill: tuple[int, int, int] = (0, 0, 0)
     ) -> None:
         letters = large if bold else text
-        draw.text((x, y), fitted(printable(words), letters, room), font=letters, fill=fill)
+        figure.words.append(Words(x, y, fitted(printable(words), letters, room), round(letters.size), bold, fill))
 
     room = whole[0] - 2 * gap
     write(gap, gap, name, room, bold=True)
     write(gap, gap + line_height, about, room, fill=_SECONDARY)
     y = 2 * gap + 2 * line_height
-    for title, tiles in rows:
+    for height, (title, tiles) in zip(heights, rows, strict=True):
         if title:
             write(gap, y, title, room, bold=True)
             y += heading
         for column, tile in enumerate(tiles):
             x = gap + column * width
             write(x, y, tile.title, width - gap)
-            figure.paste(tile.picture, (x, y + line_height))
+            figure.pictures.append((x, y + line_height, tile.picture))
             for number, note in enumerate(tile.notes):
                 below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
-                write(x, below, note, width - gap, fill=_SECONDARY)
-        y += row_height
+                write(x, below, note, room if columns == 1 else width - gap, fill=_SECONDARY)
+        y += height
     low, high = ends(style, finest, against=against)
     write(gap, y, low, room)
     x = gap + round(text.getlength(low)) + gap // 2
     colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))
-    figure.paste(colors, (x, y + round(zoom)))
+    figure.pictures.append((x, y + round(zoom), colors))
     x += colors.width + gap // 2
     write(x, y, high, room - x)
-    unit = "Scale and peaks: 1 = each cell's value if the probability were spread evenly"
+    unit = "Scale and peaks are multiples of an even share, 1 / number of cells"
     write(gap, y + line_height, unit, room, fill=_SECONDARY)
     return figure

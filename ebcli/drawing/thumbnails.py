@@ -15,6 +15,7 @@ from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
 from ebcli.drawing.explanation import Map
+from ebcli.drawing.outlines import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
-# The palette indices of the part that the network did not see, its frame, and outlines; the map's values use the others
-_OUTSIDE, _FRAME, _OUTLINE = 0, 254, 255
-_LEVELS = 253
+# The palette indices of the part that the network did not see, its frame, outlines and their halo; the map's values use
+# the others
+_OUTSIDE, _FRAME, _OUTLINE, _HALO = 0, 253, 254, 255
+_LEVELS = 252
 
 
 @dataclass(frozen=True)
@@ -95,18 +97,27 @@ def thumbnails(names: ThumbnailNames, shown: Shown, maps: Sequence[FrameMaps]) -
     """
     files = {names.photo: encode_picture(shrunk(shown.image), "jpg")}
     for path, one in zip(names.maps([one.map for one in maps]), maps, strict=True):
-        if (content := map_thumbnail(one.map, one.at(shown), one.size, one.faded)) is not None:
+        if (content := map_thumbnail(one.map, one.at(shown), one.size, one.faded, one.number)) is not None:
             files[path] = content
     return files
 
 
-def map_thumbnail(map_: Map, values: NDArray[np.floating], size: tuple[int, int], style: DrawingStyle) -> bytes | None:
-    """The thumbnail of a map with these values (h, w), on an image of a size (width, height); None if it is blank."""
+def map_thumbnail(
+    map_: Map, values: NDArray[np.floating], size: tuple[int, int], style: DrawingStyle, number: int
+) -> bytes | None:
+    """The thumbnail of a map with these values (h, w), on an image of a size (width, height); None if it is blank.
+
+    The map is that of the image's ``number``-th subject, from 0, whose outlines have their color.
+    """
     small = small_size(size)
     if is_blank_on(size, values, map_.placement, style.signed):
         return None
-    outlines = [small[0] / size[0] * points for points in map_.subject.outlines]
-    return encode_picture(_transparent(values, map_.placement.scaled(size, small), small, style, outlines), "png")
+    scale = small[0] / size[0]
+    outlines = [[(x * scale, y * scale) for x, y in points] for points in map_.subject.outlines]
+    color = COLORS[number % len(COLORS)]
+    return encode_picture(
+        _transparent(values, map_.placement.scaled(size, small), small, style, outlines, color), "png"
+    )
 
 
 def _transparent(
@@ -114,7 +125,8 @@ def _transparent(
     region: Placement,
     size: tuple[int, int],
     style: DrawingStyle,
-    outlines: Sequence[NDArray[np.floating]],
+    outlines: Sequence[Sequence[tuple[float, float]]],
+    color: tuple[int, int, int],
 ) -> Image.Image:
     """A map as a palette image with the colors and opacities of an overlay with alpha 1."""
     box = covered(region, size)
@@ -124,13 +136,11 @@ def _transparent(
     shades = interpolated(levels(cells, ends, _LEVELS), region, box, style.cells, zero).clip(0.5, _LEVELS - 0.5)
     picture = Image.new("P", size, _OUTSIDE)
     picture.paste(Image.fromarray((1 + shades).astype(np.uint8)), box[:2])
-    draw = ImageDraw.Draw(picture)
     if box != (0, 0, *size):
-        draw.rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
-    for points in outlines:
-        draw.line([(x, y) for x, y in points], fill=_OUTLINE, width=2)
+        ImageDraw.Draw(picture).rectangle((box[0], box[1], box[2] - 1, box[3] - 1), outline=_FRAME)
+    traced(picture, outlines, _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
-    picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, 255, 255, 255]))
+    picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
     opacities = (255 * opacity(style)[chosen] ** OVERLAY_GAMMA).round().astype(np.uint8)
-    picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255])
+    picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255, 255])
     return picture

@@ -96,7 +96,7 @@ class Joint(Explanation):
             return prior.new_zeros(len(prior))
         constants = constants_of(node)
         assert constants is not None and constants.value is not None
-        z = (constants.value.get() * G).clamp(min=0)
+        z = (constants.value.get() * G).where(G != 0, 0).clamp(min=0)  # padding may be infinite
         z = z.where(self.once((node, "constant"), lambda: is_constant(node, constants, G)), 0)
         return _sums(z, self._images(z, prior, lambda numbers: self._down(numbers, [GradientEdge(node, 0)])[0]), prior)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import html
 import io
 import json
 import math
+import re
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
@@ -23,19 +25,23 @@ from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
 SOFTWARE = "eb-saliency"
-FACTS = ("input", "model", "weights", "layer", "method", "style", "class", "score", "strength", "version")
+FACTS = (
+    *("input", "model", "weights", "layer", "fit", "tiles", "method"),
+    *("style", "class", "score", "strength", "version"),
+)
 
 _SOFTWARE_TAG = 0x0131  # EXIF's Software
 _DESCRIPTION_TAG = 0x010E  # EXIF's ImageDescription
 _LONGEST_FACT = 300  # characters
 _CLASS_ARRAYS = {"classes", "names", "scores"}
 _LARGEST_ARRAY = 1 << 28  # bytes
+_SVG_BEGINNING = 1 << 17  # bytes, in which an SVG file says how it was made
+_ABOUT_SVG = re.compile(rf"<dc:description>([^<]*)</dc:description>.*?<dc:title>{SOFTWARE}</dc:title>", re.DOTALL)
 _SAVING: dict[str, dict[str, Any]] = {
     # run-length coding takes a quarter of the default's time for files 2% larger
     "png": {"format": "PNG", "compress_type": Image.RLE},
     "jpg": {"format": "JPEG", "quality": 90},
     "webp": {"format": "WEBP", "quality": 90},
-    "pdf": {"format": "PDF", "quality": 95, "creator": SOFTWARE},
 }
 
 
@@ -44,9 +50,9 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
 
     Args:
         picture: what to encode.
-        suffix: ``png``, ``jpg``, ``webp`` or ``pdf``.
-        facts: how it was made, some of ``FACTS``; stored as text in PNG, as JSON in the subject of a PDF and in EXIF's
-            description of other formats.
+        suffix: ``png``, ``jpg`` or ``webp``.
+        facts: how it was made, some of ``FACTS``; stored as text in PNG, as JSON in EXIF's description of other
+            formats.
 
     Raises:
         ImageError: the format cannot hold the picture.
@@ -56,8 +62,6 @@ def encode_picture(picture: Image.Image, suffix: str, facts: Mapping[str, str] |
         for name, value in shortened(facts or {}).items():
             texts.add_text(name, value)
     more: dict[str, Any] = {"dpi": picture.info["dpi"]} if "dpi" in picture.info else {}
-    if suffix == "pdf":
-        more["subject"] = json.dumps(shortened(facts or {}))
     try:
         picture.save(buffer, exif=exif, pnginfo=texts, **more, **_SAVING[suffix])
     except (OSError, ValueError) as error:
@@ -87,7 +91,7 @@ def read_facts(path: Path) -> dict[str, str]:
         OSError: it cannot be read.
         ConfigurationError: it is a video, and the package for videos is missing.
     """
-    readers = {".npz": _facts_of_arrays, ".mp4": _facts_of_video, ".pdf": _facts_of_pdf}
+    readers = {".npz": _facts_of_arrays, ".mp4": _facts_of_video, ".pdf": _facts_of_pdf, ".svg": _facts_of_svg}
     with safe_open(path, follow=False) as file:
         try:
             found = readers.get(path.suffix.lower(), _facts_of_picture)(file)
@@ -119,6 +123,12 @@ def _facts_of_video(file: BinaryIO) -> dict[str, Any]:
 def _facts_of_pdf(file: BinaryIO) -> dict[str, Any]:
     about = PdfParser(f=file).info
     return json.loads(str(about.Subject)) if about.Creator == SOFTWARE else {}
+
+
+def _facts_of_svg(file: BinaryIO) -> dict[str, Any]:
+    """From the beginning of the file, without a parser: somebody else's XML can be an attack on one."""
+    found = _ABOUT_SVG.search(file.read(_SVG_BEGINNING).decode(errors="replace"))
+    return json.loads(html.unescape(found[1])) if found else {}
 
 
 def _facts_of_picture(file: BinaryIO) -> dict[str, Any]:

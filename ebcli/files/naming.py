@@ -22,6 +22,7 @@ PAGE = Path("report", "index.html")
 COMPARISON = Path("comparison", "index.html")
 MARKER = ".eb-saliency"  # has the SHA-256 of each file of this program that is not in the records
 PRIVATE = f"{MARKER}-"
+FIGURE_FORMATS = ("pdf", "svg")  # of panels only: their text stays text
 AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 
@@ -208,7 +209,7 @@ class ResultNames:
     sweep: bool = False
 
     def suffix(self, relpath: Path) -> str:
-        """The format of an image's pictures: ``png``, ``jpg`` or ``webp``.
+        """The format of an image's pictures, such as ``png``.
 
         A JPEG photo has lost what PNG would keep, and PNG takes many times as long to write and as much space.
 

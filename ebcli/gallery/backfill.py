@@ -127,8 +127,9 @@ def _make(
     if outcome.raw is not None and (raw := read_maps(directory, outcome.record)) is not None:
         with suppress(OSError, ValueError, TypeError, IndexError):  # anybody may have written the arrays
             size, maps = raw
-            for path, map_ in zip(names.maps(maps), maps, strict=True):
-                if path in missing and (content := map_thumbnail(map_, map_.values, size, style)) is not None:
+            for i, (path, map_) in enumerate(zip(names.maps(maps), maps, strict=True)):  # layer by layer
+                number = i % len(outcome.maps)
+                if path in missing and (content := map_thumbnail(map_, map_.values, size, style, number)) is not None:
                     files[path] = content
     for one in outcome.maps:
         at = outcome.layer, one.recorded.index, one.number

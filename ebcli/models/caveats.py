@@ -1,4 +1,4 @@
-"""What was measured on trained networks with known places; docs/trained.md has the tables."""
+"""What was measured on trained networks with known places; docs/evidence.md has the tables."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def caveat(name: str) -> str | None:
         if pattern.search(name):
             return (
                 f"{name}'s maps may be wrong in part: on trained {family}, {share:.2f} of a map was on the right "
-                "object, see docs/trained.md"
+                "object (see Evidence in the documentation)"
             )
     return None

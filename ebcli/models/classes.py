@@ -98,14 +98,14 @@ def read_class_names(path: Path) -> list[str]:
     try:
         with path.open("rb") as file:
             read = file.read(_MOST_BYTES + 1)
+        if len(read) > _MOST_BYTES:
+            raise ConfigurationError(f"cannot read class names from '{path}': it has more than {_MOST_BYTES} bytes")
         text = read.decode("utf-8-sig")
         content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
     except RecursionError as error:
         raise ConfigurationError(f"cannot read class names from '{path}': it is nested too deeply") from error
     except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or JSON
         raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
-    if len(read) > _MOST_BYTES:
-        raise ConfigurationError(f"cannot read class names from '{path}': it has more than {_MOST_BYTES} bytes")
     if isinstance(content, dict):
         expected = [str(index) for index in range(len(content))]
         if set(content) != set(expected):

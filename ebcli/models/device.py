@@ -26,3 +26,9 @@ def resolve_device(name: str) -> str:
 def default_batch_size(device: str) -> int:
     """Number of images per batch on a device."""
     return _CPU_BATCH if device.startswith("cpu") else _GPU_BATCH
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: CPU allocators and some devices raise no class of their own."""
+    words = ("out of memory", "not enough memory", "can't allocate")
+    return isinstance(error, MemoryError) or any(one in str(error).lower() for one in words)

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from ebcli.errors import ConfigurationError
 from ebcli.imports import installed_version
 from ebcli.models.keywords import SOFTMAX
 from ebcli.models.loaded import LoadedModel
@@ -35,9 +36,12 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
 
 
 def content_hash(path: Path) -> str:
-    """SHA-256 of a file."""
+    """SHA-256 of a file. Raises ConfigurationError if it cannot be read."""
     digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
+    try:
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise ConfigurationError(f"cannot read '{path}': {error.strerror}") from error
     return digest.hexdigest()

@@ -294,7 +294,7 @@ _SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
     (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
     # measured on a small trained MC3; later layers blur time
     (re.compile(r"(r3d|mc3|r2plus1d)_18"), lambda _net: "layer2"),
-    # on trained networks, later layers have mixed: see docs/layers.md
+    # on trained networks, later layers have mixed: see docs/evidence.md
     (re.compile(r"swin3d\w*"), lambda _net: "patch_embed"),
     (re.compile(r"mvit\w*"), lambda _net: "pos_encoding"),  # the tokens that the first block reads
     (re.compile(r"(timm/)?(convnext|swin)(?!v2_cr)[\w.]*"), _stem),

@@ -14,7 +14,7 @@ from torch import nn
 from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, closest
 from ebcli.files.input_spec import InputSpec
-from ebcli.imports import contained
+from ebcli.imports import blamed, contained
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
 from ebcli.models.detection import DetectionScores, is_detector
@@ -106,7 +106,7 @@ def load_model(
     source.headless = bool(pictures)
     if source.takes_texts() and not pictures:
         check_texts(name, given)
-    with contained(name), torch.random.fork_rng(devices=[]):
+    with contained(name), blamed(name), torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
@@ -132,6 +132,7 @@ def load_model(
         elif source.takes_texts() and given is not None:
             scores = scores or RAW
             net = source.with_texts(net, given, scores)
+        categories = None if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
         net = net.eval().to(device)
         if task == DETECTION:
@@ -144,7 +145,7 @@ def load_model(
         count, found = shape[1], task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
-    categories = tuple(map(printable, names)) if names is not None and len(names) == count else None
+    categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
     return LoadedModel(name, net, spec, categories, label, count, files, scores, found)
 
@@ -174,7 +175,7 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
     if weights.lower() == UNTRAINED:
         net, label, files = source.build(), UNTRAINED, source.files(UNTRAINED)
     elif (found := source.published(weights)) is not None:
-        net, label, files = source.pretrained(found), found, source.files(found)
+        net, label, files = source.pretrained(found), str(found), source.files(found)
     elif file.is_file():
         net, label = source.restored(read_checkpoint(file), f"{weights} for {name}"), weights
         files = [*source.files(weights), file]
@@ -184,7 +185,7 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
             f"{weights!r} is neither a file nor weights of {name}, which has {', '.join(valid)}"
             + (f": {hint}" if (hint := closest(weights, valid)) else "")
         )
-    return net, label, tuple(files)
+    return net, label, tuple(map(Path, files))
 
 
 def _checked_device(device: str | torch.device) -> torch.device:

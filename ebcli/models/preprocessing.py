@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 Channels = float | Sequence[float]
 
+_LARGEST_SIDE = 1 << 14  # pixels; more than any photo that is decoded by default
 _MOST_TILES = 16  # across the shorter side; the work grows with the square
 
 
@@ -63,8 +64,8 @@ class Preprocessing:
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
         for name in ("resize", "crop"):
             side = getattr(self, name)
-            if side is not None and side < 1:
-                raise ConfigurationError(f"{name} is {side} pixels, but must be at least 1")
+            if side is not None and not 1 <= side <= _LARGEST_SIDE:
+                raise ConfigurationError(f"{name} is {side} pixels, but must be from 1 to {_LARGEST_SIDE}")
         for name, low in (("mean", -inf), ("std", 0.0)):
             value = getattr(self, name)
             if value is None:

@@ -14,6 +14,7 @@ from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import contained
 from ebcli.models.checkpoint import first_line
+from ebcli.models.device import is_out_of_memory
 
 T = TypeVar("T")
 
@@ -35,8 +36,8 @@ def probe(name: str, net: nn.Module, size: tuple[int, ...], run: Callable[[Tenso
         ConfigurationError: ``run`` failed. Errors of this package are passed on unchanged.
     """
     parameter = next(net.parameters(), torch.empty(0))
-    blank = torch.zeros(batch, 3, *size, device=parameter.device, dtype=parameter.dtype)
     try:
+        blank = torch.zeros(batch, 3, *size, device=parameter.device, dtype=parameter.dtype)
         with contained(name):
             return run(blank)
     except EbcliError:
@@ -46,6 +47,10 @@ def probe(name: str, net: nn.Module, size: tuple[int, ...], run: Callable[[Tenso
         images, image = f"images of {pixels}", f"an image of {pixels}"
         if len(size) == 3:
             images, image = (f"{what} of {size[0]} frames of {pixels}" for what in ("clips", "a clip"))
+        if is_out_of_memory(error):
+            raise ConfigurationError(
+                f"there is not enough memory for {name} on {image}: choose a smaller --resize and --crop"
+            ) from error
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
             raise ConfigurationError(f"{name} does not accept {images} ({reason})") from error
         raise ConfigurationError(f"{name} failed on {image} ({reason}; --debug shows the traceback)") from error

@@ -26,7 +26,7 @@ from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteEr
 from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
-from ebcli.models.device import default_batch_size, resolve_device
+from ebcli.models.device import default_batch_size, is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.probe import probe, strides_of_cells
 from ebcli.run.layer_choice import check_distinct, chosen_layers
@@ -40,7 +40,7 @@ from ebcli.run.tiles import Tiles
 Targets = Tensor | Callable[[Tensor], Tensor]
 
 _FRAMES = 16  # of a clip, which takes about as much memory as so many images
-_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/fits.md
+_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 
 class Explainer:
@@ -159,12 +159,8 @@ class Explainer:
         try:
             with contained(self.loaded.name):
                 return self._finite(images)
-        except (torch.OutOfMemoryError, MemoryError):
-            pass
-        except RuntimeError as error:  # CPU allocators and some devices raise no class of their own
-            if not any(
-                words in str(error).lower() for words in ("out of memory", "not enough memory", "can't allocate")
-            ):
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
                 raise
         if self.device.startswith("cuda"):
             torch.cuda.empty_cache()

@@ -11,11 +11,11 @@ from pathlib import Path
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.naming import AUTO
+from ebcli.files.naming import AUTO, FIGURE_FORMATS
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
 
-FORMATS = (AUTO, "png", "jpg", "webp", "pdf")
+FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS)
 DTYPES = ("float32", "bfloat16")
 SCALES = ("image", "run")
 ENGINES = ("local", "ray")
@@ -224,8 +224,8 @@ class RunPlan:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
         if output.scale == "run" and (style.vmax is not None or style.percentile is not None):
             raise ConfigurationError("vmax and percentile set the end of the scale: drop them, or the scale run")
-        if output.format == "pdf" and not output.panel:
-            raise ConfigurationError("a PDF file holds a figure: add --panel, or choose png, jpg or webp")
+        if output.format in FIGURE_FORMATS and not output.panel:
+            raise ConfigurationError(f"{output.format} files hold figures: add --panel, or choose png, jpg or webp")
         if style.caption and output.panel:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:

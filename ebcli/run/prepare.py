@@ -100,6 +100,9 @@ def prepare(plan: RunPlan) -> Prepared:
     loaded, is_video = network.loaded, network.loaded.task == VIDEO
     if not is_video and inputs.clips != ClipOptions():
         raise ConfigurationError(f"--every, --start and --duration are for videos, but {loaded.name} explains images")
+    # videos have contact sheets, which are figures, too
+    if not (is_video or output.panel) and (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi):
+        raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
     if is_video:
         listing = partial(listing, with_frames=True)
         sources = listing(shard=inputs.shard)
@@ -253,6 +256,7 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
         "weights": weights,
         "method": drawn,
         "style": style.name,
+        "fit": common.fit,
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
     raw = _raw_provenance(network, common) if output.raw else None
@@ -268,5 +272,6 @@ def _raw_provenance(network: NetworkDescription, common: Record) -> dict[str, ND
         "weights": np.array(common.weights),
         "layer": np.array(network.layers if len(network.layers) > 1 else common.layer),
         "method": np.array(common.method),
+        "fit": np.array(common.fit),
         "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
     }

@@ -5,6 +5,7 @@ The driver lists the files as a local run does, and appends the records. Images 
 
 from __future__ import annotations
 
+import io
 import logging
 import math
 import os
@@ -13,7 +14,7 @@ import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,10 +29,13 @@ from ebcli.models.device import default_batch_size
 from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
 from ebcli.run.prepare import prepare
 from ebcli.run.ray_tasks import PARTS_AT_A_TIME, PipelineWorker
+from ebcli.run.ray_watcher import watch_this_process
 from ebcli.run.workers import processors
 
 # or Ray's threads would start a new cluster when this run has left its own
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
+# Ray ends a process, without a word, once this one is gone; by default its parent, which init may have replaced
+os.environ["RAY_RAYLET_PID"] = str(os.getpid())
 try:
     import ray
 except ImportError as missing:
@@ -41,6 +45,7 @@ except ImportError as missing:
 _BATCHES_PER_PART = 4
 _TRIES = 3  # of a part whose worker died
 _CONNECT_TIMEOUT = 30  # seconds
+_HEAD_TIMEOUT = 30.0  # seconds
 _STOP_TIMEOUT = 5  # seconds for the images in progress
 _POLL = 0.1  # seconds
 _LONGEST_REASON = 200  # characters
@@ -95,7 +100,8 @@ class Cluster:
             EbcliError: the network cannot continue; likewise.
         """
         output, error = self._plan.output, None
-        with closing(OutputFolder(output.directory, output.overwrite)) as folder:
+        # Ray prints its logs to stdout
+        with closing(OutputFolder(output.directory, output.overwrite)) as folder, redirect_stdout(_Nowhere()):
             folder.start(output.settings)
             sources, stages = self.prepared.sources, self.prepared.stages
             worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type
@@ -118,6 +124,13 @@ class Cluster:
                         stopping.set()
             if error is not None:
                 raise error
+
+
+class _Nowhere(io.TextIOBase):
+    """Discards what is written to it."""
+
+    def write(self, text: str) -> int:
+        return len(text)
 
 
 class _Hands:
@@ -200,22 +213,33 @@ class _Hands:
 
 
 class _Pulse:
-    """Notices that Ray's process on this machine has died: Ray itself takes long, and then may end this process."""
+    """Notices that Ray's process here or the cluster's head has died: Ray would end this process without a word."""
 
     def __init__(self) -> None:
-        here = ray.get_runtime_context().get_node_id()
+        context = ray.get_runtime_context()
+        here = context.get_node_id()
         node = next(node for node in ray.nodes() if node["NodeID"] == here)
-        self._address, self._next = (node["NodeManagerAddress"], node["NodeManagerPort"]), 0.0
+        host, _, port = context.gcs_address.rpartition(":")
+        # how long each may be silent: a head can be started again, and Ray waits a minute for it
+        self._patience = {
+            (node["NodeManagerAddress"], node["NodeManagerPort"]): 0.0,
+            (host.strip("[]"), int(port)): _HEAD_TIMEOUT,
+        }
+        self._next = time.monotonic()
+        self._heard = dict.fromkeys(self._patience, self._next)
 
     def check(self) -> None:
-        """Raise UnfinishedError if it has."""
+        """Raise UnfinishedError if one has."""
         if time.monotonic() < self._next:
             return
+        for address, patience in self._patience.items():
+            try:
+                socket.create_connection(address, timeout=_CONNECT_TIMEOUT).close()
+                self._heard[address] = time.monotonic()
+            except OSError as error:
+                if time.monotonic() - self._heard[address] >= patience:
+                    raise UnfinishedError(_lost(error)) from error
         self._next = time.monotonic() + 1
-        try:
-            socket.create_connection(self._address, timeout=_CONNECT_TIMEOUT).close()
-        except OSError as error:
-            raise UnfinishedError(_lost(error)) from error
 
 
 def _lost(error: Exception) -> str:
@@ -272,13 +296,17 @@ def _connect() -> None:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     # two CPUs, as there must be more than workers
-    own: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if address == "local" else {}
+    is_own = address == "local"
+    own: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if is_own else {}
     try:
+        if is_own:
+            watch_this_process()
         with _silent_stderr():
             ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # Ray also raises plain ones
         reason = " ".join(str(error).split())
-        raise ConfigurationError(f"no Ray cluster answers at '{address}': {reason}") from error
+        what = "Ray does not start on this machine" if is_own else f"no Ray cluster answers at '{address}'"
+        raise ConfigurationError(f"{what}: {reason}") from error
 
 
 @contextmanager

@@ -93,7 +93,8 @@ def render(
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
     maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
-    common = {**options.provenance, "input": file_name(source)}
+    tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
+    common = {**options.provenance, "input": file_name(source), **tiles}
     suffix = options.names.suffix(output_relpath(source.path))
     writers, figures = list[VideoWriter](), [[one] for one in maps]
     if options.names.panel:
@@ -122,10 +123,10 @@ def render(
     for rows in figures:
         figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
         laps.end("draw")
-        files.append(encode_picture(figure, suffix, common | about([row.map for row in rows])))
+        files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
         laps.end("encode")
     if options.raw_provenance is not None:
-        arrays = arrays_of(explanation, clips)
+        arrays = {**tiles, **arrays_of(explanation, clips)}
         files.append(encode_arrays({**options.raw_provenance, "image_size": np.array(size), **arrays}))
     laps.end("encode")
     classes = tuple(_recorded(one, options.regions) for one in maps)

@@ -67,26 +67,40 @@ def test_several_maps_fit_into_one_panel() -> None:
         assert picture.width > 4 * 48
 
 
-def test_a_figure_as_pdf_has_the_size_that_dpi_says_and_tells_how_it_was_made() -> None:
-    assert invoke("in.jpg", "-o", "figure.pdf", "--preset", "figure").exit_code == 0
+def lengths(name: str, content: bytes) -> list[float]:
+    """The width and height of a PDF or SVG file in points."""
+    sides = {
+        "figure.pdf": rb"/MediaBox \[ 0 0 ([0-9.]+) ([0-9.]+) \]",
+        "figure.svg": rb'<svg [^>]*width="([0-9.]+)pt" height="([0-9.]+)pt"',
+    }
+    found = re.search(sides[name], content)
+    assert found is not None
+    return [float(side) for side in found.groups()]
+
+
+@pytest.mark.parametrize(
+    ("name", "creator", "broken"),
+    [("figure.pdf", b"(eb-saliency)", b"%PDF-1.4 broken"), ("figure.svg", b"eb-saliency</dc:title>", b"<svg><a>")],
+)
+def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_made(
+    name: str, creator: bytes, broken: bytes
+) -> None:
+    assert invoke("in.jpg", "-o", name, "--preset", "figure").exit_code == 0
     assert invoke("in.jpg", "-o", "figure.png", "--preset", "figure").exit_code == 0
-    content = Path("figure.pdf").read_bytes()
-    assert content.startswith(b"%PDF-")
-    points = re.search(rb"/MediaBox \[ 0 0 ([0-9.]+) ([0-9.]+) \]", content)
-    assert points is not None
+    content = Path(name).read_bytes()
     with Image.open("figure.png") as figure:
         assert figure.info["dpi"] == pytest.approx((300, 300), abs=0.1)
-        assert [float(side) for side in points.groups()] == pytest.approx([side * 72 / 300 for side in figure.size])
-    assert "contrastive EB" in invoke("--info", "figure.pdf").stdout
-    assert invoke("in.jpg", "-o", "figure.pdf", "--preset", "figure").exit_code == 0  # its own is replaced
-    for mine in (
-        b"%PDF-1.4 broken",
-        content.replace("eb-saliency".encode("utf-16-be"), "somebody---".encode("utf-16-be")),
-    ):
-        Path("figure.pdf").write_bytes(mine)
-        result = invoke("in.jpg", "-o", "figure.pdf", "--preset", "figure")
-        assert (result.exit_code, "'figure.pdf' would be replaced" in result.stderr) == (2, True)
-    assert "a PDF file holds a figure: add --panel" in invoke("in.jpg", "-o", "one.pdf").stderr
+        assert lengths(name, content) == pytest.approx([side * 72 / 300 for side in figure.size], abs=0.01)
+    assert "contrastive EB" in invoke("--info", name).stdout
+    assert invoke("in.jpg", "-o", name, "--preset", "figure").exit_code == 0  # its own is replaced
+    assert Path(name).read_bytes() == content  # and the same, without a date
+    for mine in (broken, content.replace(creator, creator.replace(b"eb-saliency", b"somebody---"))):
+        assert mine != content
+        Path(name).write_bytes(mine)
+        result = invoke("in.jpg", "-o", name, "--preset", "figure")
+        assert (result.exit_code, f"'{name}' would be replaced" in result.stderr) == (2, True)
+    result = invoke("in.jpg", "-o", name.replace("figure", "one"))
+    assert (result.exit_code, "files hold figures: add --panel" in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

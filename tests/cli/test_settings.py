@@ -18,7 +18,7 @@ from ebcli.cli.parameters import ClassName, SectionOption
 from ebcli.cli.saliency import main
 from ebcli.cli.settings import PRESETS
 
-DOCUMENTATION = Path(__file__).parents[2] / "docs/settings.md"
+DOCUMENTATION = Path(__file__).parents[2] / "docs/reference.md"
 EVERYTHING = """
 images = ["a.jpg", "b"]
 top-k = 3

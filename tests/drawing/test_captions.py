@@ -117,7 +117,7 @@ def test_side_by_side_has_boxes_on_both_sides() -> None:
 
 def test_a_panel_s_photo_has_all_boxes() -> None:
     photo = Image.new("RGB", (300, 200), "white")
-    figure = panel([Shown(photo)], detections(), "a.jpg", "about")
+    figure = panel([Shown(photo)], detections(), "a.jpg", "about").image()
     alone = [boxes_colors(one.drawn(Shown(photo)), [box])[0] for one, box in zip(detections(), BOXES, strict=True)]
     pixels = np.asarray(figure)
     for color in alone:

@@ -101,9 +101,9 @@ def test_a_few_outliers_do_not_leave_a_fine_map_dark() -> None:
 
 
 def test_a_panel_s_legend_tells_of_fine_maps(written: list[tuple[float, float, str]]) -> None:
-    for cells, end in ((99, "maximum"), (100, "maximum; percentile 99.5 if fine")):
+    for cells, end in ((99, "maximum"), (100, "maximum (fine maps: percentile 99.5)")):
         maps = framed(mapped({"5": np.ones((1, cells, cells))}, [7], Placement(0, 0, 280, 210)), GRAY.size)
-        panel([Shown(GRAY)], maps, "a.jpg", "about")
+        panel([Shown(GRAY)], maps, "a.jpg", "about").image()
         assert written[-2][2] == f"each map's {end}"
 
 

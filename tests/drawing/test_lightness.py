@@ -87,7 +87,7 @@ def test_of_a_panel_s_legend_whose_colors_are_those_of_overlays(
     signed: bool, written: list[tuple[float, float, str]]
 ) -> None:
     style, gray = DrawingStyle(signed=signed), Image.new("RGB", (360, 240), (150, 150, 150))
-    figure = np.asarray(panel([Shown(gray)], [even_map(gray, 0.5, style)], "a.jpg", "about"))
+    figure = np.asarray(panel([Shown(gray)], [even_map(gray, 0.5, style)], "a.jpg", "about").image())
     top = written[-2][1]  # of the upper end, beside the bar
     row = figure[int(top) + 8]
     parts = np.split(row, np.flatnonzero(np.diff((row != 255).any(-1))) + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -38,7 +39,7 @@ def explained(
 
 
 def drawn(photo: Image.Image, maps: Sequence[Map], style: DrawingStyle, name: str, about: str) -> Image.Image:
-    return panel([Shown(photo)], framed(maps, photo.size, style), name, about)
+    return panel([Shown(photo)], framed(maps, photo.size, style), name, about).image()
 
 
 def tiles(figure: Image.Image) -> list[tuple[int, int, int, int]]:
@@ -120,6 +121,21 @@ def test_wide_photos_are_stacked_and_tall_ones_side_by_side(
     assert [tops.count(top) for top in sorted(set(tops))] == rows
     longest = 600 if len(rows) > 1 else 300
     assert {max(box[2] - box[0], box[3] - box[1]) for box in boxes} == {longest}
+
+
+@pytest.mark.parametrize("options", [{}, {"dpi": 300, "cell_size": 460}])
+def test_stacked_photos_stand_close_together_with_their_notes_in_one_line(
+    options: dict[str, Any], written: list[tuple[float, float, str]]
+) -> None:
+    shown = explained({"5": np.ones((3, 7, 7))}, Placement(0, 0, 900, 300))
+    style = DrawingStyle(alpha=0.2, **options)
+    boxes = tiles(drawn(Image.new("RGB", (900, 300), GREEN), shown, style, "a.jpg", ""))
+    gaps = {below[1] - above[3] for above, below in itertools.pairwise(boxes)}
+    assert len(gaps) == 1
+    assert gaps.pop() < 0.6 * style.dpi
+    assert [text for *_, text in written if "cells" in text] == [
+        "7 × 7 cells, marginal mass 0.500, peak 49, strength 49.000"
+    ] * 3
 
 
 def test_dpi_and_cell_size() -> None:

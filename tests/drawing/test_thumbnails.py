@@ -13,6 +13,8 @@ from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
+from ebcli.drawing.explanation import Map, Subject, rectangle
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.input_spec import InputSpec, Placement
@@ -172,3 +174,29 @@ def test_runs_know_thumbnails_as_results() -> None:
     files = made(Image.new("RGB", (20, 20)), np.eye(2), whole((20, 20)))
     assert files
     assert all(parse_result_name(path) is not None for path in files)
+
+
+def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
+    photo, box = Image.new("RGB", (400, 300), (255, 255, 255)), (100.0, 60.0, 320.0, 240.0)
+    subjects = [Subject(7, "cat", 0.9, outlines=[rectangle(box)]) for _ in range(2)]
+    maps = [
+        FrameMaps.of(
+            Map(one, "5", np.eye(7, dtype=np.float32), 0.5, whole(photo.size)), photo.size, None, DrawingStyle(), i
+        )
+        for i, one in enumerate(subjects)
+    ]
+    files = thumbnails(NAMES, Shown(photo), maps)
+    colors = set()
+    for number, one in enumerate(maps, start=1):
+        thumbnail, exported = opened(files, NAMES.map("5", 7, number)), np.asarray(one.drawn(Shown(photo))) / 255
+        line = slice(92, 108)  # across the left side of the box
+        seen = (exported[150, line] == (0, 0, 0)).all(-1)  # the halo
+        assert seen.sum() >= 2
+        found = thumbnail[150, line]
+        assert (found[seen] == (0, 0, 0, 1)).all()
+        (middle,) = np.flatnonzero(np.diff(np.flatnonzero(seen)) > 1)
+        at = np.flatnonzero(seen)[middle] + 1
+        assert (found[at, :3] == exported[150, line][at]).all()
+        assert found[at, 3] == 1
+        colors.add(tuple(found[at]))
+    assert len(colors) == 2

@@ -1,6 +1,7 @@
 """What holds whichever rule explains a layer: logits, mass, precision, empty tensors, checkpointing."""
 
 import copy
+import math
 
 import pytest
 import timm
@@ -228,6 +229,21 @@ def test_what_bypasses_the_layer_through_a_constant(joint, assigned):
     )
     torch.testing.assert_close(found.relevance, expected.relevance)
     assert joint or (found.mass < 0.9).all()
+
+
+@BOTH
+def test_infinite_padding_is_never_the_maximum(joint):
+    """Max pooling pads by itself, or `pad` did it with minus infinity before."""
+
+    def padded(_, y):
+        y = F.max_pool2d(F.pad(F.relu(y), (1, 1, 1, 1), value=-math.inf), 3, 1)
+        return F.gelu(y)
+
+    found, expected = (
+        ebcli.excitation_backprop(seeded(lambda between=between: Block(between)), images(), 1, joint=joint)
+        for between in (padded, lambda _, y: F.gelu(F.max_pool2d(F.relu(y), 3, 1, padding=1)))
+    )
+    torch.testing.assert_close(found.relevance, expected.relevance)
 
 
 @BOTH

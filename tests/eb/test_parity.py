@@ -47,8 +47,8 @@ def googlenet():
 SITES = [
     (alexnet, "features.7", 64),
     (alexnet, None, 64),
-    (vgg16, "features.23", 48),
-    (vgg16, None, 48),
+    (vgg16, "features.23", 32),
+    (vgg16, None, 32),
     (squeezenet, "features.7", 64),
     (squeezenet, None, 64),
     (googlenet, "inception4a", 96),

@@ -22,10 +22,20 @@ def case(name, fn, *inputs, **options):
 
 
 def combinations(**parameters):
-    """Every combination of parameters, as (title, dict)."""
-    for values in itertools.product(*parameters.values()):
-        chosen = dict(zip(parameters, values, strict=True))
-        yield ",".join(f"{k}={v}" for k, v in chosen.items()), chosen
+    """Combinations of parameters that have each pair of values of two of them at least once, as (title, dict)."""
+
+    def pairs(values):
+        return set(itertools.combinations(zip(parameters, values, strict=True), 2))
+
+    every = list(itertools.product(*parameters.values()))
+    missing = set().union(*map(pairs, every))
+    while missing:
+        values = max(every, key=lambda one: len(pairs(one) & missing))
+        missing -= pairs(values)
+        yield (
+            ",".join(f"{k}={v}" for k, v in zip(parameters, values, strict=True)),
+            dict(zip(parameters, values, strict=True)),
+        )
 
 
 def weights(*shape):

@@ -49,14 +49,14 @@ def test_each_layer_is_as_it_is_alone(name: str, contrastive: bool) -> None:
 
 
 @pytest.mark.parametrize("contrastive", [True, False], ids=["contrastive", "marginal"])
-@pytest.mark.parametrize("name", ["resnet18", "squeezenet1_1", "mobilenet_v3_small"])
+@pytest.mark.parametrize("name", ["squeezenet1_1", "mobilenet_v3_small"])
 def test_layers_of_a_real_network_are_as_they_are_alone(name: str, contrastive: bool) -> None:
-    """Seven or so of them, from the first ones to the last ones."""
+    """Four or so of them, from the first ones to the last ones."""
     torch.manual_seed(0)
     net = unsettle(load_model(name, "none").net.double())
-    x = torch.randn(1, 3, 64, 64, dtype=torch.double)
-    listed = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none", 1000), 64)]
-    names = listed[: -4 : len(listed) // 7]
+    x = torch.randn(1, 3, 40, 40, dtype=torch.double)
+    listed = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none", 1000), 40)]
+    names = listed[: -4 : len(listed) // 4]
     alone = {key: excitation_backprop(net, x, [[1, 3]], key, contrastive, track_lost_mass=True) for key in names}
     assert_equal(excitation_backprop(net, x, [[1, 3]], names, contrastive, track_lost_mass=True), alone)
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import color_tasks
 import numpy as np
 import pytest
 import torch
 from color_net import GREEN, RED, SIDE, painted
 from torch import nn
-from torchvision.models import alexnet, resnet18, vgg11
+from torchvision.models import alexnet, resnet18
+from zoo import narrow_vgg11_bn
 
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.evaluate.model_under_test import ModelUnderTest, fully_convolutional
 from ebcli.models import ModelSpec, load_model
 
 
-@pytest.mark.parametrize("build", [vgg11, alexnet])
-def test_convolutional_classifiers_compute_the_same_function(build: object) -> None:
+@pytest.mark.parametrize("build", [narrow_vgg11_bn, alexnet])
+def test_convolutional_classifiers_compute_the_same_function(build: Callable[[], Any]) -> None:
     torch.manual_seed(0)
-    net = build(num_classes=7).eval()  # type: ignore[operator]
+    net = build().eval()
     converted = fully_convolutional(net)
     features = torch.rand(1, net.features(torch.zeros(1, 3, 224, 224)).shape[1], 8, 9)
     side = net.avgpool.output_size[0]
@@ -87,8 +91,8 @@ def test_misfits_are_reported_early() -> None:
 
 
 def test_an_image_of_the_wrong_size_for_the_network() -> None:
-    model = ModelUnderTest(ModelSpec("vit_b_32", "none"), ["conv_proj"], ["marginal"], "cpu")
-    with pytest.raises(ConfigurationError, match="vit_b_32 does not accept images of 224 x 298 pixels"):
+    model = ModelUnderTest(ModelSpec("timm/vit_tiny_patch16_224", "none"), ["patch_embed"], ["marginal"], "cpu")
+    with pytest.raises(ConfigurationError, match="does not accept images of 224 x 298 pixels"):
         model.probe(224, 298)
 
 

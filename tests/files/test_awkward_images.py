@@ -27,7 +27,7 @@ def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def invoke(*arguments: str) -> Result:
-    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", *arguments))
+    return CliRunner().invoke(main, ("--layer", "2", "--workers", "0", "--batch-size", "64", *arguments))  # many tiles
 
 
 def photo(size: tuple[int, int] = (40, 30), seed: int = 0) -> Image.Image:

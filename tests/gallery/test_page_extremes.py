@@ -15,13 +15,6 @@ from selenium.webdriver.common.keys import Keys
 
 from ebcli.gallery.page import write_gallery
 
-
-@pytest.fixture
-def maps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "maps"
-
-
 HOSTILE = [
     "<img src=x onerror=alert(1)>.png",
     "'single' \"double\" `back`.png",

@@ -60,6 +60,11 @@ def fill(directory: Path, count: int) -> None:
 ARGUMENTS = "photos -o maps --model shufflenet_v2_x0_5 --weights net.pth --batch-size 4".split()
 
 
+def environment(address: str) -> dict[str, str]:
+    """The variables of a run on the cluster at an address; with one thread, as Ray's workers have."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": address}
+
+
 class Command:
     """``eb-saliency photos -o maps`` for that network, on the cluster at an address."""
 
@@ -71,8 +76,7 @@ class Command:
             stderr=subprocess.PIPE,
             text=True,
             errors="surrogateescape",
-            # one thread, as Ray's workers have
-            env={**os.environ, "OMP_NUM_THREADS": "1", "RAY_ADDRESS": address},
+            env=environment(address),
         )
 
     def wait(self) -> tuple[int, list[str], str]:

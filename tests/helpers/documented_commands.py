@@ -41,6 +41,7 @@ OTHERS = {
 }
 # Options added to commands that have one of these words, and would take long
 LESS = {
+    "vgg16": "--resize 64 --crop 64",
     "r3d_18": "--resize 48 --crop 48",
     "lraspp_mobilenet_v3_large": "--resize 64",
     "grid": "--mosaics 1 --confidence 0 --cell 64",

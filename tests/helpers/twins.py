@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from nets import NUM_CLASSES
+from nets import NUM_CLASSES, unsettle
 from torch import nn
 
 import ebcli
@@ -39,15 +39,7 @@ def images(shape=IMAGES):
 def seeded(make, seed=0):
     """The network that `make` returns, with random weights in float64 that do not depend on what came before."""
     torch.manual_seed(seed)
-    net = make().double().eval()
-    for module in net.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
-            nn.init.uniform_(module.weight, 0.3, 2)
-            module.weight.data[::2] *= -1
-            nn.init.normal_(module.bias, std=0.5)
-            nn.init.normal_(module.running_mean, std=0.5)
-            nn.init.uniform_(module.running_var, 0.3, 2)
-    return net
+    return unsettle(make())
 
 
 def assert_twins(net, twin, inputs=None, layer=None, twin_layer=None, tolerance=1e-9):

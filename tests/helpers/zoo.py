@@ -1,4 +1,4 @@
-"""Networks with random weights that exercise every rule, for tests and for docs/models.md.
+"""Networks with random weights that exercise every rule, for tests and for docs/networks/models.csv.
 
 Freshly initialized networks are too simple: batch norms that change nothing, layer scales of 1e-6, classifiers and
 class tokens of zeros. :func:`enliven` gives every parameter an effect.
@@ -6,11 +6,11 @@ class tokens of zeros. :func:`enliven` gives every parameter an effect.
 
 from __future__ import annotations
 
-import re
+import csv
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._device import DeviceContext
 from torchvision import models
-from torchvision.models import detection, segmentation, video
+from torchvision.models import SwinTransformer, VisionTransformer, detection, segmentation, vgg, video
+from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import ebcli
 from ebcli.files.input_spec import InputSpec
@@ -46,6 +47,28 @@ LAYERS = {
     "fasterrcnn_mobilenet_v3_large_320_fpn": "backbone.body.12",
     "ssd300_vgg16": "backbone.features",
     "ssdlite320_mobilenet_v3_large": "backbone.features.0",
+}
+
+
+def narrow_vgg11_bn() -> nn.Module:
+    """With fully connected layers of 128 units."""
+    with torch.device("meta"):  # its own ones have 120 million weights
+        net = vgg.VGG(vgg.make_layers(vgg.cfgs["A"], batch_norm=True), init_weights=False)
+    net.features = vgg.make_layers(vgg.cfgs["A"], batch_norm=True)
+    for place, layer in ((0, nn.Linear(25088, 128)), (3, nn.Linear(128, 128)), (6, nn.Linear(128, 1000))):
+        net.classifier[place] = layer
+    return net
+
+
+# Of these, ``small`` has as many layers as torchvision, but fewer channels, as they would take most of the time
+_NARROW: dict[str, Callable[[], nn.Module]] = {
+    "vit_b_32": lambda: VisionTransformer(128, 32, 12, num_heads=4, hidden_dim=96, mlp_dim=192),
+    "swin_t": lambda: SwinTransformer([4, 4], 24, [2, 2, 6, 2], [1, 2, 4, 8], [7, 7]),
+    "convnext_tiny": lambda: ConvNeXt(
+        [CNBlockConfig(24, 48, 3), CNBlockConfig(48, 96, 3), CNBlockConfig(96, 192, 9), CNBlockConfig(192, None, 3)]
+    ),
+    "vgg11_bn": narrow_vgg11_bn,
+    "swin3d_t": lambda: video.SwinTransformer3d([2, 4, 4], 24, [2, 2, 6, 2], [1, 2, 4, 8], [8, 7, 7]),
 }
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.LayerNorm, nn.GroupNorm)
@@ -130,7 +153,8 @@ def small(name: str, *, batch: int = 1, shifts: bool = True, layer: str | None =
     if name in VIDEO:
         side = 32 if name.endswith("_18") else 64
         shape = (batch, 3, *((16, 224, 224) if name.startswith(("mvit", "s3d")) else (8, side, side)))
-        return specimen_of(name, _build(name), shape, shifts=shifts)
+        net = _seeded(_NARROW[name]) if name in _NARROW else _build(name)
+        return specimen_of(name, net, shape, shifts=shifts)
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
     return _classifier(name, side_of(name), batch=batch, shifts=shifts, layer=layer)
@@ -151,17 +175,21 @@ def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, 
 
 
 def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool, layer: str | None = None) -> Specimen:
-    # ViTs have one position embedding per token
-    net = _build(name, image_size=side) if name.startswith("vit_") else ebcli.load_model(name, weights="none").net
+    if name in _NARROW and side < 224:
+        net = _seeded(_NARROW[name])
+    elif name.startswith("vit_"):  # which have one position embedding per token
+        net = _build(name, image_size=side)
+    else:
+        net = ebcli.load_model(name, weights="none").net
     layer = default_layer(shapes_only(name)) if layer is None else layer
     return specimen_of(name, net, (batch, 3, side, side), layer=layer, shifts=shifts)
 
 
 @cache
 def documented() -> dict[str, str]:
-    """The default layers in docs/models.md, of networks of torchvision."""
-    row = re.compile(r"^\| `(\w+)` \| [^|]* \| `([\w.]+)` ", re.MULTILINE)
-    return dict(row.findall(Path(__file__).parents[2].joinpath("docs/models.md").read_text(encoding="utf-8")))
+    """The default layers in docs/networks/models.csv."""
+    with Path(__file__).parents[2].joinpath("docs/networks/models.csv").open(encoding="utf-8", newline="") as file:
+        return {row["network"]: row["default_layer"] for row in csv.DictReader(file)}
 
 
 def side_of(name: str) -> int:
@@ -277,6 +305,10 @@ def specimen_of(
 
 
 def _build(name: str, **options: Any) -> nn.Module:
+    return _seeded(partial(models.get_model, name, weights=None, **options))
+
+
+def _seeded(build: Callable[[], nn.Module]) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        return models.get_model(name, weights=None, **options).eval()
+        return build().eval()

@@ -140,6 +140,7 @@ def test_class_names_by_index_are_in_the_order_of_numbers(tmp_path: Path) -> Non
         ("labels.json", b'{"1": "tench", "2": "goldfish"}', 'keys "0" to "1"'),
         ("labels.json", b"[" * 200_000, "it is nested too deeply"),
         ("labels.txt", b"tench\n" * 3_000_000, "it has more than 16777216 bytes"),
+        ("labels.json", b'["' + b"tench" * 4_000_000 + b'"]', "it has more than 16777216 bytes"),
     ],
 )
 def test_files_without_class_names_are_reported_in_one_sentence(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+from fnmatch import fnmatch
 from pathlib import Path
 
 import library_models
@@ -11,8 +13,10 @@ import zoo
 from test_zoo import each
 
 import ebcli
+from benchmarks import library_table, models_table
 from ebcli.models import layers
 
+ROOT = Path(__file__).parents[2]
 # Tokens of 16 x 16 pixels, and ResNet's layer3, which publications use; elsewhere, the default layer of an image of
 # 64 x 64 pixels has nine cells a side, or some more
 STRIDE_16 = {
@@ -74,9 +78,31 @@ def test_all_listed_layers_have_a_map_and_none_is_inside_a_gate(name: str) -> No
 
 
 def test_the_table_lists_every_network() -> None:
-    table = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
-    lines = [line for line in table.splitlines() if line.startswith("| `")]
-    assert sorted(line.split("`")[1] for line in lines) == sorted(
-        [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *zoo.DETECTORS, *NAMES]
-    )
-    assert all(line.endswith(" yes |") for line in lines)
+    rows = models_table.read(ROOT / "docs/networks/models.csv")
+    assert list(rows) == [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *zoo.DETECTORS, *NAMES]
+    assert {row["same_logits"] for row in rows.values()} == {"yes"}
+    assert models_table.families(rows) in (ROOT / "docs/networks.md").read_text(encoding="utf-8")
+    patterns = [pattern for family in models_table.FAMILIES.values() for pattern in family]
+    for name in rows:
+        assert sum(fnmatch(name, pattern) for pattern in patterns) == ("/" not in name), name
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_lite0", "timm/vit_tiny_patch16_224", "hf/dinov2"])
+def test_the_table_is_what_its_script_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # networks may be explained jointly
+    measured, row = models_table.measure(name), models_table.read(ROOT / "docs/networks/models.csv")[name]
+    for column, value in measured.items():
+        if column.startswith("mass"):
+            assert float(row[column]) == pytest.approx(float(value), abs=1e-3)
+        else:
+            assert row[column] == value
+
+
+def test_the_table_of_timm_is_what_its_script_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    with (ROOT / "docs/networks/timm.csv").open(encoding="utf-8", newline="") as file:
+        rows = {row["family"]: row for row in csv.DictReader(file)}
+    assert not [family for family, row in rows.items() if row["same_logits"] != "yes" and not row["reason"]]
+    row, measured = rows["vision_transformer"], library_table.measure("vision_transformer", "test_vit")
+    assert float(row.pop("mass")) == pytest.approx(float(measured.pop("mass")), abs=1e-3)
+    assert row == {"reason": "", **measured}

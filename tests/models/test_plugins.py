@@ -5,10 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runs import Forked
+from torch import nn
+
+import ebcli
+from ebcli.errors import ConfigurationError
+from ebcli.files.input_spec import InputSpec
+from ebcli.imports import load_plugin
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,3 +94,80 @@ def test_wrong_names_are_reported_in_one_sentence(installed: Path, cwd: Path, na
     assert status == 2
     (line,) = (line for line in err.splitlines() if line.startswith("Error"))
     assert said in line
+
+
+class Misbehaving(ebcli.ModelSource):
+    """It does what its name says."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        if name == "raises early":
+            raise ValueError("no\nluck")
+
+    def build(self, num_classes: int | None = None) -> Any:
+        print("built")
+        if self.name == "raises":
+            raise KeyError("k")
+        if self.name == "ends":
+            raise GeneratorExit
+        return None if self.name == "no network" else nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+
+    def weights(self) -> Any:
+        return None if self.name == "no weights" else super().weights()
+
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+        return InputSpec((8, 8), (8,))
+
+    def categories(self, net: nn.Module, weights: str) -> Any:
+        return {"a number": 5, "numbers": [1, 2, 3]}.get(self.name, "abc")
+
+    def files(self, weights: str) -> Any:
+        return 5 if self.name == "files" else ()
+
+
+NO_CLASS = 5
+
+
+def stub(monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    points = [EntryPoint("acme", f"{__name__}:{what}", "ebcli.models")]
+    monkeypatch.setattr("ebcli.models.sources.plugins", lambda group: points)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises early", "failed (ValueError: no luck; --debug shows the traceback)"),
+        ("raises", "failed (KeyError: 'k'; --debug shows the traceback)"),
+        ("ends", "raised GeneratorExit"),
+        ("no network", "failed (AttributeError: "),
+        ("no weights", "failed (TypeError: "),
+        ("a number", "failed (TypeError: "),
+        ("numbers", "failed (TypeError: "),
+        ("files", "failed (TypeError: "),
+    ],
+)
+def test_one_that_misbehaves_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, said: str
+) -> None:
+    stub(monkeypatch, "Misbehaving")
+    with pytest.raises(ConfigurationError) as caught:
+        ebcli.load_model(f"acme/{name}")
+    assert str(caught.value).startswith(f"acme/{name} {said}")
+    assert not capsys.readouterr().out
+    assert ebcli.load_model("acme/fine").categories == ("a", "b", "c")
+
+
+def test_one_that_is_no_class_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(monkeypatch, "NO_CLASS")
+    with pytest.raises(ConfigurationError, match=r"^acme/x failed \(TypeError: 'int' object is not callable"):
+        ebcli.load_model("acme/x")
+
+
+def test_one_that_interrupts_is_named() -> None:
+    """So that its user knows why every command ends."""
+
+    def interrupt(loaded: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt, match=r"^while the plug-in 'acme' of the package .* was loading"):
+        load_plugin(EntryPoint("acme", f"{__name__}:Misbehaving", "ebcli.models"), interrupt)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import InputSpec
 from ebcli.models import Preprocessing, load_model
+from ebcli.models.probe import probe
 
 
 def test_settings_replace_those_of_the_preset() -> None:
@@ -86,3 +88,23 @@ def test_a_crop_as_long_as_the_resized_image_ends_exactly_at_its_edges() -> None
         assert (placed.left, placed.right) == (0, side)
         placed = preset.place((3000, side))
         assert (placed.top, placed.bottom) == (0, side)
+
+
+@pytest.mark.parametrize("side", [0, 50_000, 10**20])
+@pytest.mark.parametrize("name", ["resize", "crop"])
+def test_absurd_sides_are_refused(name: str, side: int) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{name} is {side} pixels, but must be from 1 to 16384$"):
+        Preprocessing(**{name: side})
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: 2 bytes")])
+def test_a_size_that_needs_too_much_memory_is_named(error: Exception) -> None:
+    def run(images: torch.Tensor) -> None:
+        raise error
+
+    with pytest.raises(ConfigurationError) as caught:
+        probe("the network", nn.Identity(), (4000, 5000), run)
+    assert str(caught.value) == (
+        "there is not enough memory for the network on an image of 4000 x 5000 pixels: choose a smaller --resize and "
+        "--crop"
+    )

@@ -52,6 +52,31 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     assert tree(Path("workers")) == before
 
 
+@pytest.mark.parametrize("suffix", ["pdf", "svg"])
+def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: str) -> None:
+    photos(Path("photos"), 2)
+    written = invoke("--panel", "--format", suffix, "photos").stdout.splitlines()
+    assert written == [f"saliency/photos/{i}/{i:04}.jpg.panel.{suffix}" for i in (0, 1)]
+    assert invoke("--panel", "--format", suffix, "--skip-existing", "photos").stdout == ""
+    assert invoke("--verify", "saliency").exit_code == 0
+    Path(written[0]).unlink()
+    again = invoke("--panel", "--format", suffix, "--skip-existing", "photos", "saliency")  # results are no photos
+    assert again.stdout.splitlines() == written[:1]
+    Path(written[1]).write_bytes(b"altered")
+    result = invoke("--verify", "saliency")
+    assert (result.exit_code, f"1/0001.jpg.panel.{suffix}: " in result.stdout) == (1, True)
+
+
+@pytest.mark.parametrize("option", ["--cell-size", "--dpi"])
+def test_what_only_figures_have_is_refused_without_one(option: str) -> None:
+    photos(Path("photos"), 1)
+    result = invoke(option, "150", "photos")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "--cell-size and --dpi are for figures: add --panel" in result.stderr
+    assert not Path("saliency").exists()
+    assert invoke(option, "150", "--panel", "photos").exit_code == 0
+
+
 def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
     photos(Path("photos"), 1)
     foreign = Path("saliency/photos/0/0000.jpg.panel.jpg")

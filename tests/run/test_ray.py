@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 
 import color_tasks
 import pytest
-from clusters import Command, cluster, comparable, fill, nodes, processes, run_here
+from clusters import ARGUMENTS, Command, cluster, comparable, environment, fill, nodes, processes, run_here
 from color_net import GREEN, RED, painted
 from PIL import Image
 from runs import count, records, tree, until
@@ -128,9 +129,10 @@ def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> Non
     assert not (cwd / "maps").exists()
 
 
-def test_a_cluster_that_is_not_there(cwd: Path) -> None:
+def test_a_cluster_that_is_not_there(cwd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(cwd, 1)
-    status, out, err = Command(cwd, "127.0.0.1:9").wait()
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:9")
+    status, out, err = run_here(cwd, "--engine", "ray", "--workers", "1")
     assert (status, out) == (2, [])
     assert err == "Error: no Ray cluster answers at '127.0.0.1:9': [Errno 111] Connection refused\n"
 
@@ -230,28 +232,85 @@ def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
     assert len(done) == len(set(done)) == 603
 
 
+LOST = r"Error: the Ray cluster is lost \(.*\): repeat the command with --skip-existing"
+
+
+def started_by(pid: int) -> set[int]:
+    """The processes below another one, but for zombies."""
+    found, parents = set[int](), {pid}
+    while parents:
+        parents = {child for child in processes(b"\0") if parent(child) in parents}
+        found |= parents
+    return found
+
+
 @pytest.mark.slow
-def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(cwd: Path) -> None:
-    """Of a run that started Ray itself, whose process on this machine is killed."""
-    fill(cwd, 300)
-    before = set(processes(b"gcs_server"))
+@pytest.mark.parametrize(("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 900, 50)])
+def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
+    cwd: Path, victim: bytes, photos: int, seconds: int
+) -> None:
+    """Of a run that started Ray itself, of which one process is killed."""
+    fill(cwd, photos)
     run = Command(cwd, "local")
     until(lambda: count(cwd / "maps") >= 10 or run.process.poll() is not None)
-    (raylet,) = (pid for pid in processes(b"/raylet/raylet") if parent(pid) == run.process.pid)
-    os.kill(raylet, signal.SIGKILL)
+    below = started_by(run.process.pid)
+    (lost,) = (pid for pid in processes(victim) if parent(pid) == run.process.pid)
+    os.kill(lost, signal.SIGKILL)
     start = time.monotonic()
     status, out, err = run.wait()
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < seconds
     assert status == 75
-    assert re.search(r"^Error: the Ray cluster is lost \(.*\): repeat the command with --skip-existing$", err, re.M)
+    assert re.fullmatch(rf"(\d+ of \d+ maps rest .*\n)?\d+ images: \d+ done, .*\n{LOST}\n", err), err
     done = [record for record in records(cwd / "maps") if record["status"] == "done"]
-    assert len(out) == len(done) < 303
+    assert len(out) == len(done) < photos + 3
     assert not list((cwd / "maps").glob(".eb-saliency-*"))
-    until(lambda: not processes(b"ray::PipelineWorker") and before.issuperset(processes(b"gcs_server")))
+    until(lambda: not below.intersection(processes(b"\0")))
     assert run_here(cwd, "--skip-existing")[0] == 1
     other, _ = local(cwd)
     assert tree(cwd / "maps") == tree(other / "maps")
 
 
+@pytest.mark.slow
+def test_a_lost_cluster_of_a_run_whose_parent_is_gone(cwd: Path) -> None:
+    """Ray ends such a process without a word, by default."""
+    fill(cwd, 300)
+    words = shlex.join([sys.executable, "-m", "ebcli", *ARGUMENTS, "--engine", "ray"])
+    subprocess.run(["sh", "-c", f"{words} 2> err > out & echo $! > pid"], cwd=cwd, env=environment("local"), check=True)
+    run = int((cwd / "pid").read_text())
+    until(lambda: count(cwd / "maps") >= 10)
+    assert parent(run) != os.getpid()
+    (raylet,) = (pid for pid in processes(b"/raylet/raylet") if parent(pid) == run)
+    os.kill(raylet, signal.SIGKILL)
+    until(lambda: run not in processes(b"ebcli"))
+    assert re.search(rf"^{LOST}$", (cwd / "err").read_text(), re.M)
+
+
+def start_and_kill(cwd: Path, done: int) -> None:
+    """Kill a run that started Ray itself when so many photos are done; nothing of it is left soon."""
+    run = Command(cwd, "local", "--skip-existing")
+    until(lambda: count(cwd / "maps") >= done or run.process.poll() is not None)
+    below = started_by(run.process.pid)
+    run.process.kill()
+    assert run.wait()[0] == -signal.SIGKILL
+    start = time.monotonic()
+    until(lambda: not below.intersection(processes(b"\0")))
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.slow
+def test_a_killed_run_leaves_nothing_of_a_cluster_that_it_started_and_a_loop_completes_it(cwd: Path) -> None:
+    fill(cwd, 300)
+    for done in (10, 120):
+        start_and_kill(cwd, done)
+    assert Command(cwd, "local", "--skip-existing").wait()[0] == 1
+    other, _ = local(cwd)
+    assert tree(cwd / "maps") == tree(other / "maps")
+    done = [record["input"] for record in records(cwd / "maps") if record["status"] == "done"]
+    assert len(done) == len(set(done)) == 303
+
+
 def parent(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+    except OSError:  # it has ended
+        return 0

@@ -57,6 +57,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
         "model": "tiny",
         "weights": "seeded",
         "layer": "2, input" if panel else "2",
+        "fit": "whole",
         "method": "marginal EB",
         "style": "overlay",
         "class": "3 class d; 5 class f" if panel else "3 class d",

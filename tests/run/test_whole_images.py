@@ -15,6 +15,7 @@ from PIL import Image
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.drawing.explanation import Map, Subject
+from ebcli.files.encoding import read_facts
 from ebcli.files.input_spec import Placement
 from ebcli.run.tiles import Tiles
 
@@ -143,6 +144,23 @@ def test_very_long_images_are_explained_in_tiles_anyway() -> None:
     assert (record["tiles"], record["classes"][0]["name"]) == (19, "blue")
     assert map_.shape == (32, 320)
     assert 300 <= map_.max(0).argmax() < 312
+
+
+def test_a_result_tells_its_fit_and_tiles_and_a_raw_file_of_tiles_that_it_has_no_relevance() -> None:
+    painted((320, 32), (BLUE, (300, 8, 312, 20))).save("long.png")
+    result = invoke("--marginal", "long.png")
+    picture, raw = result.stdout.splitlines()
+    assert "long.png: its raw file has the joined maps, but no relevance" in result.stderr
+    with np.load(raw) as arrays:
+        assert "relevance" not in arrays
+    for path in (picture, raw):
+        facts = read_facts(Path(path))
+        assert (facts["fit"], facts["tiles"]) == ("whole", "19")
+    result = invoke("--fit", "crop", "a.png")
+    assert "no relevance" not in result.stderr
+    facts = read_facts(Path(result.stdout.splitlines()[0]))
+    assert facts["fit"] == "crop"
+    assert "tiles" not in facts
 
 
 def subject_map(values: np.ndarray) -> Map:

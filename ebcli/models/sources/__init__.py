@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import MODELS, contained, load_plugin, plugins
+from ebcli.imports import MODELS, blamed, contained, load_plugin, plugins
 from ebcli.models.keywords import BUNDLED
 
 if TYPE_CHECKING:
@@ -56,9 +56,9 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     source_class = load_plugin(point)
     if source_class is None:
         raise ConfigurationError(f"the plug-in for {name!r} cannot be imported: repair or uninstall that package")
-    with contained(name):
+    with contained(name), blamed(name):
         source: ModelSource = source_class(rest)
-    return name.removesuffix(rest) + source.name, source
+        return name.removesuffix(rest) + source.name, source
 
 
 def takes_texts(name: str) -> bool:

@@ -51,6 +51,6 @@ def width(asked: Asked) -> int:
 
 _IMAGES = Task(subjects, "classifiers", frozenset({"above", "labels", "beside"}), width=width, in_batches=True)
 register(CLASSIFICATION, _IMAGES)
-# the joint rule was better on trained networks, see docs/trained.md
+# the joint rule was better on trained networks, see docs/evidence.md
 _CLIPS = replace(_IMAGES, networks="networks for video", options=frozenset({"above", "labels"}), in_batches=False)
 register(VIDEO, replace(_CLIPS, joint=True))

@@ -64,6 +64,6 @@ def _distance_to(box: tuple[float, float, float, float]) -> Callable[[Detection]
 
 register(
     DETECTION,
-    # the joint rule was better on trained detectors, see docs/trained.md
+    # the joint rule was better on trained detectors, see docs/evidence.md
     Task(subjects, "detectors", frozenset({"box", "score"}), run=_run, place=_place, joint=True),
 )

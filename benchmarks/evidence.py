@@ -1,0 +1,170 @@
+"""The files of figures beside docs/evidence.md, and the tables that the page makes of them.
+
+    python benchmarks/evidence.py    # write the tables of the page again
+
+Each of the other scripts here writes its own file, and then the page's tables. A figure has the month and the version
+of PyTorch that it was measured with.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence.md"
+FOLDER = PAGE.with_suffix("")
+Row = dict[str, Any]  # of strings, once it is read
+
+_TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input", "random")
+_FITS = {"pairs": "pairs", "off center": "one photo, off center"}
+
+
+def read(name: str) -> list[Row]:
+    """The rows of a file."""
+    with (FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as lines:
+        return list(csv.DictReader(lines))
+
+
+def write(name: str, rows: Sequence[Row]) -> None:
+    """Write a file, and the tables of the page."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
+        table = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+    if PAGE.exists():
+        PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def update(name: str, rows: Sequence[Row], key: Sequence[str]) -> None:
+    """Write a file in which these rows replace earlier ones of the same key, and take their place."""
+    kept = read(name) if (FOLDER / f"{name}.csv").exists() else []
+    new = {tuple(str(row[part]) for part in key) for row in rows}
+    found = [tuple(row[part] for part in key) in new for row in kept]
+    start = found.index(True) if any(found) else len(kept)
+    rest = [row for row, is_new in zip(kept[start:], found[start:], strict=True) if not is_new]
+    write(name, [*kept[:start], *rows, *rest])
+
+
+def stamp() -> Row:
+    """The columns that say when a figure was measured, and with which version of PyTorch."""
+    import torch
+
+    return {"date": f"{datetime.now(timezone.utc):%Y-%m}", "torch": torch.__version__.partition("+")[0]}
+
+
+def rendered(page: str) -> str:
+    """The page with its tables as the files have them."""
+    return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", page)
+
+
+def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: int) -> str:
+    """A table whose first columns, so many, are texts."""
+    rule = "|---" * texts + "|--:" * (len(heads) - texts) + "|"
+    return "\n".join([f"| {' | '.join(heads)} |", rule, *(f"| {' | '.join(line)} |" for line in lines)])
+
+
+def layers() -> str:
+    """Of each family, share and hits at its layers from the first to the last; the default is bold."""
+    rows = [row for row in read("trained") if (row["task"], row["method"]) == ("letters", "contrastive")]
+    rows = [row for row in rows if row["layer"] != "input"]
+    by_network = {name: [row for row in rows if row["network"] == name] for name in unique(rows, "network")}
+    most = max(map(len, by_network.values()))
+
+    def cell(row: Row) -> str:
+        found = f"{float(row['share']):.3f}, {float(row['hits']):.2f}"
+        return f"**{found}**" if row["default"] == "True" else found
+
+    lines = []
+    for network, found in by_network.items():
+        cells = [cell(row) for row in found]
+        default = next(row["layer"] for row in found if row["default"] == "True")
+        lines.append([network, f"`{default}`", *cells, *[""] * (most - len(cells))])
+    return markdown(["network", "default", *map(str, range(1, most + 1))], lines, 2)
+
+
+def fits() -> str:
+    """For each way to fit an image, share and hits among five for the pictures with something to miss."""
+    rows = read("fits")
+    kinds = [kind for kind in unique(rows, "pictures") if kind.startswith(tuple(_FITS))]
+    lines = []
+    for fit in unique(rows, "fit"):
+        found = {row["pictures"]: row for row in rows if row["fit"] == fit}
+        lines.append([fit, *(f"{found[kind]['share']}, {float(found[kind]['top 5']):.2f}" for kind in kinds)])
+    heads = [next(kind.replace(short, long, 1) for short, long in _FITS.items() if short in kind) for kind in kinds]
+    return markdown(["fit", *heads], lines, 1)
+
+
+def faithfulness() -> str:
+    """For each method: mosaics at the default layer and the last one, insertion, deletion, randomized weights."""
+    grid = [row for row in read("grid") if row["cell"] == "224"]
+    curves, randomized = read("perturbation"), read("randomization")
+    layer = curves[0]["layer"]
+    last = max((row for row in grid if row["stride"]), key=lambda row: int(row["stride"]))["layer"]
+    first, whole = (pick(int(row["randomized"]) for row in randomized) for pick in (min, max))
+    lines = []
+    for method in _METHODS:
+        cells = ["chance" if method == "random" else method]
+        for where in (layer, last):
+            (found,) = (row for row in grid if row["method"] == method and row["layer"] in (where, "-"))
+            cells.append(found["score"])
+        for kind in ("insertion", "deletion"):
+            gains = [float(row["gain"]) for row in curves if (row["method"], row["kind"]) == (method, kind)]
+            cells.append(f"{fmean(gains):.3f}" if gains else "0")
+        for count in (first, whole):
+            alike = [row for row in randomized if row["method"] == method and int(row["randomized"]) == count]
+            cells.append(alike[0]["rank correlation"] if alike else "0")
+        lines.append(cells)
+    heads = ["method", f"mosaics, `{layer}`", f"mosaics, `{last}`", "insertion gain", "deletion gain"]
+    return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
+
+
+def trained() -> str:
+    """The default layers of all networks: the share of each method's map in the right half."""
+    methods = ("contrastive", "marginal", "Grad-CAM", "gradient x activation", "AttnLRP")
+    rows = [row for row in (*read("trained"), *read("dense")) if row["default"] == "True"]
+    rows = [row for row in rows if row["task"] != "textures"]
+    lines = []
+    for task, network in dict.fromkeys((row["task"], row["network"]) for row in rows):
+        found = {row["method"]: row for row in rows if (row["task"], row["network"]) == (task, network)}
+        rule = found["contrastive"]["rule"]
+        shown = [found.get(method) for method in methods]
+        cells = [row["share"] if row and row["rule"] in ("", rule) else "" for row in shown]
+        lines.append([task, network, f"`{found['contrastive']['layer']}`", rule, *cells])
+    return markdown(["task", "network", "layer", "rule", *methods], lines, 4)
+
+
+def cost() -> str:
+    """Forward passes of contrastive maps of one class at the default layers, and of one at the pixels."""
+    rows = [row for row in read("cost") if (row["map"], row["classes"]) == ("contrastive", "1")]
+    lines = []
+    keys = ("network", "layer", "rule", "batch")
+    for key in dict.fromkeys(tuple(row[name] for name in keys) for row in rows):
+        found = [row for row in rows if tuple(row[name] for name in keys) == key]
+        network, layer, rule, batch = key
+        lines.append([network, f"`{layer}`", rule, batch, extent(row["passes"] for row in found), found[0]["bound"]])
+    return markdown(["network", "layer", "rule", "batch", "forward passes", "multiplications"], lines, 3)
+
+
+def extent(values: Iterable[str]) -> str:
+    """The smallest and the largest."""
+    low, *_, high = [*sorted(values, key=float)] * 2
+    return low if low == high else f"{low} to {high}"
+
+
+def unique(rows: Iterable[Row], column: str) -> list[str]:
+    """The values of a column, each once."""
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+TABLES: dict[str, Callable[[], str]] = {one.__name__: one for one in (layers, fits, faithfulness, trained, cost)}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

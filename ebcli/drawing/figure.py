@@ -1,0 +1,102 @@
+"""A figure: pictures and words at their places. As an image, or as SVG and PDF, in which words stay text."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from ebcli.drawing.lettering import font
+from ebcli.files.encoding import SOFTWARE, encode_picture, shortened
+from ebcli.files.naming import FIGURE_FORMATS
+
+_POINTS = 72  # per inch
+
+
+class Words(NamedTuple):
+    """A line of text; sizes are in pixels."""
+
+    left: int
+    top: int
+    text: str
+    size: int
+    bold: bool
+    fill: tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """Pictures and words on white.
+
+    Attributes:
+        size: the width and height in pixels.
+        dpi: pixels per inch.
+        pictures: each with its left and top, RGB.
+        words: lines of text, already fitted into their room.
+    """
+
+    size: tuple[int, int]
+    dpi: int
+    pictures: list[tuple[int, int, Image.Image]] = field(default_factory=list)
+    words: list[Words] = field(default_factory=list)
+
+    def image(self) -> Image.Image:
+        """The figure as an RGB image."""
+        image = Image.new("RGB", self.size, "white")
+        image.info["dpi"] = (self.dpi, self.dpi)
+        for left, top, picture in self.pictures:
+            image.paste(picture, (left, top))
+        draw = ImageDraw.Draw(image)
+        for one in self.words:
+            draw.text((one.left, one.top), one.text, font=font(one.size, one.bold), fill=one.fill)
+        return image
+
+    def encoded(self, suffix: str, facts: Mapping[str, str]) -> bytes:
+        """The content of a file.
+
+        Args:
+            suffix: a suffix of ``encode_picture``, or one of ``FIGURE_FORMATS``.
+            facts: how it was made, see ``encode_picture``; stored as JSON in the subject of a PDF file and in the
+                description of an SVG file.
+
+        Raises:
+            ImageError: the format cannot hold the figure.
+        """
+        return self._vector(suffix, facts) if suffix in FIGURE_FORMATS else encode_picture(self.image(), suffix, facts)
+
+    def _vector(self, suffix: str, facts: Mapping[str, str]) -> bytes:
+        """SVG or PDF with the pictures as they are; PDF files contain the font."""
+        from matplotlib import figure, style
+
+        about = json.dumps(shortened(facts))
+        metadata = {"Creator": SOFTWARE, "Subject": about, "CreationDate": None}
+        if suffix == "svg":
+            metadata = {"Creator": SOFTWARE, "Description": about, "Date": None}
+        # not the user's settings: a matplotlibrc in the working directory could start LaTeX
+        options = {"svg.fonttype": "none", "svg.hashsalt": SOFTWARE, "pdf.fonttype": 42, "image.composite_image": False}
+        content, (width, height) = io.BytesIO(), self.size
+        with style.context(options, after_reset=True):
+            whole = figure.Figure((width / self.dpi, height / self.dpi), self.dpi)
+            axes = whole.add_axes((0, 0, 1, 1))
+            axes.set_axis_off()
+            for left, top, picture in self.pictures:
+                place = left, left + picture.width, top + picture.height, top
+                axes.imshow(np.asarray(picture), extent=place, interpolation="none", aspect="auto")
+            for one in self.words:
+                axes.text(
+                    one.left,
+                    one.top + font(one.size, one.bold).getmetrics()[0],  # matplotlib's text begins at its baseline
+                    one.text,
+                    fontsize=one.size * _POINTS / self.dpi,
+                    weight="bold" if one.bold else "normal",
+                    color=[value / 255 for value in one.fill],
+                    parse_math=False,
+                )
+            axes.set(xlim=(0, width), ylim=(height, 0))
+            whole.savefig(content, format=suffix, metadata=metadata)
+        return content.getvalue()

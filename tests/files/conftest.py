@@ -1,0 +1,15 @@
+"""What the tests of remote files share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from web_server import Server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    started = Server()
+    yield started
+    started.close()

@@ -1,0 +1,75 @@
+"""Directories and tar files on web servers."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from runs import invoke, records, tree
+from web_server import Server, photo
+
+from ebcli.files import web
+from ebcli.files.sources import find
+
+
+def test_links_of_a_listing_that_lead_out_of_it_are_not_followed(working_directory: Path, server: Server) -> None:
+    links = ["b.png", "sub/", "../", "../../../up.png", "/root.png", "%2e%2e/dots.png", "sub/../../x.png", "?C=N"]
+    links += ["http://example.org/other.png", "file:///etc/passwd", "./", "b.png#again", "sub/..%2f..%2fup.png"]
+    server.answers["/dir/"] = "".join(f'<A class=x href="{link}">x</A>' for link in links).encode()
+    server.answers["/dir/sub/"] = b"<a href='c%20d.png'>c</a><a href='../'>up</a><a href='/dir/'>again</a>"
+    for name in ("/dir/b.png", "/dir/sub/c%20d.png", "/up.png", "/root.png", "/dots.png", "/x.png"):
+        server.answers[name] = photo()
+    result = invoke(f"{server.url}/dir", "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert [record["input"] for record in records(Path("maps"))] == [
+        f"{server.url}/dir/b.png",
+        f"{server.url}/dir/sub/c%20d.png",
+    ]
+    assert all(name.startswith("http:") for name in tree(Path("maps")))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        *("<a ", "<", "<a href=", "<a href='", "<!--", "<a x x=", "</a", "<a\t/", "<![CDATA[", "<?", "&#", "&" * 100),
+        *("<a " + " " * 500, "<a " + "x='\"" * 2000, "<a href='&#" + "9" * 4000 + ";'>", "<a href='http://['>"),
+        *("<script>", "<textarea>", "<a href=javascript:>", "<!doctype "),
+    ],
+)
+def test_any_listing_is_read_in_no_time(server: Server, page: str) -> None:
+    server.answers["/dir/"] = f"<a href='first.png'>{page * (1_000_000 // len(page))}".encode()
+    start = time.monotonic()
+    found = [source.name for source in find([Path(f"{server.url}/dir")])]
+    assert time.monotonic() - start < 3
+    assert f"{server.url}/dir/first.png" in found
+
+
+def test_links_are_found_however_they_are_written(server: Server) -> None:
+    server.answers["/dir/"] = b"""<A HREF=1.png> <a class=">" href='2.png' >2</a ><a
+        title = x href = "a&amp;b%20&#99;.png"> <area href=no.png> <a name=no.png> text <a/href=3.png>"""
+    found = [source.name.rpartition("/")[2] for source in find([Path(f"{server.url}/dir")])]
+    assert found == ["1.png", "2.png", "3.png", "a&b%20c.png"]
+
+
+def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web, "_MOST_LISTINGS", 20)
+    server.answers["/dir/"] = b"<a href='deeper/'>x</a>"
+    for depth in range(1, 40):
+        server.answers["/dir/" + "deeper/" * depth] = b"<a href='deeper/'>x</a>"
+    assert [source.name for source in find([Path(f"{server.url}/dir")])] == [f"{server.url}/dir"]
+    assert sum(server.requests.values()) <= 21
+
+
+def test_a_tar_file_on_a_server_is_read_in_parts(working_directory: Path, server: Server) -> None:
+    with tarfile.open("a.tar", "w") as tar:
+        for number in range(3):
+            member = tarfile.TarInfo(f"{number}.png")
+            member.size = len(photo())
+            tar.addfile(member, io.BytesIO(photo()))
+    server.answers["/a.tar"] = Path("a.tar").read_bytes()
+    result = invoke(f"{server.url}/a.tar", "-o", "maps")
+    assert result.exit_code == 0, result.stderr
+    assert len(records(Path("maps"))) == 3

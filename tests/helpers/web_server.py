@@ -1,0 +1,77 @@
+"""A web server that answers as a test wants."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections import Counter
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from ebcli.errors import ImageError
+from ebcli.files.remote import RemoteOptions
+from ebcli.files.sources import Source
+
+QUICK = RemoteOptions(timeout=0.5, retries=1, max_bytes=100_000)
+
+
+def photo(color: str = "teal") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (40, 30), color).save(buffer, "png")
+    return buffer.getvalue()
+
+
+class Server:
+    """Answers each path with bytes, or with what a function does; counts the requests."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, bytes | Callable[[BaseHTTPRequestHandler], None]] = {}
+        self.requests: Counter[tuple[str, str]] = Counter()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                outer.requests[self.command, self.path] += 1
+                answer = outer.answers.get(self.path)
+                if callable(answer):
+                    answer(self)
+                elif answer is None:
+                    self.send_error(404)
+                else:
+                    outer.send(self, answer)
+
+            do_HEAD = do_GET  # noqa: N815
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def send(self, handler: BaseHTTPRequestHandler, content: bytes) -> None:
+        first, last, wanted = 0, len(content) - 1, handler.headers.get("Range")
+        if wanted:
+            first, last = map(int, wanted.removeprefix("bytes=").split("-"))
+        handler.send_response(206 if wanted else 200)
+        handler.send_header("Content-Length", str(min(last, len(content) - 1) - first + 1))
+        if wanted:
+            handler.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        handler.end_headers()
+        if handler.command == "GET":
+            handler.wfile.write(content[first : last + 1])
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def reason(url: str, options: RemoteOptions = QUICK) -> str:
+    with pytest.raises(ImageError) as caught:
+        Source(Path(url), remote=options).opened()
+    return str(caught.value)

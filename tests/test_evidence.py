@@ -1,0 +1,282 @@
+"""docs/evidence.md says what the files beside it say, and what these claim to have measured is what the code does."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import ebcli
+from benchmarks import evidence
+from benchmarks.speed import ROWS
+from benchmarks.trained import captions
+from benchmarks.trained.__main__ import LEARNED, classifier, two_towers
+from benchmarks.trained.dense_maps import DEFAULT, LAYERS, task_of
+from benchmarks.trained.dense_networks import SEGMENTATION
+from benchmarks.trained.dense_training import NETWORKS
+from benchmarks.trained.methods import JOINT, STEPWISE, rule_for, rule_of
+from benchmarks.trained.networks import FAMILIES
+from benchmarks.trained.pictures import SIDE, TASKS
+from ebcli.run.explainer import _LONGEST
+from ebcli.run.tasks.task import REGISTERED
+
+BUNDLED = "efficientnet_lite0"
+FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))
+TIMED = evidence.unique(evidence.read("cost"), "network")
+LARGE = {"vgg16", "vit_b_16"}
+SIDES = {"vit_b_16": 224}  # others take any
+_SETTLED = {  # numbers of the text that were not measured
+    "0.5": "chance",
+    "0.25": "chance",
+    f"{LEARNED:.2f}": "accuracy of the networks that are listed",
+    f"{_LONGEST}": "shape of the images that are explained in tiles",
+    f"{(256 / 224) ** 2:.1f}": "pixels of an image with a shorter side of 256 pixels",
+}
+
+
+def value(name: str, column: str, **where: object) -> float:
+    """The one value of a file's column where other columns have these values."""
+    wanted = {key: str(of) for key, of in where.items()}
+    (found,) = (row[column] for row in evidence.read(name) if wanted.items() <= row.items())
+    return float(found)
+
+
+def extent(name: str, column: str, **where: object) -> tuple[float, float]:
+    """The smallest and the largest value."""
+    wanted = {key: str(of) for key, of in where.items()}
+    found = [float(row[column]) for row in evidence.read(name) if wanted.items() <= row.items()]
+    return min(found), max(found)
+
+
+def grid(method: str, layer: str) -> float:
+    return value("grid", "score", cell=224, method=method, layer=layer)
+
+
+def letters(network: str, method: str, layer: str | None = None, column: str = "share") -> float:
+    where: dict[str, object] = {"default": True} if layer is None else {"layer": layer}
+    return value("trained", column, task="letters", network=network, method=method, **where)
+
+
+def dense(network: str, method: str, column: str) -> float:
+    return value("dense", column, network=network, method=method, default=True)
+
+
+def tiles(photos: int, explained: str, column: str = "share") -> float:
+    return value("tiles", column, photos=photos, explained=explained)
+
+
+def passes(by: str, **where: object) -> float:
+    return value("cost", "passes", network="vgg16", by=by, **where)
+
+
+def contrastive_to_stride_16() -> tuple[float, float]:
+    rows = [row for row in evidence.read("grid") if (row["cell"], row["method"]) == ("224", "contrastive")]
+    found = [float(row["score"]) for row in rows if int(row["stride"]) <= 16]
+    return min(found), max(found)
+
+
+# sentences of the page, and the numbers in them
+SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
+    "{:.2f} of the contrastive map at the default layer is in the right photo, and {:.2f} of Grad-CAM's": lambda: (
+        grid("contrastive", "features.11"),
+        grid("grad-cam", "features.11"),
+    ),
+    "{:.2f} of a map is on the right object, and as much by AttnLRP": lambda: (letters("ViT", "contrastive"),),
+    "{:.2f} to {:.2f} of the contrastive map is in the right photo of a mosaic from stride 4 to 16, "
+    "and {:.2f} at stride 32": lambda: (*contrastive_to_stride_16(), grid("contrastive", "features.16")),
+    "In strips of 8 photos, {:.2f} of such a map is on the right photo, and {:.2f} of the map of the whole strip; "
+    "the right class is among the five likeliest in {:.2f} and {:.2f} of the questions": lambda: (
+        tiles(8, "tiles"),
+        tiles(8, "whole"),
+        tiles(8, "tiles", "top 5"),
+        tiles(8, "whole", "top 5"),
+    ),
+    "maps are better still in MobileNetV3, {:.3f}, and ViT, {:.3f}": lambda: (
+        letters("MobileNetV3", "against the other"),
+        letters("ViT", "against the other"),
+    ),
+    "ConvNeXt has {:.3f}, and Grad-CAM {:.3f}": lambda: (
+        letters("ConvNeXt", "contrastive", "features.5"),
+        letters("ConvNeXt", "Grad-CAM", "features.5"),
+    ),
+    "Grad-CAM's maximum is on the letter in {:.2f} of the questions, ours in {:.2f}": lambda: (
+        letters("VGG", "Grad-CAM", "features.27", "hits"),
+        letters("VGG", "contrastive", "features.27", "hits"),
+    ),
+    "an untrained FCOS has {:.3f} of its map in the right half, a trained one {:.3f} by the same rule, "
+    "and an untrained LRASPP {:.3f}": lambda: (
+        dense("FCOS", "untrained", "share"),
+        dense("FCOS", STEPWISE, "share"),
+        dense("LRASPP", "untrained", "share"),
+    ),
+    "In FCOS, that is {:.3f} in the half and {:.3f} on the letter itself; step by step, it would be {:.3f} and "
+    "{:.3f}": (
+        lambda: (
+            *(dense("FCOS", "contrastive", column) for column in ("share", "place")),
+            *(dense("FCOS", STEPWISE, column) for column in ("share", "place")),
+        )
+    ),
+    "SSDlite has {:.3f} there, untrained {:.3f}, and {:.2f} is chance": lambda: (
+        dense("SSDlite", "contrastive", "place"),
+        dense("SSDlite", "untrained", "place"),
+        dense("SSDlite", "contrastive", "chance"),
+    ),
+    "Five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
+    "Captum takes {:.1f} forward passes there. zennit's `ZPlus` takes {:.0f}": lambda: (
+        passes("captum (Grad-CAM)"),
+        passes("zennit (ZPlus, to the pixels)"),
+    ),
+    "takes {:.2f} to {:.2f} CPU seconds, written as PNG {:.1f}, and the network's plain pass {:.2f} of it": lambda: (
+        *extent("photos", "CPU-s per photo", work="eb-saliency photos"),
+        value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
+        value("photos", "CPU-s per photo", work="the network's plain pass alone"),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return evidence.PAGE.read_text(encoding="utf-8")
+
+
+def test_the_tables_are_those_of_the_files(page: str) -> None:
+    assert evidence.rendered(page) == page, "run python benchmarks/evidence.py"
+    assert sorted(re.findall(r"<!-- table: (\w+) -->", page)) == sorted(evidence.TABLES)
+    assert all(table().count("\n|") > 5 for table in evidence.TABLES.values())
+
+
+def test_contrastive_maps_lead_grad_cam_at_the_default_layer() -> None:
+    for name in ("trained", "dense"):
+        rows = [row for row in evidence.read(name) if row["default"] == "True"]
+        ours, theirs = (
+            {(row["task"], row["network"]): float(row["share"]) for row in rows if row["method"] == method}
+            for method in ("contrastive", "Grad-CAM")
+        )
+        assert ours.keys() == theirs.keys()
+        assert all(ours[network] > theirs[network] for network in ours)
+
+
+def test_the_numbers_of_the_text_are_those_of_the_files(page: str) -> None:
+    text = re.sub(r"^```.*?^```$|^\|[^\n]*$|\]\(http[^)]*\)", "", page, flags=re.DOTALL | re.MULTILINE)
+    text = " ".join(text.split())
+    for sentence, values in SENTENCES.items():
+        said = sentence.format(*values())
+        assert said in text
+        text = text.replace(said, "")
+    (version,) = {row["torch"].rpartition(".")[0] for row in evidence.read("cost")}
+    text = text.replace(f"PyTorch {version}", "").replace("sections 4.1 and 4.2", "")
+    assert {*re.findall(r"\b\d+\.\d+\b", text)} <= {*_SETTLED}
+
+
+@pytest.mark.parametrize("layer", ["features.11", "features.16"])
+def test_the_readme_has_the_shares_of_the_mosaics(layer: str) -> None:
+    shares = " | ".join(f"{grid(method, layer):.2f}" for method in ("contrastive", "marginal", "grad-cam"))
+    assert f" | {shares} | 0.25 |" in Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_linked_and_says_when_it_was_measured(name: str, page: str) -> None:
+    assert f"(evidence/{name}.csv)" in page
+    assert all(re.fullmatch(r"20\d\d-[01]\d", row["date"]) and row["torch"] for row in evidence.read(name))
+
+
+@pytest.mark.parametrize("name", ["fits", "tiles", "perturbation", "randomization"])
+def test_they_were_measured_at_the_default_layer(name: str) -> None:
+    assert {(row["network"], row["layer"]) for row in evidence.read(name)} == {(BUNDLED, default_layer(BUNDLED))}
+
+
+def test_the_grid_has_the_default_layer_and_the_strides_of_all() -> None:
+    strides = {row["layer"]: row["stride"] for row in evidence.read("grid") if row["layer"] != "-"}
+    assert default_layer(BUNDLED) in strides
+    listed = {layer.name: layer.stride for layer in ebcli.layers(ebcli.load_model())}
+    assert {layer: float(stride) for layer, stride in strides.items()} == {layer: listed[layer] for layer in strides}
+
+
+def test_works_whose_cost_was_measured_are_those_of_the_script() -> None:
+    of_script = {
+        (row.model, row.layer or "input", "contrastive" if row.contrastive else "marginal", row.batch, row.classes)
+        for row in ROWS
+    }
+    own = [row for row in evidence.read("cost") if row["by"] == "ebcli"]
+    found = {(row["network"], row["layer"], row["map"], int(row["batch"]), int(row["classes"])) for row in own}
+    assert found == of_script
+
+
+@pytest.mark.parametrize("network", TIMED)
+def test_cost_is_that_of_the_default_layer_or_of_the_pixels(network: str) -> None:
+    layers = {row["layer"] for row in evidence.read("cost") if row["network"] == network}
+    assert layers - {"input"} == {default_layer(network)}
+
+
+@pytest.mark.parametrize("network", [pytest.param(one, marks=[pytest.mark.slow] * (one in LARGE)) for one in TIMED])
+def test_cost_is_that_of_the_rule(network: str) -> None:
+    rows = [row for row in evidence.read("cost") if (row["network"], row["by"]) == (network, "ebcli")]
+    net, side = ebcli.load_model(network, weights="none").net, SIDES.get(network, 64)
+    layers = evidence.unique(rows, "layer")
+    results = ebcli.excitation_backprop(net, torch.randn(1, 3, side, side), 1, [*map(at, layers)])
+    decided = dict(zip(layers, map(rule_of, results), strict=True))
+    assert {(row["layer"], row["rule"]) for row in rows} == {*decided.items()}
+
+
+@pytest.mark.parametrize("network", [*FAMILIES, *captions.FAMILIES])
+def test_trained_networks_have_their_default_layer_and_rules(network: str, tmp_path: Path) -> None:
+    rows = [row for row in evidence.read("trained") if row["network"] == network]
+    assert rows
+    task = TASKS.get(rows[0]["task"], captions.TASK)
+    torch.manual_seed(0)
+    if network in FAMILIES:
+        save(FAMILIES[network].build(task.num_classes), tmp_path / f"{task.name}-{network}.pt", rounds=1)
+        found = classifier(network, task, tmp_path, rounds=0)
+    else:
+        save(captions.build(network), tmp_path / f"{task.name}-{network}.pt")
+        found = two_towers(network, tmp_path)
+    assert {row["layer"] for row in rows if row["default"] == "True"} == {found.default}
+    assert {row["layer"] for row in rows} == {"input", *found.layers, found.default}
+    layers = [*{row["layer"] for row in rows}]
+    results = ebcli.excitation_backprop(found.net, torch.rand(1, 3, SIDE, SIDE), 0, [*map(at, layers)])
+    check_rules(rows, dict(zip(layers, map(rule_of, results), strict=True)))
+
+
+@pytest.mark.parametrize("network", evidence.unique(evidence.read("dense"), "network"))
+def test_dense_maps_are_those_of_the_command(network: str) -> None:
+    rows = [row for row in evidence.read("dense") if row["network"] == network]
+    task = task_of(network)
+    assert {row["task"] for row in rows} == {task}
+    assert {row["layer"] for row in rows if row["default"] == "True"} == {DEFAULT[network]}
+    assert {row["layer"] for row in rows} <= {"input", *LAYERS[network]}
+    layers = evidence.unique(rows, "layer")
+    if network in SEGMENTATION:
+        assert REGISTERED[task].joint is None
+        torch.manual_seed(0)
+        net, everywhere = NETWORKS[network]().eval(), torch.ones(SIDE, SIDE, dtype=torch.bool)
+        inputs = torch.rand(1, 3, SIDE, SIDE)
+        results = ebcli.excitation_backprop(net, inputs, 1, [*map(at, layers)], where=everywhere)
+        check_rules(rows, dict(zip(layers, map(rule_of, results), strict=True)))
+    else:
+        assert REGISTERED[task].joint
+        assert {row["rule"] for row in rows if row["method"] == "contrastive"} == {JOINT}
+
+
+def check_rules(rows: list[evidence.Row], decided: dict[str, str]) -> None:
+    for row in rows:
+        assert row["rule"] == rule_for(row["method"], decided[row["layer"]]), row
+
+
+def at(layer: str) -> str | None:
+    return None if layer == "input" else layer
+
+
+@functools.cache
+def default_layer(network: str) -> str:
+    with torch.device("meta"):  # shapes need no weights
+        return ebcli.default_layer(ebcli.load_model(network, weights="none", device="meta"))
+
+
+def save(net: nn.Module, path: Path, **more: object) -> None:
+    """As a network that was trained."""
+    torch.save({"state": net.state_dict(), "accuracy": 1.0, **more}, path)
