@@ -14,10 +14,13 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --index-url "$TORCH_INDEX" "torch>=2.6" "torchvision>=0.21"
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
+COPY weights weights
 COPY ebcli ebcli
-RUN --mount=type=cache,target=/root/.cache/pip pip install .
+RUN --mount=type=cache,target=/root/.cache/pip pip install . ./weights
 
 FROM python:${PYTHON}-slim
+LABEL org.opencontainers.image.source=https://github.com/eb-saliency/eb-saliency \
+      org.opencontainers.image.licenses=MIT
 COPY --from=build /opt/eb-saliency /opt/eb-saliency
 # Writable for any docker run --user; a volume at /cache keeps downloaded weights
 RUN useradd --uid 1000 --create-home eb-saliency && mkdir --mode=1777 /cache /work

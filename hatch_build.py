@@ -1,4 +1,4 @@
-"""Manual pages for share/man/man1, generated from the commands' help texts when a wheel is built."""
+"""The README with absolute links, and manual pages for share/man/man1 from the commands' help texts."""
 
 from __future__ import annotations
 
@@ -13,8 +13,38 @@ from typing import Any
 
 import click
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 WIDTH = 72
+# the start of a link or a picture in Markdown that is relative
+RELATIVE = re.compile(r"(!\[[^\]]*)?\]\((?![\w+.-]+:|#)")
+
+
+class Links(MetadataHookInterface):
+    """The package index shows the README alone, so its links lead to this version's files in the repository."""
+
+    PLUGIN_NAME = "custom"
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        home, version = self.config["home"], metadata["version"]
+        metadata["urls"] = {
+            "Homepage": home,
+            "Documentation": self.config["site"],
+            "Changelog": f"{home}/blob/main/CHANGELOG.md",
+            "Issues": f"{home}/issues",
+        }
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        metadata["readme"] = {"content-type": "text/markdown", "text": absolute_links(text, home, f"v{version}")}
+
+
+def absolute_links(text: str, home: str, tag: str) -> str:
+    """Make the relative links and pictures of a Markdown text absolute, code blocks left alone."""
+    page, picture = f"{home}/blob/{tag}/", f"{home}/raw/{tag}/"
+    parts = re.split(r"(^```.*?^```$)", text, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [
+        RELATIVE.sub(lambda found: f"{found[1] or ''}]({picture if found[1] else page}", part) for part in parts[::2]
+    ]
+    return "".join(parts)
 
 
 class ManualPages(BuildHookInterface):

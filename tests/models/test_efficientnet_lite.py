@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from ebcli.models import efficientnet_lite_weights, load_model
 from ebcli.models.efficientnet_lite import SameConv2d
 from ebcli.models.torchvision_registration import EfficientNet_Lite0_Weights
 
+CONTENT = Path(EfficientnetLite0ModelFile.get_model_file_path()).read_bytes()
 PHOTOS = Path(__file__).parents[2] / "sample_images"
 
 
@@ -98,16 +100,38 @@ def test_same_padding_matches_tensorflow(size, kernel, stride):
     torch.testing.assert_close(conv(image)[0, 0], expected)
 
 
-def test_a_file_with_another_hash_is_refused(monkeypatch):
-    content = efficientnet_lite_weights._installed_file()
-    monkeypatch.setattr(efficientnet_lite_weights, "_installed_file", lambda: content[:-1] + b"?")
-    with pytest.raises(ConfigurationError, match=r"not the published ones.*reinstall") as caught:
+@pytest.fixture(params=efficientnet_lite_weights.FILES)
+def package(request, tmp_path, monkeypatch):
+    """A directory with a package of weights, the only one that is found, and the place of its file."""
+    name, path = request.param, efficientnet_lite_weights.FILES[request.param]
+    monkeypatch.syspath_prepend(tmp_path)
+    for other in efficientnet_lite_weights.FILES:
+        monkeypatch.delitem(sys.modules, other.replace("-", "_"), raising=False)
+        (tmp_path / other.replace("-", "_")).mkdir()  # without the file
+        (tmp_path / other.replace("-", "_") / "__init__.py").touch()
+    file = tmp_path / name.replace("-", "_") / path
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(CONTENT)
+    yield name, file
+    for other in efficientnet_lite_weights.FILES:
+        sys.modules.pop(other.replace("-", "_"), None)
+
+
+def test_either_package_has_the_weights(package, loaded):
+    for name, tensor in load_model().net.state_dict().items():
+        torch.testing.assert_close(tensor, loaded.net.state_dict()[name], rtol=0, atol=0)
+
+
+def test_a_file_with_another_hash_is_refused(package):
+    name, file = package
+    file.write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(ConfigurationError, match=rf"not the published ones.*reinstall it .*{name}$") as caught:
         load_model()
     assert "\n" not in str(caught.value)
 
 
-def test_a_missing_file_is_reported(monkeypatch):
-    monkeypatch.setattr(EfficientnetLite0ModelFile, "get_model_file_path", lambda: "/nonexistent/lite0.pth")
+def test_a_missing_file_is_reported(package):
+    package[1].unlink()
     with pytest.raises(ConfigurationError, match="pip install"):
         load_model()
 

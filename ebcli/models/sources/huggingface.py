@@ -100,7 +100,10 @@ class HuggingFace(ModelSource):
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
         with fetching(f"the preprocessing of {self._title}", _ADVICE), self._silent():
-            if auto.get_image_processor_config(self.name):
+            # transformers 5.5 to 5.18 finds only a configuration that is part of processor_config.json
+            if auto.get_image_processor_config(self.name) or self._library.utils.cached_file(
+                self.name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
+            ):
                 processor = auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False)
                 return _preset_of(processor, self._title)
             usual = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {}).get("torchvision")
