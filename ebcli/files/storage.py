@@ -158,7 +158,9 @@ def members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Sp
                     found[name] = span
                     if span.start + span.size > size:
                         raise tarfile.ReadError("unexpected end of data")
-    except (tarfile.TarError, OSError, ValueError, OverflowError, MemoryError) as error:
+    except OSError as error:
+        return found, error.strerror or str(error)
+    except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
         return found, f"it cannot be read to its end as an uncompressed tar file ({error or type(error).__name__})"
     return found, f"it has {skipped} files with .. in their names, which were skipped" if skipped else None
 
