@@ -116,7 +116,9 @@ def find(
         if stdin is not None and path == STDIN:
             files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
         elif url_of(path) is not None:
-            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path, how))]
+            below, problem = walk(path, how)
+            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(below)]
+            files += [(Source(path, problem=problem), path)] if problem is not None else []
         elif os.path.isdir(path):
             files = list(folders.files(path))
         for source, relative in _unpacked(files, how):
@@ -139,7 +141,7 @@ def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> It
     for source, relative in files:
         if source.path.suffix.lower() != ".tar":
             is_packed = source.named and source.path.name.lower().endswith(_COMPRESSED)
-            yield replace(source, problem=_UNPACK if is_packed else None, remote=remote), relative
+            yield replace(source, problem=_UNPACK if is_packed else source.problem, remote=remote), relative
             continue
         found, problem = members(source.path, remote)
         for path, span in found.items():
