@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 import time
@@ -129,7 +130,7 @@ def _room(folder: Path, least: float, remedy: str) -> str:
     """
     folder = folder.absolute()
     try:
-        there = next(path for path in (folder, *folder.parents) if path.exists())
+        there = next(path for path in (folder, *folder.parents) if os.path.exists(path))
         with TemporaryFile(dir=there, buffering=0) as file:
             file.write(b"\0")
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields
@@ -210,7 +211,7 @@ class PixelOrMask(click.Path):
         x, comma, y = str(value).partition(",")
         if comma and x.isdecimal() and y.isdecimal():
             return int(x), int(y)
-        if not Path(str(value)).is_file():
+        if not os.path.isfile(str(value)):
             self.fail(f"{str(value)!r} is neither a pixel X,Y nor the file of a mask", param, ctx)
         return super().convert(value, param, ctx)
 

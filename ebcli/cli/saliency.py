@@ -61,7 +61,7 @@ interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by hea
     },
     epilog=EPILOG,
 )
-@click.argument("images", nargs=-1, type=Input())
+@click.argument("images", nargs=-1, type=Input(readable=False))  # what cannot be read is a failed input
 @with_options(SALIENCY)
 @click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
 def main(

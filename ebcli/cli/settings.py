@@ -98,7 +98,7 @@ def _parsed(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def _project_table() -> dict[str, Any]:
-    if not PROJECT_FILE.is_file():
+    if not os.path.isfile(PROJECT_FILE):
         return {}
     try:
         content = _read(PROJECT_FILE, _PROJECT_BYTES + 1)

@@ -127,7 +127,7 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     output: Path = options["output"]
     needs_directory = options["as_json"] or options["dry_run"] or options["raw"] or options["report"]
     piped = not (is_given["output"] or needs_directory or sys.stdout.isatty()) and images == (STDIN,)
-    if output.is_dir() and not piped:
+    if os.path.isdir(output) and not piped:
         return None
     suffix, model = output.suffix.lower(), options["model"]
     if output == _STDOUT or piped:
@@ -157,7 +157,7 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     if len(images) != 1:
         return f"there are {len(images)} inputs: {directory}"
     image = images[0]
-    if url_of(image) is None and (image.is_dir() or image.suffix.lower() == ".tar"):
+    if url_of(image) is None and (os.path.isdir(image) or image.suffix.lower() == ".tar"):
         return f"'{image}' may hold many images: {directory}"
     maps = len(options["targets"]) or options["top_k"] or 1
     finds = options["model"].lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}

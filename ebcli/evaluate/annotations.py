@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -138,7 +139,7 @@ class Coco:
 
     def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
         reader = import_optional("pycocotools.coco").COCO
-        if not images.is_dir():
+        if not os.path.isdir(images):
             raise ConfigurationError(f"the directory of COCO's images '{images}' does not exist")
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,7 +32,7 @@ class LabeledImages:
 
     def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
         self.folder = folder
-        if not folder.is_dir():
+        if not os.path.isdir(folder):
             raise ConfigurationError(f"the directory '{folder}' does not exist")
         found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
         self.keys = [path.relative_to(folder).as_posix() for path in found]

@@ -39,9 +39,9 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
     """
     target = f"to '{directory}'" if file is None else f"'{file}'"
     there = directory
-    while not os.path.lexists(there):
+    while not os.path.lexists(there) and there != there.parent:  # a working directory may not be searchable
         there = there.parent
-    if not there.is_dir():
+    if os.path.lexists(there) and not os.path.isdir(there):
         raise OutputError(f"cannot write {target}: '{there}' is not a directory")
     try:
         with tempfile.TemporaryFile(dir=there):
@@ -207,7 +207,7 @@ class OutputFolder:
 def first_link(directory: Path, relpath: Path) -> Path | None:
     """The first symbolic link on the way from a directory to a path below it, if any."""
     steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
-    return next((step for step in steps if step.is_symlink()), None)
+    return next((step for step in steps if os.path.islink(step)), None)
 
 
 def _private_directory(directory: Path) -> tuple[Path, int | None]:
@@ -231,7 +231,7 @@ def finish_killed_runs(directory: Path) -> None:
     Results in them that are recorded already are moved to their places.
     """
     for private in directory.glob(f"{PRIVATE}*") if fcntl is not None else ():
-        if PRIVATE_NAME.fullmatch(private.name) is None or not (private / _OF_RUN).is_file():
+        if PRIVATE_NAME.fullmatch(private.name) is None or not os.path.isfile(private / _OF_RUN):
             continue
         with contextlib.suppress(OSError):  # in use, another user's, or already removed
             lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -33,7 +34,7 @@ def has_image_suffix(path: Path) -> bool:
 
 def is_recognized(file: Path | IO[bytes]) -> bool:
     """Whether the first bytes are those of a format that Pillow reads, whatever the name is."""
-    if isinstance(file, Path) and not file.is_file():
+    if isinstance(file, Path) and not os.path.isfile(file):
         return False
     try:
         with opened_image(file):
@@ -101,7 +102,7 @@ def opened_image(file: Path | IO[bytes]) -> Iterator[Image.Image]:
     """Open an image of a format that Pillow decodes; any error of Pillow is passed on."""
     with contextlib.ExitStack() as stack:
         if isinstance(file, Path):
-            if file.is_dir():
+            if os.path.isdir(file):
                 raise ImageError("the directory cannot be listed")
             file = stack.enter_context(safe_open(file))
         yield stack.enter_context(Image.open(file, formats=_formats()))

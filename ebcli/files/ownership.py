@@ -64,7 +64,7 @@ class OwnResults:
     def _around(self, path: Path) -> Iterator[OwnFiles]:
         for folder in Path(os.path.abspath(path)).parents:  # noqa: PTH100 - links stay links
             if folder not in self._directories:
-                is_output = any((folder / name).is_file() for name in (RECORDS, MARKER))
+                is_output = any(os.path.isfile(folder / name) for name in (RECORDS, MARKER))
                 self._directories[folder] = OwnFiles(folder) if is_output else None
             if (own := self._directories[folder]) is not None:
                 yield own

@@ -116,8 +116,10 @@ def find(
         if stdin is not None and path == STDIN:
             files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
         elif url_of(path) is not None:
-            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(walk(path, how))]
-        elif os.path.isdir(path):  # noqa: PTH112 - raises nothing
+            below, problem = walk(path, how)
+            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(below)]
+            files += [(Source(path, problem=problem), path)] if problem is not None else []
+        elif os.path.isdir(path):
             files = list(folders.files(path))
         for source, relative in _unpacked(files, how):
             if (include and not _matches(relative, include)) or _matches(relative, exclude):
@@ -139,7 +141,7 @@ def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> It
     for source, relative in files:
         if source.path.suffix.lower() != ".tar":
             is_packed = source.named and source.path.name.lower().endswith(_COMPRESSED)
-            yield replace(source, problem=_UNPACK if is_packed else None, remote=remote), relative
+            yield replace(source, problem=_UNPACK if is_packed else source.problem, remote=remote), relative
             continue
         found, problem = members(source.path, remote)
         for path, span in found.items():
@@ -196,7 +198,8 @@ class _Walk:
             with os.scandir(folder) as scanned:
                 for entry in scanned:
                     path = Path(folder, entry.name)
-                    if not entry.is_dir():
+                    # of a link into a directory that may not be searched, is_dir() raises
+                    if not (os.path.isdir(path) if entry.is_symlink() else entry.is_dir()):
                         if path.suffix.lower() == ".tar" or _is_in(self._shard, path):
                             entries.append((entry.name, False))
                     elif entry.is_symlink():
@@ -212,7 +215,7 @@ class _Walk:
     def _enters(self, folder: Path, root: Path) -> bool:
         identity = _identity(folder)
         if folder != root:
-            hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or identity == self._without
+            hidden = PRIVATE_NAME.fullmatch(folder.name) is not None or (identity and identity == self._without)
             if hidden or _matches(folder.relative_to(root), self._exclude):
                 return False
         if identity in self._entered:

@@ -99,26 +99,34 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
         return stamp, bytes(system.cat_file(name, **limit))
 
 
-def walk(path: Path, options: RemoteOptions = DEFAULT) -> list[Path]:
+def walk(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str | None]:
     """The remote files below a directory; the path itself if it is a file, or if nothing is found.
+
+    Returns:
+        The files, and the reason why there may be more, or None.
 
     Raises:
         ConfigurationError: the package for this kind of URL is missing.
     """
     url = url_of(path)
     assert url is not None
+    found, problem = list[Path](), None
     try:
         if url.startswith(_WEB):
             if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
-                return [path]
-            found = [path_of(file) for file in web.files_below(url, options)]
+                return [path], None
+            try:
+                found.extend(map(path_of, web.files_below(url, options)))
+            except OSError as error:
+                problem = error.strerror
         else:
             with _remote(url, options) as (system, name, limit):
                 all_pages = {key: SLOWEST * seconds for key, seconds in limit.items()}
                 found = [path_of(system.unstrip_protocol(file)) for file in system.find(name, **all_pages)]
     except OSError:  # reading the file will tell
-        found = []
-    return [file for file in found if file.is_relative_to(path)] or [path]
+        pass
+    found = [file for file in found if file.is_relative_to(path)]
+    return found if found or problem else [path], problem
 
 
 class _Checked(tarfile.TarInfo):
@@ -158,7 +166,9 @@ def members(path: Path, options: RemoteOptions = DEFAULT) -> tuple[dict[Path, Sp
                     found[name] = span
                     if span.start + span.size > size:
                         raise tarfile.ReadError("unexpected end of data")
-    except (tarfile.TarError, OSError, ValueError, OverflowError, MemoryError) as error:
+    except OSError as error:
+        return found, error.strerror or str(error)
+    except (tarfile.TarError, ValueError, OverflowError, MemoryError) as error:
         return found, f"it cannot be read to its end as an uncompressed tar file ({error or type(error).__name__})"
     return found, f"it has {skipped} files with .. in their names, which were skipped" if skipped else None
 

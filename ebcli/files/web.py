@@ -153,15 +153,26 @@ def _number(header: str) -> int:
 def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
     """The files that a listing and the listings below it link to; no links that lead out of it are followed.
 
+    There are none if the URL itself cannot be read as a listing.
+
     Raises:
-        OSError: a listing cannot be read.
+        OSError: a listing below it cannot be read, or there are too many of them.
     """
     root = quote_url(url.rstrip("/")) + "/"
     seen, listings = {root}, [root]
+    longest = SLOWEST * options.timeout
+    ends = time.monotonic() + longest
     for number, listing in enumerate(listings):
         if number == _MOST_LISTINGS:
-            raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories")
-        page = _response("GET", listing, options, _LARGEST_LISTING)[1]
+            raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
+        if time.monotonic() > ends:
+            raise OSError(errno.EIO, f"listing its directories took longer than {longest:g} s: raise --timeout")
+        try:
+            page = _response("GET", listing, options, _LARGEST_LISTING)[1]
+        except OSError as error:
+            if listing == root:
+                return
+            raise OSError(errno.EIO, f"'{listing.removeprefix(root)}' cannot be listed: {error.strerror}") from error
         for link in _Links(page.decode(errors="replace")).found:
             target = listing
             with suppress(ValueError):  # not an address

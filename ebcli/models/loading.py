@@ -176,7 +176,7 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
         net, label, files = source.build(), UNTRAINED, source.files(UNTRAINED)
     elif (found := source.published(weights)) is not None:
         net, label, files = source.pretrained(found), str(found), source.files(found)
-    elif file.is_file():
+    elif os.path.isfile(file):
         net, label = source.restored(read_checkpoint(file), f"{weights} for {name}"), weights
         files = [*source.files(weights), file]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +40,7 @@ class ModelSpec:
                 raise ConfigurationError(f"the model's {what} must not be empty")
         if self.scores is not None and self.scores not in SCORES:
             raise ConfigurationError(f"unknown scores {self.scores!r}: choose {', '.join(SCORES)}")
-        if isinstance(self.class_names, Path) and not self.class_names.is_file():
+        if isinstance(self.class_names, Path) and not os.path.isfile(self.class_names):
             raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")
 
     @property

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 
 import numpy as np
@@ -104,13 +105,19 @@ class Explainer:
         self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
         return self._tried(maps)
 
-    def explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
+    def explain(self, images: Sequence[NetworkInput], stopping: Event | None = None) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
 
+        Args:
+            images: the images or videos.
+            stopping: if it is set meanwhile, a video or an image in tiles, which can take minutes, is given up.
+
         Raises:
+            CancelledError: it was given up.
             ConfigurationError: there is not enough memory for a single image.
         """
         with self._lock:
+            self._stopping = stopping or Event()
             return self._explain(images)
 
     def _explain(self, images: Sequence[NetworkInput]) -> list[Explanation | ImageError]:
@@ -236,19 +243,24 @@ class Explainer:
         start, asked = time.perf_counter(), self._about(image)
         batches = [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
         with torch.no_grad():
-            outputs = [single_tensor(self.loaded.net(self._inputs(np.stack(part))), "the output") for part in batches]
+            outputs = [single_tensor(self.loaded.net(part), "the output") for part in self._unless_stopping(batches)]
         each = torch.cat([self._scores(output).float() for output in outputs])
         scores = each.mean(0)
         row, maps = self._task.subjects(scores, asked), list[Map]()
         for first in range(0, len(row), self._width):
             chosen, found = row[first : first + self._width], list[list[Map]]()
-            for part in batches:
-                inputs = self._inputs(np.stack(part))
+            for inputs in self._unless_stopping(batches):
                 results = self._backprop(inputs, partial(priors, [chosen], 1), self._asked.maps)
                 found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
             maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
         return Explanation(maps, time.perf_counter() - start, asked.label, best)
+
+    def _unless_stopping(self, batches: Iterable[Sequence[NDArray[np.uint8]]]) -> Iterator[Tensor]:
+        for batch in batches:
+            if self._stopping.is_set():
+                raise CancelledError
+            yield self._inputs(np.stack(batch))
 
     def _scores(self, logits: Tensor) -> Tensor:
         """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -137,7 +137,10 @@ class Pipeline:
     def _explained(self, images: Sequence[_Numbered]) -> Iterator[tuple[int, Future[Record]]]:
         if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
             return
-        explanations = self.explainer.explain([item for *_, item in images])
+        try:
+            explanations = self.explainer.explain([item for *_, item in images], self.stopping)
+        except CancelledError:
+            return
         for (number, source, item), explanation in zip(images, explanations, strict=True):
             yield number, self.workers.submit(self._render, source, item, explanation)
 

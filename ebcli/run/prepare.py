@@ -167,7 +167,9 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
         load: reads an image or a video.
         style: whether maps are drawn signed.
     """
-    images = [source for source in sources if source.named or has_known_suffix(source.path) or source.path.is_dir()]
+    images = [
+        source for source in sources if source.named or has_known_suffix(source.path) or os.path.isdir(source.path)
+    ]
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest, sample = 0.0, list[NetworkInput]()
     for i in chosen:

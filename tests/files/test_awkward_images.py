@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
+from rights import no_override
 from runs import tiny_model, tree
 
 from ebcli.cli.saliency import main
@@ -143,13 +144,26 @@ def test_of_an_animation_the_first_frame_counts(name: str) -> None:
     assert error < 20 < other  # a GIF has but 256 colours
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_a_file_that_may_not_be_read() -> None:
-    Path("a.jpg").write_bytes(JPEG)
-    Path("a.jpg").chmod(0)
-    result = invoke("a.jpg")
+def test_what_may_not_be_read_fails_alone() -> None:
+    for name in ("closed/d.jpg", "in/a.jpg", "in/locked/b.jpg", "in/locked/c.jpg.5-cat.png", "in/locked/sub/e.jpg"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(JPEG)
+    Path("in/t.tar").write_bytes(b"")
+    Path("in/link.jpg").symlink_to("../closed/d.jpg")
+    Path("b.jpg").write_bytes(JPEG)
+    for name, mode in {"b.jpg": 0, "in/t.tar": 0, "closed": 0, "in/locked": 0o600}.items():
+        Path(name).chmod(mode)
+    with no_override():
+        result = invoke("b.jpg", "in", "closed")
+    for name in ("in/locked", "closed"):
+        Path(name).chmod(0o700)
     assert result.exit_code == 1
-    assert "a.jpg: Permission denied" in result.stderr
+    assert len(result.stdout.splitlines()) == 1  # in/a.jpg
+    denied = ("b.jpg", "in/link.jpg", "in/locked/b.jpg", "in/locked/c.jpg.5-cat.png", "in/locked/sub", "in/t.tar")
+    *failed, summary = [line for line in result.stderr.splitlines() if not line.startswith("The map rests on")]
+    expected = [f"{name}: Permission denied" for name in denied]
+    assert sorted(failed) == sorted([*expected, "closed: the directory cannot be listed"])
+    assert summary == "8 images: 1 done, 7 failed"
 
 
 def test_names_that_climb_or_start_at_the_root_stay_below_the_output() -> None:

@@ -14,9 +14,10 @@ from unittest import mock
 
 import pytest
 from galleries import wrote
+from rights import no_override
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.directory import OutputFolder, finish_killed_runs, refuse_foreign_files
+from ebcli.files.directory import OutputFolder, check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.naming import parse_result_name
 from ebcli.files.records import ClassRecord, Record
 
@@ -228,3 +229,15 @@ def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(out
     with closing(OutputFolder(out, overwrite=False)) as folder, pytest.raises(OutputError, match="did not write it"):
         folder.write({Path("a.jpg.1.png"): OWN})
     assert (out / "a.jpg.1.png").read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("output", ["out", "deep/out", "."])
+def test_a_working_directory_without_access(output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root's home is for another user."""
+    monkeypatch.chdir(tmp_path)
+    tmp_path.chmod(0)
+    try:
+        with no_override(), pytest.raises(OutputError, match=f"cannot write to '{output}': Permission denied"):
+            check_writable(Path(output))
+    finally:
+        tmp_path.chmod(0o700)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tarfile
 import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -59,8 +60,37 @@ def test_listings_without_end_are_given_up(server: Server, monkeypatch: pytest.M
     server.answers["/dir/"] = b"<a href='deeper/'>x</a>"
     for depth in range(1, 40):
         server.answers["/dir/" + "deeper/" * depth] = b"<a href='deeper/'>x</a>"
-    assert [source.name for source in find([Path(f"{server.url}/dir")])] == [f"{server.url}/dir"]
+    (source,) = find([Path(f"{server.url}/dir")])
+    assert source.name == f"{server.url}/dir"
+    assert source.problem == "it has more than 20 directories: name some of them instead"
     assert sum(server.requests.values()) <= 21
+
+
+def test_slow_listings_have_one_deadline_and_what_they_named_is_done(
+    working_directory: Path, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web, "SLOWEST", 3)
+
+    def slowly(handler: BaseHTTPRequestHandler) -> None:
+        time.sleep(0.2)
+        server.send(handler, b"<a href='deeper/'>x</a> <a href='a.png'>x</a>")
+
+    for depth in range(60):
+        server.answers["/dir/" + "deeper/" * depth] = slowly
+        server.answers["/dir/" + "deeper/" * depth + "a.png"] = photo()
+    result = invoke(f"{server.url}/dir", "-o", "maps", "--timeout", "0.5", "--retries", "0", "--exclude", "*deeper/*")
+    assert result.exit_code == 1
+    assert f"{server.url}/dir: listing its directories took longer than 1.5 s: raise --timeout" in result.stderr
+    assert f"{server.url}/dir/a.png" in [record["input"] for record in records(Path("maps"))]
+
+
+def test_one_listing_that_fails_does_not_take_the_others_with_it(working_directory: Path, server: Server) -> None:
+    server.answers["/dir/"] = b"<a href='gone/'>x</a> <a href='a.png'>x</a>"
+    server.answers["/dir/a.png"] = photo()
+    result = invoke(f"{server.url}/dir", "-o", "maps")
+    assert result.exit_code == 1
+    assert f"{server.url}/dir: 'gone/' cannot be listed: it cannot be found" in result.stderr
+    assert len(result.stdout.splitlines()) == 1
 
 
 def test_a_tar_file_on_a_server_is_read_in_parts(working_directory: Path, server: Server) -> None:

@@ -183,6 +183,33 @@ def test_a_run_is_resumed() -> None:
     assert len(list(Path("saliency/report/thumbnails").rglob("*photo.jpg"))) >= 2
 
 
+def test_an_interrupt_does_not_wait_for_a_long_video() -> None:
+    """Of its three clips, one is being explained when Ctrl-C is pressed."""
+    with Path("nets.py").open("a", encoding="utf-8") as file:
+        file.write("""
+def interrupted():
+    import os, signal
+    def count(*_):
+        handler = signal.getsignal(signal.SIGINT)
+        if handler is not signal.default_int_handler:  # the run has begun
+            with open("calls", "a") as file:
+                file.write("x")
+            if os.path.getsize("calls") == CALL:
+                os.kill(os.getpid(), signal.SIGINT)
+    net = colors()
+    net.register_forward_pre_hook(count)
+    return net
+""")
+    for call in (1, 4):  # to find the class, and to explain it
+        Path("calls").write_text("")
+        Path("nets.py").write_text(Path("nets.py").read_text() + f"\nCALL = {call}\n")
+        result = run("move.mp4", "--batch-size", "1", model="interrupted")
+        assert result.exit_code == 130
+        assert "Interrupted. 1 video: 1 left" in result.stderr
+        assert len(Path("calls").read_text()) == call
+    assert len(outputs(run("move.mp4", "--skip-existing"))) == 2
+
+
 def test_stills_and_truncated_videos_fail_alone() -> None:
     moving_square(1)[0].save("still.png")
     Path("cut.mp4").write_bytes(Path("move.mp4").read_bytes()[:-400])

@@ -60,9 +60,9 @@ def is_video(path: Path) -> bool:
     """Whether a local file is a video by its suffix, or an animation by its content; or a directory of frames."""
     if has_video_suffix(path):
         return True
-    if path.is_dir():
+    if os.path.isdir(path):
         return bool(frame_files(path))
-    if path.suffix.lower() not in _ANIMATED or not path.is_file():
+    if path.suffix.lower() not in _ANIMATED or not os.path.isfile(path):
         return False
     try:
         with opened_image(path) as image:
@@ -84,7 +84,7 @@ def frame_files(folder: Path) -> list[Path]:
         if not is_one_clip or numbered[-1][0] - numbered[0][0] != len(names) - 1:
             return []
         files = [folder / name for _, name in numbered]
-        return files if all(map(has_image_suffix, files)) and all(map(Path.is_file, files)) else []
+        return files if all(map(has_image_suffix, files)) and all(map(os.path.isfile, files)) else []
     except OSError:
         return []
 
@@ -102,7 +102,7 @@ def frames(file: Path | IO[bytes], frame_rate: float, start: float = 0.0) -> Ite
     """
     with contextlib.ExitStack() as stack:
         if isinstance(file, Path):
-            if file.is_dir():
+            if os.path.isdir(file):
                 files = frame_files(file)
                 for i, path in enumerate(files):
                     yield Frame(i / frame_rate, (i + 1) / frame_rate, partial(_frame_of, path))

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,7 +34,7 @@ class Factory(ModelSource):
         super().__init__(name)
         path, _, function = name.rpartition(":")
         self._path = Path(path) if path.endswith(".py") else None
-        if self._path is not None and not self._path.is_file():
+        if self._path is not None and not os.path.isfile(self._path):
             raise ConfigurationError(f"the file {path} does not exist")
         with self._user_code("could not be executed" if self._path else "could not be imported"):
             module = importlib.import_module(path) if self._path is None else _executed(self._path)

@@ -133,7 +133,7 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
         return fetch(weights_only=True)
     except Exception as error:  # servers, the disk, and damaged pickles raise anything
         reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
-        if not cached.is_file():  # a download with a wrong hash leaves no file either
+        if not os.path.isfile(cached):  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
                 f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file "
                 f"into {cached.parent}, pass --weights FILE, pass --weights none for an untrained network, or omit "
