@@ -1,8 +1,8 @@
-"""The files of figures beside docs/evidence.md, and the tables that the page makes of them.
+"""The files of figures beside docs/evidence.md, and the tables that pages make of them.
 
-    python benchmarks/evidence.py    # write the tables of the page again
+    python benchmarks/evidence.py    # write the tables again
 
-Each of the other scripts here writes its own file, and then the page's tables. A figure has the month and the version
+Each of the other scripts here writes its own file, and then the tables. A figure has the month and the version
 of PyTorch that it was measured with.
 """
 
@@ -18,6 +18,7 @@ from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence.md"
 FOLDER = PAGE.with_suffix("")
+PAGES = (PAGE, PAGE.with_name("many-photos.md"))
 Row = dict[str, Any]  # of strings, once it is read
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -32,14 +33,19 @@ def read(name: str) -> list[Row]:
 
 
 def write(name: str, rows: Sequence[Row]) -> None:
-    """Write a file, and the tables of the page."""
+    """Write a file, and the tables of the pages."""
     FOLDER.mkdir(exist_ok=True)
     with (FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as stream:
         table = csv.DictWriter(stream, list(rows[0]), lineterminator="\n")
         table.writeheader()
         table.writerows(rows)
-    if PAGE.exists():
-        PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    write_tables()
+
+
+def write_tables() -> None:
+    """Write the tables of the pages as the files have them."""
+    for page in PAGES:
+        page.write_text(rendered(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def update(name: str, rows: Sequence[Row], key: Sequence[str]) -> None:
@@ -152,6 +158,12 @@ def cost() -> str:
     return markdown(["network", "layer", "rule", "batch", "forward passes", "multiplications"], lines, 3)
 
 
+def rates() -> str:
+    """Photos per hour of the command."""
+    heads = ["network", "megapixels", "CPUs", "photos per hour"]
+    return markdown(heads, [[row[head] for head in heads] for row in read("rates")], 1)
+
+
 def extent(values: Iterable[str]) -> str:
     """The smallest and the largest."""
     low, *_, high = [*sorted(values, key=float)] * 2
@@ -163,8 +175,8 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-TABLES: dict[str, Callable[[], str]] = {one.__name__: one for one in (layers, fits, faithfulness, trained, cost)}
+TABLES: dict[str, Callable[[], str]] = {one.__name__: one for one in (layers, fits, faithfulness, trained, cost, rates)}
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    write_tables()

@@ -101,6 +101,7 @@ def test_what_is_done_is_left_out_and_what_failed_or_is_gone_is_made_again(cwd: 
     assert len(again[1]) == 3
     assert "34 images: 1 done, 32 up to date, 1 failed; 1 other file skipped" in again[2]
     assert len(records(cwd / "maps")) == 36
+    del files["report/index.html"]  # which says how many seconds each image took
     assert files.items() <= tree(cwd / "maps").items()
 
 
@@ -248,7 +249,7 @@ def started_by(pid: int) -> set[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 900, 50)])
+@pytest.mark.parametrize(("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 5000, 60)])
 def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
     cwd: Path, victim: bytes, photos: int, seconds: int
 ) -> None:
