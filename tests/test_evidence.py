@@ -132,8 +132,8 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         passes("captum (Grad-CAM)"),
         passes("zennit (ZPlus, to the pixels)"),
     ),
-    "takes {:.2f} to {:.2f} CPU seconds, written as PNG {:.1f}, and the network's plain pass {:.2f} of it": lambda: (
-        *extent("photos", "CPU-s per photo", work="eb-saliency photos"),
+    "takes {:.2f} CPU seconds, written as PNG {:.2f}, and the network's plain pass {:.2f} of it": lambda: (
+        value("photos", "CPU-s per photo", work="eb-saliency photos"),
         value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
         value("photos", "CPU-s per photo", work="the network's plain pass alone"),
     ),
