@@ -47,13 +47,6 @@ def value(name: str, column: str, **where: object) -> float:
     return float(found)
 
 
-def extent(name: str, column: str, **where: object) -> tuple[float, float]:
-    """The smallest and the largest value."""
-    wanted = {key: str(of) for key, of in where.items()}
-    found = [float(row[column]) for row in evidence.read(name) if wanted.items() <= row.items()]
-    return min(found), max(found)
-
-
 def grid(method: str, layer: str) -> float:
     return value("grid", "score", cell=224, method=method, layer=layer)
 
