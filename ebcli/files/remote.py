@@ -12,7 +12,9 @@ from ebcli.errors import ConfigurationError
 
 SLOWEST = 20  # timeouts that a whole file may take
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]+:")  # at least two letters: C: is a drive
-_EMPTY = "%"  # stands for an empty part of a URL in a path, where none can be; no URL has a part like it
+# What stands for parts of a URL that paths drop; no URL has parts like these
+_DROPPED = {"": "%", ".": "%."}
+_STANDS_FOR = {stand_in: part for part, stand_in in _DROPPED.items()}
 # What S3, Google Cloud, CloudFront and others sign URLs with, anew each time; and Azure
 _SIGNATURE = re.compile(
     r"x-(amz|cos|goog|ms|obs|oss)-.*|signature|expires|policy|key-pair-id|[a-z]+accesskeyid|googleaccessid", re.I
@@ -66,7 +68,7 @@ def path_of(name: str) -> Path:
         return Path(name)
     address, mark, query = rest.partition("?" if scheme in ("http", "https") else "\0")
     *folders, last = address.strip("/").split("/")
-    return Path(f"{scheme}:", *(part or _EMPTY for part in folders), last + mark + query.replace("/", "%2F"))
+    return Path(f"{scheme}:", *(_DROPPED.get(part, part) for part in folders), last + mark + query.replace("/", "%2F"))
 
 
 def url_of(path: Path) -> str | None:
@@ -74,7 +76,7 @@ def url_of(path: Path) -> str | None:
     scheme, *rest = path.parts or ("",)
     if not _SCHEME.fullmatch(scheme):
         return None
-    return f"{scheme}//{'/'.join('' if part == _EMPTY else part for part in rest)}"
+    return f"{scheme}//{'/'.join(_STANDS_FOR.get(part, part) for part in rest)}"
 
 
 def without_secrets(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Path, RemoteOptions]:

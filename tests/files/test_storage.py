@@ -158,7 +158,7 @@ def test_results_are_not_written_to_urls(working_directory: Path) -> None:
 def test_objects_of_awkward_names_are_read_or_named(working_directory: Path, bucket: str) -> None:
     photos(Path("here"), 1)
     system = fsspec.filesystem("s3")
-    for name in ("a.jpg", "p//x.jpg", "a::b.jpg", "../up.jpg"):
+    for name in ("a.jpg", "p//x.jpg", "p/./x.jpg", "a::b.jpg", "../up.jpg"):
         system.call_s3("put_object", Bucket=bucket, Key=f"odd/{name}", Body=Path("here/0/0000.jpg").read_bytes())
     system.invalidate_cache()
     result = invoke(f"s3://{bucket}/odd", f"s3://{bucket}/odd/p//x.jpg", "s3://me:s3cr3t@b/a.png", "-o", "maps")
@@ -167,6 +167,7 @@ def test_objects_of_awkward_names_are_read_or_named(working_directory: Path, buc
     assert {name.removeprefix(f"s3://{bucket}/odd/") for name, error in found.items() if error is None} == {
         "a.jpg",
         "p//x.jpg",
+        "p/./x.jpg",
     }
     assert "without '::' in them" in found[f"s3://{bucket}/odd/a::b.jpg"]
     assert "without '..' in them" in found[f"s3://{bucket}/odd/../up.jpg"]
