@@ -133,10 +133,8 @@ def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
 
 
 def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
-    style, workers = (
-        part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"])),
-        part(ExecutionOptions, options).workers,
-    )
+    style = part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"]))
+    workers = part(ExecutionOptions, options).workers
     put(os.fsencode(gallery_page(options["report_only"], style, workers, options["overwrite"], images)))
     return 0
 
