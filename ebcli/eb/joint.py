@@ -81,7 +81,7 @@ class Joint(Explanation):
         found, start = [], 0
         for path in self._paths:
             end = start + len(path.ends)
-            z = (path.layer.value * path.arriving(arrived[start:end], jointly=True)).clamp(min=0)
+            z = _excitation(path.layer.value, path.arriving(arrived[start:end], jointly=True))
             images = self._images(z, prior, partial(self._arriving, path))
             others = {node: excitation for node, excitation in constants.items() if node in path.above}
             total = _sums(z, images, prior) + sum(others.values())
@@ -96,7 +96,7 @@ class Joint(Explanation):
             return prior.new_zeros(len(prior))
         constants = constants_of(node)
         assert constants is not None and constants.value is not None
-        z = (constants.value.get() * G).where(G != 0, 0).clamp(min=0)  # padding may be infinite
+        z = _excitation(constants.value.get(), G)
         z = z.where(self.once((node, "constant"), lambda: is_constant(node, constants, G)), 0)
         return _sums(z, self._images(z, prior, lambda numbers: self._down(numbers, [GradientEdge(node, 0)])[0]), prior)
 
@@ -114,6 +114,11 @@ class Joint(Explanation):
     def _down(self, prior: Tensor, edges: list[GradientEdge]) -> tuple[Tensor | None, ...]:
         with self._recording.walked_by(self):
             return vector_jacobian(self._logits, edges, prior, retain_graph=True, allow_unused=True)
+
+
+def _excitation(a: Tensor, G: Tensor) -> Tensor:
+    """max(a G, 0), and 0 where G is 0: padding may be infinite."""
+    return (a * G).where(G != 0, 0).clamp(min=0)
 
 
 def _sums(z: Tensor, images: Tensor | None, prior: Tensor) -> Tensor:

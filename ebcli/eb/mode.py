@@ -152,9 +152,9 @@ class ExcitationMode(TorchFunctionMode):
             raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
         if value is NotImplemented:
             value = self._without_rule(call, tensors)
-            is_constant = is_routing(func) and not any(map(bypasses, tensors))
-            # of broadcast_tensors(signal, constant), the second one
-            mark_bypass([v for v in tensors_in(value) if not (is_constant and v.is_floating_point())])
+            # of broadcast_tensors(signal, constant), the second value is a constant still
+            has_constants = is_routing(func) and not any(map(bypasses, tensors))
+            mark_bypass([v for v in tensors_in(value) if not (has_constants and v.is_floating_point())])
             return value
         if call.is_in_place:
             mark_in_place(call, value)

@@ -206,7 +206,7 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
 
     value = recorded(replace(call, func=compute, args=(), kwargs={}), step, (signal,), None, saves=True)
     step.follow(value)
-    if linear.averages and value.numel() < signal.numel() and value.grad_fn is not None:
+    if value.grad_fn is not None and value.numel() < signal.numel() and linear.averages:
         facts_about(value.grad_fn).is_average = True
     facts = ValueFacts(linear.is_nonnegative and step.signal_is_nonnegative, gate_of_sum(signal))
     note_layer(value, facts, step, can_fold=has_weight)

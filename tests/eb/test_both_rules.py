@@ -247,6 +247,17 @@ def test_infinite_padding_is_never_the_maximum(joint):
 
 
 @BOTH
+def test_a_layer_may_be_infinite_padding(joint):
+    def padded(net, y):
+        return F.gelu(F.max_pool2d(net.pad(net.rectifier(y)), 3, 1))
+
+    net = seeded(lambda: Block(padded, rectifier=nn.ReLU(), pad=nn.ConstantPad2d(1, -math.inf)))
+    at_pad, below = ebcli.excitation_backprop(net, images(), 1, ["pad", "rectifier"], joint=joint)
+    torch.testing.assert_close(at_pad.relevance[..., 1:-1, 1:-1], below.relevance)
+    assert at_pad.mass.tolist() == pytest.approx(below.mass.tolist())
+
+
+@BOTH
 def test_contrast_with_several_classes_is_the_mean_of_the_contrasts_with_each(joint):
     net, x = seeded(lambda: Prefixed("batch first", F.gelu)), images((2, 3, 6, 6))
     found, *each = (
