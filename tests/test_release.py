@@ -131,10 +131,7 @@ def test_the_recipe_requires_what_the_package_requires() -> None:
     assert found.pop("python") == PROJECT["requires-python"]
     others = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
     required = [Requirement(text) for text in PROJECT["dependencies"]]
-    assert found == {
-        others.get(needed.name, needed.name): str(needed.specifier)
-        for needed in required
-    }
+    assert found == {others.get(needed.name, needed.name): str(needed.specifier) for needed in required}
     commands = [f"{name} = {place}" for name, place in PROJECT["scripts"].items()]
     assert package["build"]["python"]["entry_points"] == commands
 
