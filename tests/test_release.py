@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from rattler_build import Stage0Recipe, VariantConfig
 
 import ebcli
 
@@ -122,18 +123,22 @@ def test_workflows_have_the_schema_of_their_host(schema: str, files: list[Path])
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_recipe_requires_what_the_package_requires() -> None:
-    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text(encoding="utf-8"))
-    weights = tomllib.loads((ROOT / "weights/pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert recipe["context"] == {"version": PROJECT["version"], "weights_version": weights["version"]}
-    (package,) = [part for part in recipe["outputs"] if part["package"]["name"] == PROJECT["name"]]
-    found = {text.partition(" ")[0]: text.partition(" ")[2] for text in package["requirements"]["run"]}
+def test_the_recipe_renders_and_requires_what_the_package_requires() -> None:
+    recipe = Stage0Recipe.from_file(str(ROOT / "recipe/recipe.yaml"))
+    weights, package = (variant.recipe for variant in recipe.render(VariantConfig()))
+    own = tomllib.loads((ROOT / "weights/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert [(one.package.name, one.package.version) for one in (weights, package)] == [
+        (own["name"], own["version"]),
+        (PROJECT["name"], PROJECT["version"]),
+    ]
+    found = dict(str(needed).split(" ", 1) for needed in package.requirements.run)
     assert found.pop("python") == PROJECT["requires-python"]
     others = {"torch": "pytorch", "matplotlib": "matplotlib-base"}
     required = [Requirement(text) for text in PROJECT["dependencies"]]
     assert found == {others.get(needed.name, needed.name): str(needed.specifier) for needed in required}
+    (text,) = [one for one in recipe.to_dict()["outputs"] if one["package"]["name"] == PROJECT["name"]]
     commands = [f"{name} = {place}" for name, place in PROJECT["scripts"].items()]
-    assert package["build"]["python"]["entry_points"] == commands
+    assert text["build"]["python"]["entry_points"] == commands
 
 
 def test_the_extra_all_has_the_extras_of_users() -> None:
