@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from ebcli.models import layers as layers
     from ebcli.models import load_model as load_model
     from ebcli.models import model_names as model_names
+    from ebcli.run.explain import Saliency as Saliency
+    from ebcli.run.explain import explain as explain
 
     __version__: str
 
@@ -51,6 +53,7 @@ _OFFERED = {
     "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError OutputError RuleError UnsupportedOpError",
     "ebcli.models": "Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer detections layers "
     "load_model model_names",
+    "ebcli.run.explain": "Saliency explain",
 }
 
 _get, __dir__ = lazily(__name__, _OFFERED, "__version__")

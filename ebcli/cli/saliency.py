@@ -29,7 +29,7 @@ from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
-from ebcli.models.spec import ModelSpec
+from ebcli.models.spec import ModelSpec, as_classes
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
 _LONGEST_LIST = 1 << 28  # bytes; millions of paths
@@ -197,16 +197,9 @@ def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     has_texts = takes_texts(options["model"]) and options["class_names"] is None
     if not options["like"] and not (has_texts and targets):
         return dict(options)
-    if both := {str(one) for one in targets} & {*options["against"]}:
-        option = "--like" if options["like"] else "--target"
-        raise click.UsageError(f"{min(both)!r} is both {option} and --against: choose another one to contrast with")
-    classes = list(dict.fromkeys(map(str, (*targets, *options["against"]))))
-    model = {"like": tuple(map(Path, classes))} if options["like"] else {"class_names": tuple(classes)}
-    indices = {
-        name: tuple(str(classes.index(str(one))) for one in chosen)
-        for name, chosen in (("targets", targets), ("against", options["against"]))
-    }
-    return {**options, **model, **indices}
+    classes, chosen, contrasted = as_classes([*map(str, targets)], options["against"])
+    model = {"like": tuple(map(Path, classes))} if options["like"] else {"class_names": classes}
+    return {**options, **model, "targets": chosen, "against": contrasted}
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:

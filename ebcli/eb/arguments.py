@@ -17,8 +17,7 @@ from ebcli.errors import ConfigurationError, NonFiniteError
 def check_arguments(net: Any, inputs: Any) -> None:
     """Raises ConfigurationError if `net` is not a network or `inputs` not a tensor of finite numbers."""
     if not isinstance(net, nn.Module):
-        hint = ": pass its network, model.net" if isinstance(getattr(net, "net", None), nn.Module) else ""
-        raise ConfigurationError(f"the network must be a torch.nn.Module, not a {type(net).__name__}{hint}")
+        raise ConfigurationError(f"the network must be a torch.nn.Module or LoadedModel, not a {type(net).__name__}")
     if not isinstance(inputs, Tensor):
         raise ConfigurationError(
             f"the inputs must be a tensor (B, ...), not a {type(inputs).__name__}: preprocess images first, as in "

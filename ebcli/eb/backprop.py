@@ -79,7 +79,7 @@ def excitation_backprop(
     The network runs in evaluation mode and is restored afterwards. Up to the layer it runs without autograd.
 
     Args:
-        net: the network. Its output is (B, num_classes), or a tuple or dict whose first tensor is; for dense
+        net: the network, or what `load_model` returned. Its output is (B, num_classes), or a tuple or dict whose first tensor is; for dense
             predictions, such as segmentation, (B, num_classes, H, W).
         inputs: (B, ...), preprocessed.
         targets: one class index for all images, class indices (B,) or (B, K), or a floating-point prior shaped like
@@ -124,6 +124,7 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
+    net = net if isinstance(net, nn.Module) else getattr(net, "net", net)  # a LoadedModel's
     check_arguments(net, inputs)
     net = getattr(net, "_orig_mod", net)  # the module that torch.compile() compiled
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)

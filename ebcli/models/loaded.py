@@ -53,6 +53,9 @@ class LoadedModel:
     scores: str = SOFTMAX
     task: str = CLASSIFICATION
 
+    def __repr__(self) -> str:  # a network in full would fill screens
+        return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"
+
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""
         return self.categories[index] if self.categories else None

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import BUNDLED, DEFAULT, SCORES
 from ebcli.models.preprocessing import Preprocessing
+
+
+def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """Texts or pictures as classes: all of them, each once; and the indices of those to explain and to contrast with.
+
+    Raises:
+        ConfigurationError: one is to be both.
+    """
+    if both := {*targets} & {*against}:
+        raise ConfigurationError(
+            f"{min(both)!r} is both explained and contrasted with: choose another one for --against"
+        )
+    classes = list(dict.fromkeys((*targets, *against)))
+    return tuple(classes), *(tuple(str(classes.index(one)) for one in chosen) for chosen in (targets, against))
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
-from ebcli.models import default_layer, load_model
+from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.device import default_batch_size, is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.probe import probe, strides_of_cells
@@ -53,6 +53,7 @@ class Explainer:
     Args:
         plan: the run.
         total: the number of its images.
+        loaded: the network, if it is loaded already; it stays on its device.
 
     Raises:
         ConfigurationError: the model, weights, layer, class or device does not exist or does not fit.
@@ -65,15 +66,17 @@ class Explainer:
         batch_size: images per batch, halved when memory runs out; videos are explained one by one.
     """
 
-    def __init__(self, plan: RunPlan, total: int = sys.maxsize) -> None:
+    def __init__(self, plan: RunPlan, total: int = sys.maxsize, loaded: LoadedModel | None = None) -> None:
         model, maps, execution = plan.model, plan.maps, plan.execution
-        self.device = resolve_device(execution.device)
-        self.loaded = load_model(device=self.device, **vars(model))
+        self.loaded = loaded or load_model(device=resolve_device(execution.device), **vars(model))
+        if loaded is None:
+            self.loaded.net.to(getattr(torch, execution.dtype))
+        parameter = next(self.loaded.net.parameters(), torch.empty(0))
+        self.device, self._dtype = str(parameter.device), parameter.dtype
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
-        self._keep_relevance, self._dtype = plan.output.raw, getattr(torch, execution.dtype)
-        self.loaded.net.to(self._dtype)
+        self._keep_relevance = plan.output.raw
         if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
         usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
@@ -85,7 +88,7 @@ class Explainer:
         self.batch_size = min(execution.batch_size or usual, most)
         self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
-        known = NetworkDescription.of_bundled(plan)
+        known = NetworkDescription.of_bundled(plan) if loaded is None else None
         # the first picture need not wait for what is known
         is_known = known is not None and not known.against
         self.network = replace(known, loaded=self.loaded) if known and is_known else self._described(plan)

@@ -107,8 +107,8 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
     [
         ((), "clip/two compares images with texts: give one with --target, as in --target 'a red car'"),
         (("--top-k", "1"), "clip/two compares images with texts"),
-        (("--target", "red a", "--against", "red a"), "'red a' is both --target and --against"),
-        (("--like", "one.png", "--against", "one.png"), "'one.png' is both --like and --against"),
+        (("--target", "red a", "--against", "red a"), "'red a' is both explained and contrasted with"),
+        (("--like", "one.png", "--against", "one.png"), "'one.png' is both explained and contrasted with"),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
         (("--like", "missing.png"), "cannot read 'missing.png', and --like compares pictures: No such file"),

@@ -1,0 +1,185 @@
+"""One call from Python: the maps of one photo, with the command's defaults."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.drawing.explanation import Explanation
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.panel import panel
+from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.images import to_rgb
+from ebcli.files.media.medium import Shown
+from ebcli.files.sources import Source
+from ebcli.files.stamp import Stamp
+from ebcli.models import LoadedModel
+from ebcli.models.keywords import BUNDLED, WHOLE
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.sources import takes_texts
+from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.run.explainer import Explainer
+from ebcli.run.plan import InputOptions, MapOptions, RunPlan
+from ebcli.run.reading import NetworkInput, medium_of
+
+
+def explain(
+    model: str | LoadedModel = BUNDLED,
+    image: Image.Image | str | os.PathLike[str] = "",
+    *targets: str | int,
+    layer: str | Sequence[str] = (),
+    against: str | int | Sequence[str | int] = (),
+    contrastive: bool = True,
+    top_k: int | None = None,
+    style: str = "overlay",
+) -> Saliency:
+    """Explain what a network sees in a photo, with the command's defaults: whole image, default layer, contrastive.
+
+    Args:
+        model: a name for `load_model`, which loads it at each call, or a `LoadedModel`.
+        image: a Pillow image, or the path of a photo.
+        targets: classes to explain, by name or index; any texts for `clip/NAME`. None for the most likely class, or for
+            all detections or segments.
+        layer: the layer of the maps, or several; `"input"` for the pixels. None for the model's default layer.
+        against: classes to contrast with. None for the class's own dual.
+        contrastive: contrastive maps; marginal ones if False.
+        top_k: the number of classes if there are no targets.
+        style: how maps are drawn; see `draw_map`.
+
+    Raises:
+        ConfigurationError: the model, a class, the layer or the style does not exist or does not fit.
+        ImageError: the photo cannot be read.
+        UnsupportedOpError: the network has operations without an excitation rule.
+
+    Examples:
+        >>> import ebcli
+        >>> found = ebcli.explain("efficientnet_lite0", "sample_images/coffee.jpg", "espresso", "cup")
+        >>> found.classes
+        ['espresso', 'cup']
+        >>> found.maps.shape[0], found.strength[0] > 0
+        (2, True)
+    """
+    chosen, contrasted = (tuple(map(str, (one,) if isinstance(one, (str, int)) else one)) for one in (targets, against))
+    if isinstance(model, LoadedModel):
+        loaded, spec = model, ModelSpec(model.name)
+    else:
+        loaded, spec = None, ModelSpec(model, preprocessing=Preprocessing(fit=WHOLE))
+        if chosen and takes_texts(model):
+            texts, chosen, contrasted = as_classes(chosen, contrasted)
+            spec = replace(spec, class_names=texts)
+    plan = RunPlan(
+        InputOptions((Path("image"),)),
+        spec,
+        MapOptions((layer,) if isinstance(layer, str) else tuple(layer), contrastive, contrasted, (), chosen, top_k),
+        DrawingStyle(style, signed=bool(contrasted) and style not in UNSIGNED_STYLES),
+    )
+    explainer = Explainer(plan, 1, loaded)
+    network_input, shown = _read(image, explainer.loaded)
+    (found,) = explainer.explain([network_input])
+    if isinstance(found, ImageError):
+        raise found
+    if not found.maps:
+        raise ImageError(f"{explainer.loaded.name} finds nothing to explain: name a class")
+    network = explainer.network
+    about = f"{spec.name} ({network.loaded.weights}), layer {', '.join(network.layers)}, {network.method}"
+    return Saliency(found, shown, plan.style, about)
+
+
+def _read(image: Image.Image | str | os.PathLike[str], loaded: LoadedModel) -> tuple[NetworkInput, Shown]:
+    """What the network gets of a photo, and what its maps are drawn over."""
+    spec, file = loaded.transforms, Path("image.png") if isinstance(image, Image.Image) else Path(image)
+    medium = medium_of(Source(file), spec)
+    if medium is None or spec.frames is not None:
+        raise ConfigurationError(
+            f"{loaded.name} is for {loaded.task}: explain() is for images only, the command is not"
+        )
+    content: Path | io.BytesIO = file
+    if isinstance(image, Image.Image):
+        content = io.BytesIO()
+        to_rgb(image).save(content, "PNG", compress_level=1)
+    pixels, size, _ = medium.read(content, spec, ClipOptions())
+    (shown,) = medium.frames(content, spec.rate, ClipOptions(), None)
+    return NetworkInput(pixels, Stamp(0, 0), 0.0, size), shown
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Saliency:
+    """The maps of a photo; notebooks show them as a picture.
+
+    Attributes:
+        explanation: the maps in full: subjects with scores and boxes, layers, masses, and their evidence in words.
+        photo: what they are drawn over.
+        style: how they are drawn.
+        about: model, layer and method in words.
+
+    Examples:
+        >>> import ebcli
+        >>> found = ebcli.explain("efficientnet_lite0", "sample_images/coffee.jpg")
+        >>> found
+        <Saliency of espresso, score 0.645; efficientnet_lite0 (IMAGENET1K_V1), layer features.11, contrastive EB>
+        >>> found.picture.size
+        (600, 400)
+    """
+
+    explanation: Explanation
+    photo: Shown
+    style: DrawingStyle
+    about: str
+
+    @property
+    def maps(self) -> NDArray[np.float32]:
+        """The maps (K, h, w), signed: one per class, and of several layers one per class and layer.
+
+        Raises:
+            ConfigurationError: the layers' maps differ in size; those of each layer are in ``explanation.by_layer``.
+        """
+        maps = [one.values for one in self.explanation.maps]
+        if len({one.shape for one in maps}) > 1:
+            raise ConfigurationError("the layers' maps differ in size: take them from explanation.by_layer")
+        return np.stack(maps)
+
+    @property
+    def classes(self) -> list[str]:
+        """The name of each map's class."""
+        return [one.subject.name or f"class {one.subject.index}" for one in self.explanation.maps]
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each map's class, detection or segment, 0 to 1."""
+        return [one.subject.score for one in self.explanation.maps]
+
+    @property
+    def strength(self) -> list[float | None]:
+        """How strong each map is, 0 to 1; None for marginal maps."""
+        return [one.strength for one in self.explanation.maps]
+
+    @cached_property
+    def picture(self) -> Image.Image:
+        """The photo under its map, or a panel of several maps."""
+        size, found = self.photo.image.size, self.explanation
+        subjects = found.subjects
+        drawn = [FrameMaps.of(one, size, None, self.style, subjects.index(one.subject)) for one in found.maps]
+        return drawn[0].drawn(self.photo) if len(drawn) == 1 else panel([self.photo], drawn, "", self.about).image()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the picture to a file of any format that Pillow writes."""
+        self.picture.save(path)
+
+    def _repr_png_(self) -> bytes:
+        file = io.BytesIO()
+        self.picture.save(file, "PNG")
+        return file.getvalue()
+
+    def __repr__(self) -> str:
+        found = ", ".join(dict.fromkeys(one.subject.title for one in self.explanation.maps))
+        return f"<Saliency of {found}; {self.about}>"

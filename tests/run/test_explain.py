@@ -1,0 +1,89 @@
+"""One call from Python makes the command's own maps and picture."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from PIL import Image
+
+import ebcli
+from ebcli.cli.saliency import main
+
+ROOT = Path(__file__).parents[2]
+PHOTO = ROOT / "sample_images/mosaic.jpg"
+
+
+@pytest.fixture(scope="module")
+def bundled() -> ebcli.LoadedModel:
+    return ebcli.load_model()
+
+
+def test_it_makes_the_picture_and_the_numbers_of_the_command(tmp_path: Path) -> None:
+    done = CliRunner().invoke(main, [str(PHOTO), "--target", "tiger cat", "-o", str(tmp_path / "one"), "--raw"])
+    assert done.exit_code == 0, done.stderr
+    (raw,) = (tmp_path / "one").rglob("*.npz")
+    (picture,) = (tmp_path / "one").rglob("*.jpg")
+    found = ebcli.explain("efficientnet_lite0", PHOTO, "tiger cat")
+    with np.load(raw) as arrays:
+        np.testing.assert_array_equal(found.maps, arrays["maps"])
+        assert found.scores == pytest.approx(arrays["scores"].tolist())
+    assert found.classes == ["tiger cat"]
+    drawn = np.asarray(found.picture, float)
+    assert np.abs(drawn - np.asarray(Image.open(picture), float)).mean() < 4  # JPEG's error
+
+
+def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedModel, tmp_path: Path) -> None:
+    found = ebcli.explain(bundled, Image.open(PHOTO), "tiger cat", 967, layer=["features.11", "features.4"])
+    inputs = bundled.transforms(Image.open(PHOTO))[None]
+    result = ebcli.excitation_backprop(bundled, inputs, [[282, 967]], "features.11", contrastive=True)
+    maps = np.stack([one.values for one in found.explanation.by_layer["features.11"]])
+    np.testing.assert_allclose(maps, result.maps[0], atol=1e-5)
+    with pytest.raises(ebcli.ConfigurationError, match=r"differ in size: take them from explanation\.by_layer"):
+        found.maps  # noqa: B018
+    found.save(tmp_path / "panel.png")
+    shown = found._repr_png_()
+    assert Image.open(io.BytesIO(shown)).size == Image.open(tmp_path / "panel.png").size == found.picture.size
+    assert repr(found).startswith("<Saliency of tiger cat, score 0.1")
+    assert len(repr(bundled)) < 100
+
+
+def test_the_network_keeps_its_type(bundled: ebcli.LoadedModel) -> None:
+    loaded = ebcli.load_model("resnet18", weights="none")
+    loaded.net.double()
+    found = ebcli.explain(loaded, PHOTO, 3, contrastive=False)
+    assert next(loaded.net.parameters()).dtype.itemsize == 8
+    assert found.strength == [None]
+    assert found.maps.sum() == pytest.approx(found.explanation.maps[0].mass, rel=1e-5)
+
+
+def test_against_a_class_is_signed(bundled: ebcli.LoadedModel) -> None:
+    found = ebcli.explain(bundled, PHOTO, "tiger cat", against="espresso")
+    assert found.style.signed
+    assert "against espresso" in found.about
+    assert found.maps[0, :7].sum() > 0 > found.maps[0, 7:].sum()  # the cat is above the cup
+
+
+@pytest.mark.parametrize(
+    ("image", "targets", "said"),
+    [
+        ("nowhere.jpg", (), "no such file"),
+        (PHOTO, ("tigercat",), "did you mean"),
+        (PHOTO, (1000,), "1000"),
+    ],
+)
+def test_wrong_arguments_are_told_in_a_sentence(
+    image: str | Path, targets: tuple[str | int, ...], said: str, bundled: ebcli.LoadedModel
+) -> None:
+    with pytest.raises(ebcli.EbcliError, match=f"(?i){said}") as caught:
+        ebcli.explain(bundled, image, *targets)
+    assert "\n" not in str(caught.value)
+
+
+def test_networks_for_video_are_refused() -> None:
+    loaded = ebcli.load_model("r3d_18", weights="none")
+    with pytest.raises(ebcli.ConfigurationError, match="r3d_18 is for video"):
+        ebcli.explain(loaded, PHOTO)
