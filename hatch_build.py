@@ -52,14 +52,15 @@ class ManualPages(BuildHookInterface):
 
     def initialize(self, _version: str, build_data: dict[str, Any]) -> None:
         sys.path.insert(0, self.root)
-        from ebcli.cli.benchmark import main as benchmark
-        from ebcli.cli.saliency import main
+        from ebcli.cli.benchmark import benchmark
+        from ebcli.cli.saliency import run
 
         folder = Path(self.root, "build/man")
         folder.mkdir(parents=True, exist_ok=True)
-        for name, command, other in (("eb-saliency", main, "eb-benchmark"), ("eb-benchmark", benchmark, "eb-saliency")):
-            page = folder / f"{name}.1"
-            page.write_text(manual_page(name, command, self.metadata.version, other), encoding="utf-8")
+        for name, command, other in (("eb-saliency", run, "-benchmark"), ("eb-saliency benchmark", benchmark, "")):
+            page = folder / f"{name.replace(' ', '-')}.1"
+            text = manual_page(name, command, self.metadata.version, f"eb-saliency{other}")
+            page.write_text(text, encoding="utf-8")
             build_data["shared_data"][str(page)] = f"share/man/man1/{page.name}"
 
 
@@ -69,8 +70,9 @@ def manual_page(name: str, command: click.Command, version: str, see_also: str) 
     date = time.strftime("%Y-%m-%d", time.gmtime(int(os.environ.get("SOURCE_DATE_EPOCH", time.time()))))
     context = click.Context(command, info_name=name, **command.context_settings)
     sentence = re.split(r" \(|[:.]", command.help or "")[0]
+    title = name.upper().replace(" ", "-")
     lines = [
-        f'.TH {name.upper()} 1 "{date}" "{name} {version}" "User Commands"',
+        f'.TH {title} 1 "{date}" "{name} {version}" "User Commands"',
         ".SH NAME",
         f"{_escaped(name)} \\- {_escaped(sentence)}",
         ".SH SYNOPSIS",
@@ -80,7 +82,10 @@ def manual_page(name: str, command: click.Command, version: str, see_also: str) 
         ".SH OPTIONS",
         *_options(context),
     ]
-    for subname, subcommand in sorted(getattr(command, "commands", {}).items()):
+    inner = {**getattr(command, "commands", {}), **getattr(command, "others", {})}
+    for subname, subcommand in sorted(inner.items()):
+        if isinstance(subcommand, click.Group):  # has a page of its own
+            continue
         inner = click.Context(subcommand, info_name=subname, parent=context, **subcommand.context_settings)
         title = _escaped(f"{name} {subname}")
         lines += [f".SH {title.upper()}", *_synopsis(inner), ".PP", *_paragraphs(subcommand.help), *_options(inner)]

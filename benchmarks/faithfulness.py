@@ -1,4 +1,4 @@
-"""Run the tests of eb-benchmark on the bundled network, and write their files in docs/evidence.
+"""Run the tests of eb-saliency benchmark on the bundled network, and write their files in docs/evidence.
 
     pip install -e . ./weights --group dev
     python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs

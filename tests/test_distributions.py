@@ -22,8 +22,8 @@ import pytest
 from stub_run import program
 
 import ebcli
-from ebcli.cli.benchmark import main as benchmark
-from ebcli.cli.saliency import main
+from ebcli.cli.benchmark import benchmark
+from ebcli.cli.saliency import run
 from ebcli.models.efficientnet_lite_weights import SHA256
 
 ROOT = Path(__file__).parents[1]
@@ -93,7 +93,7 @@ def test_the_wheel_has_the_package_and_two_manual_pages(wheel: Path) -> None:
         inside = {name for name in archive.namelist() if ".dist-info/" not in name}
     data = f"eb_saliency-{ebcli.__version__}.data/data/share/man/man1"
     source = {path for path in (ROOT / "ebcli").rglob("*") if path.is_file() and path.suffix != ".pyc"}
-    pages = {f"{data}/eb-saliency.1", f"{data}/eb-benchmark.1"}
+    pages = {f"{data}/eb-saliency.1", f"{data}/eb-saliency-benchmark.1"}
     assert inside == {path.relative_to(ROOT).as_posix() for path in source} | pages
     assert {"ebcli/py.typed", "ebcli/gallery/static/index.html"} <= inside
 
@@ -137,24 +137,25 @@ def test_the_installed_wheel_works(environment: Path, tmp_path: Path) -> None:
     assert re.fullmatch(r"saliency/chelsea\.jpg\.\d+-[\w-]+\.jpg", picture)
     assert (tmp_path / picture).stat().st_size > 1000
     assert "<html" in (tmp_path / "saliency/report/index.html").read_text()
-    assert "grid" in printed(environment / "bin/eb-benchmark", "--help")
+    assert "grid" in printed(command, "benchmark", "--help")
 
 
-@pytest.mark.parametrize(("name", "command"), [("eb-saliency", main), ("eb-benchmark", benchmark)])
+@pytest.mark.parametrize(("name", "command"), [("eb-saliency", run), ("eb-saliency-benchmark", benchmark)])
 def test_the_manual_pages(name: str, command: click.Command, environment: Path) -> None:
     """They pass mandoc's checks and have the help text of each command and option."""
     page = environment / "share/man/man1" / f"{name}.1"
     assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
     shown = " ".join(printed(program("mandoc"), "-T", "utf8", "-O", "width=1000", page).split())
     shown = re.sub(r".\x08", "", shown).replace("’", "'")  # bold and underlined are overstruck
-    inner = getattr(command, "commands", {})
+    inner = {**getattr(command, "commands", {}), **getattr(command, "others", {})}
+    inner.pop("benchmark", None)  # which has a page of its own
     for part in (command, *inner.values()):
         assert " ".join((part.help or "").split()) in shown
         for option in part.params:
             if isinstance(option, click.Option):
                 assert option.opts[-1] in shown
                 assert option.help in shown
-    assert all(f"{name} {subname} [OPTIONS]" in shown for subname in inner)
+    assert all(f"{name.replace('-benchmark', ' benchmark')} {subname} [OPTIONS]" in shown for subname in inner)
     assert " ".join((command.epilog or "").split()) in shown
 
 

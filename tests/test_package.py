@@ -11,7 +11,7 @@ from stub_run import heavy_imports, run_python
 import ebcli
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["--list-models"], [], ["--top-k", "x"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["models"], [], ["--top-k", "x"]])
 def test_commands_without_a_network_do_not_import_torch(arguments: list[str]) -> None:
     assert heavy_imports("ebcli.cli.saliency", arguments) == "imported: []"
 

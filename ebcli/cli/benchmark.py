@@ -1,4 +1,4 @@
-"""The commands of ``eb-benchmark``."""
+"""The commands of ``eb-saliency benchmark``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ import click
 from ebcli.cli.benchmark_session import Session, benchmark_command
 from ebcli.cli.parameters import plain_option
 from ebcli.evaluate.names import BASELINES
-from ebcli.imports import DISTRIBUTION
 
 if TYPE_CHECKING:
     from ebcli.evaluate.runner import Benchmark
 
 EPILOG = """
-Each test is a command with its own options: see, for example, eb-benchmark grid --help. Options can also be set by
-environment variables: --layer of grid by EB_BENCHMARK_GRID_LAYER.
+Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options can also be
+set by environment variables: --layer of grid by EB_SALIENCY_BENCHMARK_GRID_LAYER.
 
 Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an interrupted run.
 
@@ -49,19 +48,18 @@ _steps = plain_option("--steps", type=click.IntRange(min=1), default=32, help="R
 
 @click.group(
     context_settings={
-        "auto_envvar_prefix": "EB_BENCHMARK",
+        "auto_envvar_prefix": "EB_SALIENCY_BENCHMARK",
         "help_option_names": ["-h", "--help"],
         "show_default": True,
         "max_content_width": 110,
     },
     epilog=EPILOG,
 )
-@click.version_option(package_name=DISTRIBUTION, prog_name="eb-benchmark", message="%(prog)s %(version)s")
-def main() -> None:
+def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
 
-@main.command()
+@benchmark.command()
 @plain_option("--voc", metavar="DIR", type=_FOLDER, help="Use PASCAL VOC: the directory that contains VOCdevkit.")
 @plain_option("--year", default="2007", help="Select VOC's year.")
 @plain_option("--split", default="test", help="Select VOC's list of images in ImageSets/Main.")
@@ -90,7 +88,7 @@ def pointing(
     annotations use other class names, pass --class-names.
     """
     from ebcli.evaluate.annotations import AnnotatedImages, Coco, Voc
-    from ebcli.evaluate.pointing import pointing as benchmark
+    from ebcli.evaluate.pointing import pointing as test
 
     data: AnnotatedImages
     if voc is not None and coco is None:
@@ -99,10 +97,10 @@ def pointing(
         data = Coco(coco, annotations, skip_flagged)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return benchmark(session.model, data, session.sample(data.keys), tolerance)
+    return test(session.model, data, session.sample(data.keys), tolerance)
 
 
-@main.command()
+@benchmark.command()
 @_images
 @_labels
 @plain_option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
@@ -125,18 +123,18 @@ def grid(
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
     from ebcli.evaluate.grid import classify_images
-    from ebcli.evaluate.grid import grid as benchmark
+    from ebcli.evaluate.grid import grid as test
 
     found, keys = session.images(images, labels)
     classified = session.measure(classify_images(session.model, found, keys))
-    return benchmark(session.model, found, classified, n, mosaics, confidence, cell, session.options["seed"])
+    return test(session.model, found, classified, n, mosaics, confidence, cell, session.options["seed"])
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
     """Add a command."""
     about = f"{question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES."
 
-    @main.command(kind, help=f"{kind.capitalize()}: {about}")
+    @benchmark.command(kind, help=f"{kind.capitalize()}: {about}")
     @_images
     @_labels
     @_baselines
@@ -154,7 +152,7 @@ _perturbation("deletion", "how fast does the class probability fall as highlight
 _perturbation("insertion", "how fast does the class probability rise as highlighted pixels are added?")
 
 
-@main.command()
+@benchmark.command()
 @_images
 @_labels
 @plain_option("--steps", type=click.IntRange(min=1), default=8, help="Compare maps this many times on the way down.")
@@ -164,12 +162,12 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
 
     Adebayo et al., NeurIPS 2018. Uses the images in the directory IMAGES.
     """
-    from ebcli.evaluate.randomization import sanity as benchmark
+    from ebcli.evaluate.randomization import sanity as test
 
-    return benchmark(session.model, *session.images(images, labels), steps)
+    return test(session.model, *session.images(images, labels), steps)
 
 
-@main.command()
+@benchmark.command()
 @_images
 @click.argument("annotations", type=_FOLDER)
 @plain_option(
@@ -188,6 +186,6 @@ def localize(session: Session, images: Path, annotations: Path, alphas: tuple[fl
     directory ANNOTATIONS, in the format of VOC and ImageNet. If the annotations use other class names than the network,
     pass --class-names.
     """
-    from ebcli.evaluate.localization import localize as benchmark
+    from ebcli.evaluate.localization import localize as test
 
-    return benchmark(session.model, *session.images(images), annotations, session.annotated_names(), alphas)
+    return test(session.model, *session.images(images), annotations, session.annotated_names(), alphas)

@@ -1,42 +1,68 @@
-"""What ``eb-saliency`` does instead of a run: lists, checks, and pages of earlier results."""
+"""The commands beside a run: lists, checks, and pages of earlier results."""
 
 from __future__ import annotations
 
+import functools
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ebcli.cli.console import SOME_FAILED, note, put, shown
-from ebcli.cli.parameters import part
+import click
+
+from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown
+from ebcli.cli.model_options import PATH
+from ebcli.cli.options import CONTEXT, OPTIONS
+from ebcli.cli.parameters import Input, SectionedCommand, part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import ExecutionOptions
 
+COMMANDS: dict[str, click.Command] = {}
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
+_APPEARANCE = [name for name, option in OPTIONS.items() if option.section == "Appearance"]
+_MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
 
-def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any], Sequence[Path]], int] | None:
-    """The function of the first option that asks for something else than a run; it returns the exit status.
 
-    It is called with all options and the inputs.
+def command(
+    name: str, *arguments: click.Argument, options: Sequence[str] = ()
+) -> Callable[[Callable[[Mapping[str, Any]], int]], Callable[[Mapping[str, Any]], int]]:
+    """Add a command: a function of its arguments and options that returns the exit status.
+
+    Args:
+        name: the command's name.
+        arguments: its arguments.
+        options: the names of those options of a run that it has, too.
     """
-    functions = {
-        "list_models": _list_models,
-        "list_layers": _list_layers,
-        "info": _info,
-        "doctor": _doctor,
-        "verify": _verify,
-        "report_only": _report_only,
-        "compare": _compare,
-    }
-    return next((function for name, function in functions.items() if options[name]), None)
+
+    def add(function: Callable[[Mapping[str, Any]], int]) -> Callable[[Mapping[str, Any]], int]:
+        @functools.wraps(function)
+        def run(**given: Any) -> None:
+            with plain_errors(given["debug"]), plain_warnings(given["quiet"]):
+                sys.exit(function(given))
+
+        COMMANDS[name] = SectionedCommand(
+            name,
+            callback=run,
+            params=[*arguments, *(OPTIONS[one] for one in (*options, "quiet", "debug"))],
+            help=function.__doc__,
+            context_settings=CONTEXT | {"help_option_names": ["-h", "--help"]},
+        )
+        return function
+
+    return add
 
 
-def _list_models(_options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+@command("models")
+def models(_options: Mapping[str, Any]) -> int:
+    """List the models by name."""
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
 
@@ -47,7 +73,12 @@ def _list_models(_options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     return 0
 
 
-def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+@command("layers", options=[*_MODEL, "targets", "like"])
+def layers(options: Mapping[str, Any]) -> int:
+    """List the layers of a model.
+
+    Each has its name, type, output and stride in pixels; the default is marked by *.
+    """
     from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
     from ebcli.models.sources import takes_texts
@@ -76,7 +107,9 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-def _doctor(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
+@command("doctor", options=["device", "output", "as_json"])
+def doctor(options: Mapping[str, Any]) -> int:
+    """Check the installation with a small run on --device."""
     from ebcli.cli.doctor import examine
 
     is_well = True
@@ -87,11 +120,15 @@ def _doctor(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     return 0 if is_well else SOME_FAILED
 
 
-def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
-    """Print what a result says about its making."""
+@command("info", click.Argument(["file"], type=PATH), options=["as_json"])
+def info(options: Mapping[str, Any]) -> int:
+    """Print how a result was made.
+
+    FILE is a picture, a figure or a .npz file of a run.
+    """
     from ebcli.files.encoding import read_facts
 
-    path: Path = options["info"]
+    path: Path = options["file"]
     try:
         facts = read_facts(path)
     except OSError as error:
@@ -105,11 +142,15 @@ def _info(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     return 0
 
 
-def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
-    """Print the results of a directory that are missing or altered."""
+@command("verify", click.Argument(["directory"], type=_DIRECTORY))
+def verify(options: Mapping[str, Any]) -> int:
+    """Check that the results of a run are intact.
+
+    Prints those in DIRECTORY that are missing or altered.
+    """
     from ebcli.files.verification import verify
 
-    directory: Path = options["verify"]
+    directory: Path = options["directory"]
     found = verify(directory)
     for path, problem in found.problems.items():
         put(os.fsencode(directory / path) + f": {problem}".encode())
@@ -120,22 +161,39 @@ def _verify(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     return SOME_FAILED if wrong else 0
 
 
-def _compare(options: Mapping[str, Any], images: Sequence[Path]) -> int:
-    """Write the page that compares two runs."""
+@command(
+    "compare",
+    click.Argument(["run_a"], type=_DIRECTORY),
+    click.Argument(["run_b"], type=_DIRECTORY),
+    _PHOTOS,
+    options=["output", "overwrite"],
+)
+def compare(options: Mapping[str, Any]) -> int:
+    """Write a page that compares two runs.
+
+    RUN_A and RUN_B are directories of runs with --raw. The page shows the PHOTOS if they are given.
+    """
     from ebcli.evaluate import rank_correlation
     from ebcli.gallery.comparison import write_comparison
     from ebcli.gallery.raw_maps import read_pairs
 
-    one, other = options["compare"]
-    page = write_comparison(options["output"], read_pairs(one, other), rank_correlation, images, options["overwrite"])
+    pairs = read_pairs(options["run_a"], options["run_b"])
+    page = write_comparison(options["output"], pairs, rank_correlation, options["images"], options["overwrite"])
     put(os.fsencode(page))
     return 0
 
 
-def _report_only(options: Mapping[str, Any], images: Sequence[Path]) -> int:
+@command(
+    "report", click.Argument(["directory"], type=_DIRECTORY), _PHOTOS, options=[*_APPEARANCE, "workers", "overwrite"]
+)
+def report(options: Mapping[str, Any]) -> int:
+    """Write the gallery page of a run.
+
+    DIRECTORY has the results. The page shows the PHOTOS if they are given.
+    """
     style = part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"]))
     workers = part(ExecutionOptions, options).workers
-    put(os.fsencode(gallery_page(options["report_only"], style, workers, options["overwrite"], images)))
+    put(os.fsencode(gallery_page(options["directory"], style, workers, options["overwrite"], options["images"])))
     return 0
 
 

@@ -7,8 +7,16 @@ from pathlib import Path
 import click
 
 from ebcli.cli.map_options import MAP
-from ebcli.cli.model_options import MODEL, PATH, section
-from ebcli.cli.parameters import Output, Shard, Threshold, complete_colormap, complete_directory, show_common_options
+from ebcli.cli.model_options import MODEL, PATH, section, with_options
+from ebcli.cli.parameters import (
+    Output,
+    SectionOption,
+    Shard,
+    Threshold,
+    complete_colormap,
+    complete_directory,
+    show_common_options,
+)
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
@@ -18,8 +26,8 @@ from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, O
 _input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
 _resuming, _performance = map(section, ("Resuming", "Performance"))
 _cluster, _information = map(section, ("Cluster", "Information"))
-_DIRECTORY = click.Path(file_okay=False, path_type=Path)
 
+CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 SALIENCY = (
     _input(
         "--config",
@@ -145,21 +153,6 @@ SALIENCY = (
         help="Region for --boxes and --masks: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
     ),
-    _output(
-        "--report-only",
-        metavar="DIR",
-        type=_DIRECTORY,
-        help="Write the gallery page for DIR and exit. Give the photos as IMAGES to show them.",
-    ),
-    _output(
-        "--compare",
-        metavar="RUN_A RUN_B",
-        nargs=2,
-        type=_DIRECTORY,
-        help="Compare two --raw runs, write an HTML page to --output, and exit. Give the photos as IMAGES to show "
-        "them.",
-    ),
-    _output("--verify", metavar="DIR", type=_DIRECTORY, help="Check that the results in DIR are intact and exit."),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
     _output("--print0", is_flag=True, help="End each printed path with NUL, for xargs -0."),
     _appearance(
@@ -270,10 +263,6 @@ SALIENCY = (
         show_default="1 if there are GPUs",
         help="Give each Ray worker N GPUs; fractions share one.",
     ),
-    _information("--list-models", common=True, is_flag=True, help="List the models by name and exit."),
-    _information("--list-layers", common=True, is_flag=True, help="List the layers of --model and exit."),
-    _information("--info", common=True, metavar="FILE", type=PATH, help="Print how a result was made and exit."),
-    _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),
     _information("--profile", is_flag=True, help="Also print where the time of the run went."),
@@ -287,3 +276,11 @@ SALIENCY = (
         help="Show the most common options and exit.",
     ),
 )
+
+
+def _by_name() -> dict[str, SectionOption]:
+    command = with_options(SALIENCY)(click.command()(lambda: None))
+    return {option.name or "": option for option in command.params if isinstance(option, SectionOption)}
+
+
+OPTIONS = _by_name()  # of a run; other commands share some

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, TypeVar
 
 import click
@@ -84,7 +85,12 @@ class SectionedCommand(click.Command):
     """A command whose ``--help`` lists options in sections; options without one are listed last.
 
     ``-h`` lists the common ones only.
+
+    Attributes:
+        others: other commands, which the help lists first.
     """
+
+    others: Mapping[str, click.Command] = MappingProxyType({})
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -98,6 +104,7 @@ class SectionedCommand(click.Command):
         formatter = ctx.make_formatter()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
+        self._list_others(formatter)
         options = self._described(ctx)
         with formatter.section("Common options"):
             formatter.write_dl([record for option, record in options if getattr(option, "common", False)])
@@ -115,12 +122,18 @@ class SectionedCommand(click.Command):
             return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self._list_others(formatter)
         sections: dict[str, list[tuple[str, str]]] = {}
         for option, record in self._described(ctx):
             sections.setdefault(getattr(option, "section", "Information"), []).append(record)
         for section, records in sections.items():
             with formatter.section(section):
                 formatter.write_dl(records)
+
+    def _list_others(self, formatter: click.HelpFormatter) -> None:
+        if self.others:
+            with formatter.section("Commands"):
+                formatter.write_dl([(name, one.get_short_help_str(100)) for name, one in self.others.items()])
 
     def _described(self, ctx: click.Context) -> list[tuple[click.Option, tuple[str, str]]]:
         """The options, each with its line of the help."""

@@ -1,4 +1,4 @@
-"""The command ``eb-saliency``: options -> RunPlan -> run."""
+"""The command ``eb-saliency``: options -> RunPlan -> run, and the other commands beside it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from ebcli.cli.commands import gallery_page, instead_of_a_run
+from ebcli.cli.benchmark import benchmark
+from ebcli.cli.commands import COMMANDS, gallery_page
 from ebcli.cli.console import note, plain_errors, plain_warnings, shown, sign_of_life
 from ebcli.cli.model_options import with_options
-from ebcli.cli.options import SALIENCY
+from ebcli.cli.options import CONTEXT, SALIENCY
 from ebcli.cli.parameters import Input, SectionedCommand, part
 from ebcli.cli.results import print_results
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
@@ -51,20 +53,30 @@ interrupted (143 by SIGTERM, 129 by SIGHUP), 141 if stdout was closed, as by hea
 """
 
 
-@click.command(
-    cls=SectionedCommand,
-    context_settings={
-        "auto_envvar_prefix": "EB_SALIENCY",
-        "help_option_names": ["--help"],
-        "show_default": True,
-        "max_content_width": 110,
-    },
-    epilog=EPILOG,
-)
-@click.argument("images", nargs=-1, type=Input(readable=False))  # what cannot be read is a failed input
+class Main(click.Group):
+    """A group that runs without the name of a command: ``eb-saliency photo.jpg``."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> click.Context:
+        if not args or args[0] not in self.commands:
+            return run.make_context(info_name, args, *more, **extra)
+        return super().make_context(info_name, args, *more, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
+
+
+def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The names of commands, where one can be, and files."""
+    first = [] if ctx.params.get("images") else [*main.commands]
+    names = [CompletionItem(name) for name in first if incomplete and name.startswith(incomplete)]
+    return [CompletionItem(incomplete, type="file"), *names]  # bash forgets what comes before files
+
+
+@click.command(cls=SectionedCommand, context_settings=CONTEXT | {"help_option_names": ["--help"]}, epilog=EPILOG)
+@click.argument("images", nargs=-1, type=Input(readable=False), shell_complete=complete_first)  # unreadable ones fail
 @with_options(SALIENCY)
-@click.version_option(package_name=DISTRIBUTION, prog_name="eb-saliency", message="%(prog)s %(version)s")
-def main(
+@click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
+def run(
     *, images: tuple[Path, ...], from_file: IO[bytes] | None, null: bool, quiet: bool, debug: bool, **options: Any
 ) -> None:
     """Highlight the image regions that support a network's prediction.
@@ -84,8 +96,7 @@ def main(
             if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
                 raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
             images += _listed(from_file, null)
-        function = instead_of_a_run(options)
-        sys.exit(_start(options, images) if function is None else function(options, images))
+        sys.exit(_start(options, images))
 
 
 def _check_combinations(options: dict[str, Any], null_without_list: bool) -> None:
@@ -143,9 +154,9 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
 
         check_page(output.directory, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
-        from ebcli.run.engine import run
+        from ebcli.run import engine
 
-        work = run(plan)
+        work = engine.run(plan)
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results, out))
     status = print_results(work, plan, options, out)
@@ -222,3 +233,7 @@ def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
         return None
     note(f"Processing shard {int(rank) + 1}/{size}, from RANK={rank} and WORLD_SIZE={size}")
     return int(rank) + 1, int(size)
+
+
+main = Main("eb-saliency", {**COMMANDS, "benchmark": benchmark}, help=run.help)
+run.others = main.commands

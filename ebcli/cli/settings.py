@@ -34,7 +34,6 @@ _STATE = "ebcli.cli.settings.given"
 _TABLE = "eb-saliency"
 _IMAGES = "images"
 _PRINTED_ONLY = {"as_json", "print0"}
-_INSTEAD = {"report_only", "compare", "verify"}
 _LISTS = {"from_file", "null"}  # what they name is written as images
 # Whoever cloned a repository did not choose what its pyproject.toml says, so it may neither name inputs, nor lift
 # limits, nor replace files, nor start jobs elsewhere
@@ -120,7 +119,7 @@ def _parameters(
     options = {
         name.lstrip("-"): option
         for option in command.params
-        if isinstance(option, SectionOption) and option.section != "Information" and option.name not in _INSTEAD
+        if isinstance(option, SectionOption) and option.section != "Information"
         for name in (*option.opts, *option.secondary_opts)
         if name.startswith("--")
     }
@@ -207,7 +206,7 @@ def settings_file(command: click.Command, options: Mapping[str, Any], images: Se
         lines.append(f"# Inputs whose names are not valid UTF-8 are missing: {len(names) - len(valid)}")
     lines.append(f"{_IMAGES} = {_toml(valid)}")
     for option in command.params:
-        if not isinstance(option, SectionOption) or option.name in _PRINTED_ONLY | _INSTEAD | _LISTS:
+        if not isinstance(option, SectionOption) or option.name in _PRINTED_ONLY | _LISTS:
             continue
         value = options.get(option.name or "")
         if value is not None and isinstance(option.type, (Shard, Threshold)):

@@ -79,8 +79,8 @@ def excitation_backprop(
     The network runs in evaluation mode and is restored afterwards. Up to the layer it runs without autograd.
 
     Args:
-        net: the network, or what `load_model` returned. Its output is (B, num_classes), or a tuple or dict whose first tensor is; for dense
-            predictions, such as segmentation, (B, num_classes, H, W).
+        net: the network, or what `load_model` returned. Its output is (B, num_classes), or a tuple or dict whose first
+            tensor is; for dense predictions, such as segmentation, (B, num_classes, H, W).
         inputs: (B, ...), preprocessed.
         targets: one class index for all images, class indices (B,) or (B, K), or a floating-point prior shaped like
             the output, or K priors (B, K, ...); or a function from logits to one of these.

@@ -1,4 +1,4 @@
-"""Measuring the faithfulness of saliency maps: metrics, and the tests behind ``eb-benchmark``.
+"""Measuring the faithfulness of saliency maps: metrics, and the tests behind ``eb-saliency benchmark``.
 
 The metrics accept maps of any method:
 

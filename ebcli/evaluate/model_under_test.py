@@ -161,7 +161,5 @@ def _checked(loaded: LoadedModel, names: Sequence[str]) -> list[str]:
     spatial = {layer.name for layer in model_layers(loaded) if layer.stride is not None}
     for name in names:
         if name != INPUT and resolve_layer(loaded, name) not in spatial:
-            raise LayerError(
-                f"layer {name!r} of {loaded.name} has no map: eb-saliency --list-layers lists those that do"
-            )
+            raise LayerError(f"layer {name!r} of {loaded.name} has no map: eb-saliency layers lists those that do")
     return list(dict.fromkeys(names))

@@ -160,7 +160,7 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     """
     names = [known for known, _ in loaded.net.named_modules() if known]
     if name not in names:
-        hint = closest(name, names) or f"its first modules are {', '.join(names[:3])}; --list-layers lists all"
+        hint = closest(name, names) or f"its first modules are {', '.join(names[:3])}; eb-saliency layers lists all"
         raise LayerError(f"{loaded.name} has no layer {name!r}: {hint}")
     return name
 

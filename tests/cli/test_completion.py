@@ -117,20 +117,23 @@ def test_weights_are_files_or_one_of_two_words() -> None:
 def test_images_are_files_and_results_directories() -> None:
     assert in_bash("--model", "vgg16", "a") == ["-o default", ""]
     assert in_zsh("--top-k", "2", "a c") == "--top-k 2 a cat.jpg"
-    assert in_bash("--output", "a") == in_bash("--report-only", "a") == ["-o dirnames", ""]
+    assert in_bash("--output", "a") == in_bash("report", "a") == ["-o dirnames", ""]
+    assert in_bash("rep") == ["-o default", "report"]
+    assert in_bash("a.jpg", "rep") == ["-o default", ""]
+    assert in_zsh("repo") == "report"
     assert in_zsh("-o", "a") == "-o a folder"
 
 
 def test_options_and_choices() -> None:
     assert in_bash("--style", "p") == ["paper"]
-    assert {"--json", "--doctor", "--beside"} <= set(in_fish("--"))
+    assert {"--json", "--beside"} <= set(in_fish("--"))
 
 
 def test_the_measuring_command_has_models_too() -> None:
-    words = {"COMP_WORDS": "eb-benchmark grid --model efficientnet_l", "COMP_CWORD": "3"}
+    words = {"COMP_WORDS": "eb-saliency benchmark grid --model efficientnet_l", "COMP_CWORD": "4"}
     done = subprocess.run(
-        [Path(SCRIPTS, "eb-benchmark")],
-        env={**os.environ, **words, "_EB_BENCHMARK_COMPLETE": "bash_complete"},
+        [Path(SCRIPTS, "eb-saliency")],
+        env={**os.environ, **words, "_EB_SALIENCY_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,
         timeout=60,

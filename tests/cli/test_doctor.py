@@ -38,7 +38,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def examined(*arguments: str) -> tuple[int, dict[str, str], dict[str, str]]:
     """The exit status, what was found well, and what was not."""
-    result = invoke("--doctor", "--json", *arguments)
+    result = invoke("doctor", "--json", *arguments)
     lines = [json.loads(line) for line in result.stdout.splitlines()]
     well, unwell = ({line["check"]: line["found"] for line in lines if line["ok"] is ok} for ok in (True, False))
     assert len(well) + len(unwell) == len(lines)
@@ -76,7 +76,7 @@ def test_it_names_the_devices_and_the_one_that_is_taken() -> None:
 
 
 def test_a_line_for_each_check() -> None:
-    result = invoke("--doctor")
+    result = invoke("doctor")
     assert (result.exit_code, result.stderr) == (0, "")
     assert all(line.startswith("ok  ") for line in result.stdout.splitlines())
     assert len(result.stdout.splitlines()) == 5
@@ -142,7 +142,7 @@ def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> 
     assert own is not None
     assert own.origin is not None
     path = os.pathsep.join([str(a_directory_of_modules), str(Path(own.origin).parents[1])])
-    command = [sys.executable, "-m", "ebcli", "--doctor"]
+    command = [sys.executable, "-m", "ebcli", "doctor"]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=120, check=False
     )

@@ -126,12 +126,12 @@ def test_the_page_alone() -> None:
     photos(Path("photos"), 2)
     assert invoke("-o", "saliency", "photos").exit_code == 0
     before = sorted(Path("saliency").rglob("*.jpg"))
-    result = invoke("--report-only", "saliency", "photos")
+    result = invoke("report", "saliency", "photos")
     assert (result.exit_code, result.stdout) == (0, f"{PAGE}\n"), result.stderr
     assert len(pictures_of(PAGE)) == 2 * 2
     assert all(path.is_file() for path in before)
     shutil.move("saliency", "elsewhere")
-    assert invoke("--report-only", "elsewhere").exit_code == 0
+    assert invoke("report", "elsewhere").exit_code == 0
 
 
 def test_a_page_of_somebody_else_stops_the_run_before_it_begins() -> None:
@@ -150,8 +150,8 @@ def test_a_page_of_somebody_else_stops_the_run_before_it_begins() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--report-only", "empty"), "cannot read 'empty/records.jsonl'"),
-        (("--report-only", "nowhere"), "name the --output directory of a run"),
+        (("report", "empty"), "cannot read 'empty/records.jsonl'"),
+        (("report", "nowhere"), "name the --output directory of a run"),
     ],
 )
 def test_a_page_of_nothing(arguments: tuple[str, ...], message: str) -> None:

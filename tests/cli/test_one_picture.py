@@ -91,7 +91,7 @@ def test_a_figure_as_pdf_or_svg_has_the_size_that_dpi_says_and_tells_how_it_was_
     with Image.open("figure.png") as figure:
         assert figure.info["dpi"] == pytest.approx((300, 300), abs=0.1)
         assert lengths(name, content) == pytest.approx([side * 72 / 300 for side in figure.size], abs=0.01)
-    assert "contrastive EB" in invoke("--info", name).stdout
+    assert "contrastive EB" in invoke("info", name).stdout
     assert invoke("in.jpg", "-o", name, "--preset", "figure").exit_code == 0  # its own is replaced
     assert Path(name).read_bytes() == content  # and the same, without a date
     for mine in (broken, content.replace(creator, creator.replace(b"eb-saliency", b"somebody---"))):
@@ -196,8 +196,8 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
     ("arguments", "message"),
     [
         ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
-        ("--frobnicate a.jpg", "Error: no such option --frobnicate: main --help lists all options\n"),
-        ("-z a.jpg", "Error: no such option -z: main --help lists all options\n"),
+        ("--frobnicate a.jpg", "Error: no such option --frobnicate: eb-saliency --help lists all options\n"),
+        ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
         ("--top-k none a.jpg", "Error: Invalid value for '--top-k': 'none' is not a valid integer.\n"),
         ("a.jpg -o", "Error: Option '-o' requires an argument.\n"),
     ],

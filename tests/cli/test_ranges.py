@@ -28,7 +28,7 @@ def test_numbers_out_of_range(option: str, value: str) -> None:
 
 
 def test_a_number_out_of_range_without_a_run() -> None:
-    result = CliRunner().invoke(main, ["--report-only", ".", "--workers", "-1"])
+    result = CliRunner().invoke(main, ["report", ".", "--workers", "-1"])
     assert (result.exit_code, result.stderr) == (2, "Error: --workers is -1, but it must be at least 0\n")
 
 

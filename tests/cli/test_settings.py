@@ -15,7 +15,7 @@ from runs import invoke, photos, tree
 from stub_run import DONE, finished
 
 from ebcli.cli.parameters import ClassName, SectionOption
-from ebcli.cli.saliency import main
+from ebcli.cli.saliency import main, run
 from ebcli.cli.settings import PRESETS
 
 DOCUMENTATION = Path(__file__).parents[2] / "docs/reference.md"
@@ -237,7 +237,7 @@ def test_each_text_in_the_project_s_file_is_judged_as_a_path_or_is_never_one(wor
     never_paths = {"layers", "targets", "include", "exclude", "cmap", "device"}
     texts = (click.types.StringParamType, ClassName, click.Path, click.File)
     judged = set()
-    options = [option for option in main.params if isinstance(option, SectionOption) and isinstance(option.type, texts)]
+    options = [option for option in run.params if isinstance(option, SectionOption) and isinstance(option.type, texts)]
     for option in options:
         name = max(option.opts, key=len).lstrip("-")
         Path("pyproject.toml").write_text(f'[tool.eb-saliency]\n{name} = "/etc/passwd"\n')

@@ -59,14 +59,14 @@ def test_a_run_whose_messages_nobody_can_read_goes_on(cwd: Path) -> None:
     assert len(run.out.read_text().splitlines()) == COUNT == sum(path.endswith(".jpg") for path in tree(cwd / "maps"))
 
 
-@pytest.mark.parametrize("option", ["--help", "-h", "--list-models", "--version"])
+@pytest.mark.parametrize("option", ["--help", "-h", "models", "--version"])
 def test_help_and_lists_on_a_full_disk(option: str, cwd: Path) -> None:
     cwd.with_name("cwd.out").symlink_to("/dev/full")
     run = Started(cwd, option)
     assert run.wait() == 2
     *headings, error = run.err.read_text().splitlines()
     assert error.startswith("Error: ") and "No space left on device" in error
-    assert headings == (["Classification:"] if option == "--list-models" else [])
+    assert headings == (["Classification:"] if option == "models" else [])
 
 
 def test_an_error_message_is_one_short_line_without_escape_sequences(capsys: pytest.CaptureFixture[str]) -> None:

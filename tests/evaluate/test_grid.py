@@ -11,7 +11,7 @@ import torch
 from click.testing import CliRunner, Result
 from color_net import SIDE, color_images, load_colors, painted
 
-from ebcli.cli.benchmark import main
+from ebcli.cli.benchmark import benchmark as main
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.models import LoadedModel
 

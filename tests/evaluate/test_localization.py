@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from color_net import GREEN, RED, painted
 from data_sets import Thing, write_annotation
 
-from ebcli.cli.benchmark import main
+from ebcli.cli.benchmark import benchmark as main
 
 pytestmark = pytest.mark.usefixtures("colors")
 

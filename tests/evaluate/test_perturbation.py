@@ -14,7 +14,7 @@ import torch
 from click.testing import CliRunner, Result
 from color_net import color_images
 
-from ebcli.cli.benchmark import main
+from ebcli.cli.benchmark import benchmark as main
 from ebcli.evaluate import area_under
 from ebcli.evaluate.perturbation import blur, mean_color, noise
 

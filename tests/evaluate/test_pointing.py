@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from color_net import BLUE, GREEN, RED, painted
 from data_sets import Thing, write_coco, write_voc
 
-from ebcli.cli.benchmark import main
+from ebcli.cli.benchmark import benchmark as main
 from ebcli.evaluate.pointing import POINTING
 
 pytestmark = pytest.mark.usefixtures("colors")

@@ -1,4 +1,4 @@
-"""``--verify``: recorded results that are missing or altered are named."""
+"""``eb-saliency verify``: recorded results that are missing or altered are named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_missing_and_altered_results_are_named() -> None:
     photos(Path("photos"), 6)
     assert invoke("photos", "--raw").exit_code == 0
     assert invoke("photos", "--raw", "--alpha", "0.5").exit_code == 0  # the later run counts
-    intact = invoke("--verify", "saliency")
+    intact = invoke("verify", "saliency")
     assert (intact.exit_code, intact.stdout, intact.stderr) == (0, "", "12 results: 12 intact, 0 altered or missing\n")
     pictures = sorted(Path("saliency").rglob("*.jpg"))
     pictures[0].unlink()
@@ -27,7 +27,7 @@ def test_missing_and_altered_results_are_named() -> None:
     pictures[2].write_bytes(b"short")
     pictures[3].rename("elsewhere.png")
     pictures[3].symlink_to(Path("elsewhere.png").absolute())
-    found = invoke("--verify", "saliency")
+    found = invoke("verify", "saliency")
     assert found.exit_code == 1
     problems = ["missing", "altered", "altered", "behind a symbolic link"]
     expected = {f"{path}: {problem}" for path, problem in zip(pictures, problems, strict=False)}

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("working_directory")
 
 
 def compare(*arguments: str) -> list[dict[str, Any]]:
-    result = invoke("--compare", *arguments, "-o", "compared")
+    result = invoke("compare", *arguments, "-o", "compared")
     assert (result.exit_code, result.stdout) == (0, "compared/comparison/index.html\n"), result.output
     rows: list[dict[str, Any]] = json.loads(Path("compared/comparison/comparison.json").read_text())
     return rows
@@ -140,19 +140,19 @@ def test_names_and_records_are_data() -> None:
     (allowed,) = re.findall("script-src '(.*?)'", page)
     assert allowed == "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
     Path("a/photos/0", f"{name}.npz").write_bytes(b"PK broken")
-    assert "no image and class has raw maps in both runs" in invoke("--compare", "a", "a", "-o", "compared").stderr
+    assert "no image and class has raw maps in both runs" in invoke("compare", "a", "a", "-o", "compared").stderr
 
 
 def test_what_cannot_be_compared_says_so() -> None:
     photos(Path("photos"), 1)
     invoke("-o", "plain", "photos")
-    result = invoke("--compare", "plain", "plain", "-o", "compared")
+    result = invoke("compare", "plain", "plain", "-o", "compared")
     assert (result.exit_code, result.stdout) == (2, "")
     assert "repeat both with --raw" in result.stderr
-    assert "cannot read 'none/records.jsonl'" in invoke("--compare", "plain", "none").stderr
+    assert "cannot read 'none/records.jsonl'" in invoke("compare", "plain", "none").stderr
     invoke("--raw", "-o", "raw", "photos")
     page = Path("compared/comparison/index.html")
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text("precious")
-    assert "would be replaced" in invoke("--compare", "raw", "raw", "-o", "compared").stderr
+    assert "would be replaced" in invoke("compare", "raw", "raw", "-o", "compared").stderr
     assert page.read_text() == "precious"

@@ -42,9 +42,9 @@ def test_photos_are_read_only_below_the_inputs(maps: Path, name: str) -> None:
 
 def test_the_command_reads_photos_below_the_images_it_is_given(maps: Path) -> None:
     add(maps, photo(Path("photos/a.png")), keep=())
-    assert invoke("--report-only", "maps").exit_code == 0
+    assert invoke("report", "maps").exit_code == 0
     assert not has_photo(maps / "report/index.html")
-    assert invoke("--report-only", "maps", "photos").exit_code == 0
+    assert invoke("report", "maps", "photos").exit_code == 0
     assert has_photo(maps / "report/index.html")
 
 

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,15 @@ def tiny_model(*_: object, **__: object) -> Any:
     return LoadedModel("tiny", net.eval(), InputSpec((24, 24), (24,), "whole"), names, "seeded", 7)
 
 
+def of_tiny(arguments: Sequence[str], workers: int = 0) -> Sequence[str]:
+    """Arguments for a run of a network like ``tiny_model``; those of other commands as they are."""
+    is_run = not arguments or arguments[0] not in main.commands
+    return (*("--model", "tiny", "--layer", "2", "--workers", str(workers)) * is_run, *arguments)
+
+
 def invoke(*arguments: str) -> Result:
     """The command within this process, without workers, for a network like ``tiny_model``."""
-    return CliRunner().invoke(main, ("--model", "tiny", "--layer", "2", "--workers", "0", *arguments))
+    return CliRunner().invoke(main, of_tiny(arguments))
 
 
 def seen(pixels: Any) -> Any:
@@ -101,7 +107,7 @@ class Started(Forked):
     """The same with a tiny network."""
 
     def __init__(self, cwd: Path, *arguments: str, workers: int = 0) -> None:
-        super().__init__(cwd, "--model", "tiny", "--layer", "2", "--workers", str(workers), *arguments, tiny=True)
+        super().__init__(cwd, *of_tiny(arguments, workers), tiny=True)
 
 
 def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: bool, packages: Path | None) -> None:

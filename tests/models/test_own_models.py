@@ -62,7 +62,7 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
         arguments += ["--weights", "none"]  # the published ones would be downloaded
     result = CliRunner().invoke(main, [*arguments, "--workers", "0"])
     assert result.exit_code == 0, result.output
-    if "--list-layers" in arguments:
+    if "layers" in arguments:
         assert result.stdout.splitlines()[0].split() == ["0", "Conv2d", "32x30x30", "2.13"]
         return
     pictures = [path for path in result.stdout.splitlines() if not path.endswith(".npz")]

@@ -43,7 +43,7 @@ def cwd(tmp_path: Path) -> Path:
 
 
 def test_its_networks_are_listed_and_broken_plugins_are_named(installed: Path, cwd: Path) -> None:
-    status, out, err = run(installed, cwd, "--list-models")
+    status, out, err = run(installed, cwd, "models")
     assert status == 0
     assert {"acme/tiny", "acme/large", "vgg16"} <= set(out.splitlines())
     broken, quits = (line for line in err.splitlines() if line.startswith("Warning"))
@@ -90,7 +90,7 @@ def test_its_network_is_explained_with_its_rule(installed: Path, cwd: Path) -> N
     ],
 )
 def test_wrong_names_are_reported_in_one_sentence(installed: Path, cwd: Path, name: str, said: str) -> None:
-    status, _, err = run(installed, cwd, "--list-layers", "--model", name)
+    status, _, err = run(installed, cwd, "layers", "--model", name)
     assert status == 2
     (line,) = (line for line in err.splitlines() if line.startswith("Error"))
     assert said in line

@@ -92,12 +92,10 @@ def test_a_picture_is_known_by_its_content(folder: Path) -> None:
 
 
 def test_layers_are_listed_without_a_text(folder: Path) -> None:
-    result = CliRunner().invoke(main, ["--model", "clip/two", "--list-layers"])
+    result = CliRunner().invoke(main, ["layers", "--model", "clip/two"])
     assert result.exit_code == 0, result.output
     assert "vision_model.pre_layrnorm" in result.stdout
-    result = CliRunner().invoke(
-        main, ["--model", "timm/test_vit", "--weights", "none", "--like", "one.png", "--list-layers"]
-    )
+    result = CliRunner().invoke(main, ["layers", "--model", "timm/test_vit", "--weights", "none", "--like", "one.png"])
     assert result.exit_code == 0, result.output
     assert "backbone.blocks.0" in result.stdout
 

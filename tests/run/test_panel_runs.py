@@ -58,12 +58,12 @@ def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: s
     written = invoke("--panel", "--format", suffix, "photos").stdout.splitlines()
     assert written == [f"saliency/photos/{i}/{i:04}.jpg.panel.{suffix}" for i in (0, 1)]
     assert invoke("--panel", "--format", suffix, "--skip-existing", "photos").stdout == ""
-    assert invoke("--verify", "saliency").exit_code == 0
+    assert invoke("verify", "saliency").exit_code == 0
     Path(written[0]).unlink()
     again = invoke("--panel", "--format", suffix, "--skip-existing", "photos", "saliency")  # results are no photos
     assert again.stdout.splitlines() == written[:1]
     Path(written[1]).write_bytes(b"altered")
-    result = invoke("--verify", "saliency")
+    result = invoke("verify", "saliency")
     assert (result.exit_code, f"1/0001.jpg.panel.{suffix}: " in result.stdout) == (1, True)
 
 

@@ -49,7 +49,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
     options = ["--panel", "--layer", "input", "--target", "5"] if panel else []
     result = invoke("--format", suffix, "--marginal", "--target", "3", *options, "photos")
     assert result.exit_code == 0, result.output
-    shown = CliRunner().invoke(main, ["--info", result.stdout.strip()]).stdout
+    shown = CliRunner().invoke(main, ["info", result.stdout.strip()]).stdout
     facts = dict(re.findall(r"^(\w+): +(.*)$", shown, re.MULTILINE))
     expected = scores("photos/0/0000.jpg")
     assert facts == {
@@ -64,7 +64,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
         "score": f"{expected[3]:.4f}, {expected[5]:.4f}" if panel else f"{expected[3]:.4f}",
         "version": f"eb-saliency {version('eb-saliency')}",
     }
-    as_json = CliRunner().invoke(main, ["--json", "--info", result.stdout.strip()]).stdout
+    as_json = CliRunner().invoke(main, ["info", "--json", result.stdout.strip()]).stdout
     assert json.loads(as_json) == facts
     named = invoke("--raw", "--top-k", "2", "photos").stdout.split()[-1]
     with np.load(named) as raw:
@@ -72,9 +72,9 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
             "; ".join(f"{index} {name}" for index, name in zip(raw["classes"], raw["names"], strict=True)),
             ", ".join(f"{score:.4f}" for score in raw["scores"]),
         ]
-    arrays = json.loads(CliRunner().invoke(main, ["--json", "--info", named]).stdout)
+    arrays = json.loads(CliRunner().invoke(main, ["info", "--json", named]).stdout)
     assert [arrays["class"], arrays["score"]] == shown_by_arrays
-    photo = CliRunner().invoke(main, ["--info", "photos/0/0000.jpg"])
+    photo = CliRunner().invoke(main, ["info", "photos/0/0000.jpg"])
     assert (photo.exit_code, photo.stdout) == (2, "")
     assert "contains no eb-saliency metadata" in photo.stderr
 
@@ -86,7 +86,7 @@ def test_each_picture_says_its_own_class_layer_and_score() -> None:
     assert len(pictures) == 3 * 3 * 2
     told = []
     for picture in pictures:
-        facts = json.loads(CliRunner().invoke(main, ["--json", "--info", picture]).stdout)
+        facts = json.loads(CliRunner().invoke(main, ["info", "--json", picture]).stdout)
         told.append((facts["input"], facts["class"], facts["layer"], facts["score"]))
     expected = []
     for path in sorted(Path("photos").rglob("*.jpg")):

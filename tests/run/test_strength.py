@@ -73,7 +73,7 @@ def test_the_strength_is_the_sum_of_the_positive_cells() -> None:
     values = np.load(arrays)["maps"][0]
     assert record["classes"][0]["strength"] == pytest.approx(values[values > 0].sum(), rel=1e-6)
     (picture,) = Path("out").rglob("*.jpg")
-    told = json.loads(CliRunner().invoke(main, ["--json", "--info", str(picture)]).stdout)
+    told = json.loads(CliRunner().invoke(main, ["info", "--json", str(picture)]).stdout)
     assert told["strength"] == f"{values[values > 0].sum():.3f} (clear evidence)"
 
 

@@ -49,7 +49,7 @@ class ModelSource(ABC):
 
     @classmethod
     def names(cls) -> Iterable[str]:
-        """Names of the source's networks for ``--list-models``; empty if unknown or too many."""
+        """Names of the source's networks for ``eb-saliency models``; empty if unknown or too many."""
         return ()
 
     @abstractmethod
