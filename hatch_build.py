@@ -82,11 +82,12 @@ def manual_page(name: str, command: click.Command, version: str, see_also: str) 
         ".SH OPTIONS",
         *_options(context),
     ]
-    inner = {**getattr(command, "commands", {}), **getattr(command, "others", {})}
-    for subname, subcommand in sorted(inner.items()):
+    commands = {**getattr(command, "commands", {}), **getattr(command, "others", {})}
+    for subname, subcommand in sorted(commands.items()):
         if isinstance(subcommand, click.Group):  # has a page of its own
             continue
-        inner = click.Context(subcommand, info_name=subname, parent=context, **subcommand.context_settings)
+        parent = click.Context(click.Group(), info_name=name)  # without the arguments of a run
+        inner = click.Context(subcommand, info_name=subname, parent=parent, **subcommand.context_settings)
         title = _escaped(f"{name} {subname}")
         lines += [f".SH {title.upper()}", *_synopsis(inner), ".PP", *_paragraphs(subcommand.help), *_options(inner)]
     lines += [".SH NOTES", *_paragraphs(command.epilog), ".SH SEE ALSO", f".BR {_escaped(see_also)} (1)"]

@@ -58,9 +58,14 @@ _CLOSE = 0.7  # of 1; below, difflib finds likeness in any two words
 
 
 def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
-    """A hint such as ``did you mean 'vgg16', 'vgg19' or 'vgg11'?``, or ``""`` if no name is really close."""
-    by_folded = {candidate.casefold(): candidate for candidate in valid}
-    near = [by_folded[m] for m in difflib.get_close_matches(name.casefold(), by_folded, n=count, cutoff=_CLOSE)]
+    """A hint such as ``did you mean 'vgg16', 'vgg19' or 'vgg11'?``, or ``""`` if no name is really close.
+
+    Names that begin with the given one come first, one of each size: ``efficientnet_b0`` for all up to ``_b7``.
+    """
+    folded, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in valid}
+    family = {found.rstrip("0123456789"): found for found in reversed(by_folded) if folded and found.startswith(folded)}
+    close = difflib.get_close_matches(folded, by_folded, n=count, cutoff=_CLOSE)
+    near = [by_folded[found] for found in dict.fromkeys([*reversed(family.values()), *close])][:count]
     if not near:
         return ""
     quoted = [repr(candidate) for candidate in near]

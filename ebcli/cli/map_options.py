@@ -13,6 +13,7 @@ _map = section("Map")
 
 MAP = (
     _map(
+        "-l",
         "--layer",
         "layers",
         common=True,
@@ -46,6 +47,7 @@ MAP = (
         help="Also show this method's map in panels. Repeatable.",
     ),
     _map(
+        "-t",
         "--target",
         "targets",
         common=True,
@@ -65,6 +67,7 @@ MAP = (
         help="Explain the similarity to this picture, by the features below the classifier. Repeatable.",
     ),
     _map(
+        "-k",
         "--top-k",
         common=True,
         metavar="K",

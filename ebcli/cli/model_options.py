@@ -33,6 +33,7 @@ _model = section("Model")
 
 MODEL = (
     _model(
+        "-m",
         "--model",
         common=True,
         metavar="NAME",

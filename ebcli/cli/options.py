@@ -154,6 +154,7 @@ SALIENCY = (
         "share of the mass.",
     ),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
+    _output("--open", "show", is_flag=True, help="Open the gallery page or the first picture when the run is done."),
     _output("--print0", is_flag=True, help="End each printed path with NUL, for xargs -0."),
     _appearance(
         "--style",
@@ -228,6 +229,7 @@ SALIENCY = (
         help="Explain N images at a time; halved when memory runs out.",
     ),
     _performance(
+        "-j",
         "--workers",
         type=int,
         show_default="up to one per CPU",

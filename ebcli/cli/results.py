@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
+from itertools import chain, repeat
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import SOME_FAILED, note, note_once, one_line, put, say, say_error, shown
@@ -28,8 +29,11 @@ _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
 
 
-def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> int:
-    """Print results to ``out`` as they come, as the command's options say; returns the exit status."""
+def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str], first: list[str]) -> int:
+    """Print results to ``out`` as they come, as the command's options say; returns the exit status.
+
+    The path of the first result file becomes the element of ``first``.
+    """
     from tqdm import tqdm
 
     quiet = options["quiet"]
@@ -56,6 +60,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     faint += [one.evidence == HARDLY_ANY for one in record.classes]
+                    first += record.output[: not first]
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan.maps, out)
             seconds = time.perf_counter() - start
@@ -149,9 +154,14 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
     if options["as_json"]:
         put(record.line(), out)
         return
-    for path in [record.input] if record.status == "planned" else record.output:
+    end = b"\0" if options["print0"] else b"\n"
+    titles = [f"  {one.name or f'class {one.index}'}, {one.score:.3f}" for one in record.classes]
+    if not out.isatty() or options["panel"] or options["print0"]:
+        titles = []  # programs read paths alone
+    paths = [record.input] if record.status == "planned" else record.output
+    for path, title in zip(paths, chain(titles, repeat("")), strict=False):
         # bytes: not every file name is valid text
-        put(os.fsencode(path) + (b"\0" if options["print0"] else b"\n"), out, nl=False)
+        put(os.fsencode(path) + one_line(title).encode() + end, out, nl=False)
 
 
 def _print_hints(record: Record, name: str, options: Mapping[str, Any]) -> None:

@@ -159,7 +159,8 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
         work = engine.run(plan)
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results, out))
-    status = print_results(work, plan, options, out)
+    written: list[str] = []
+    status = print_results(work, plan, options, out, written)
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
         _write_annotations(output.directory, work.common.configuration)
@@ -167,6 +168,9 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
         workers, images = plan.execution.workers, plan.inputs.images
         page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
+        written = [str(page)]
+    if options["show"] and written:
+        click.launch(written[0])
     return status
 
 

@@ -198,7 +198,7 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
         ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
         ("--frobnicate a.jpg", "Error: no such option --frobnicate: eb-saliency --help lists all options\n"),
         ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
-        ("--top-k none a.jpg", "Error: Invalid value for '--top-k': 'none' is not a valid integer.\n"),
+        ("--top-k none a.jpg", "Error: Invalid value for '-k' / '--top-k': 'none' is not a valid integer.\n"),
         ("a.jpg -o", "Error: Option '-o' requires an argument.\n"),
     ],
 )

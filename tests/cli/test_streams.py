@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from runs import Started, finish, photos, records, tree
@@ -12,6 +15,7 @@ from runs import Started, finish, photos, records, tree
 from ebcli.cli.console import say_error
 from ebcli.cli.saliency import main
 
+ROOT = Path(__file__).parents[2]
 COUNT = 12
 PLAIN = ("photos", "-o", "maps", "-q")
 
@@ -81,3 +85,28 @@ def test_a_name_that_is_too_long_for_the_system_is_an_error_in_one_line() -> Non
     result = CliRunner().invoke(main, ["a.jpg", "--where", "a" * 5000])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert "is neither a pixel X,Y nor the file of a mask" in result.stderr
+
+
+def test_on_a_terminal_each_path_has_its_class_and_score(cwd: Path) -> None:
+    leader, follower = os.openpty()
+    photo = Path(ROOT, "sample_images/coffee.jpg")
+    command = [sys.executable, "-m", "ebcli", str(photo), "-k", "2", "-q"]
+    done = subprocess.run(command, cwd=cwd, stdout=follower, stderr=subprocess.PIPE, timeout=120, check=True)
+    assert done.stderr == b""
+    lines = os.read(leader, 1 << 16).decode().splitlines()
+    assert [line.partition("  ")[2].partition(", ")[0] for line in lines] == ["espresso", "cup"]
+    assert all((cwd / line.partition("  ")[0]).is_file() and 0 < float(line.rpartition(" ")[2]) < 1 for line in lines)
+
+
+@pytest.mark.parametrize("page", [(), ("--report",)])
+def test_open_shows_the_page_or_the_first_picture(
+    page: tuple[str, ...], cwd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr(click, "launch", opened.append)
+    monkeypatch.chdir(cwd)
+    photo = str(ROOT / "sample_images/coffee.jpg")
+    done = CliRunner().invoke(main, [photo, "-k", "2", "-j", "0", "--open", *page])
+    (shown,) = opened
+    assert shown == ("saliency/report/index.html" if page else done.stdout.splitlines()[0])
+    assert Path(shown).is_file()

@@ -214,7 +214,15 @@ def test_an_untrained_vision_transformer_has_the_size_of_its_preset():
         assert loaded.net(torch.zeros(1, 3, 518, 518)).shape == (1, 1000)
 
 
-@pytest.mark.parametrize(("wrong", "right"), [("vgg61", "'vgg16'"), ("reznet50", "'resnet50'"), ("zzz", "vgg16")])
+@pytest.mark.parametrize(
+    ("wrong", "right"),
+    [
+        ("vgg61", "'vgg16'"),
+        ("reznet50", "'resnet50'"),
+        ("zzz", "vgg16"),
+        ("efficientnet", "'efficientnet_b0', 'efficientnet_lite0' or"),
+    ],
+)
 def test_a_wrong_model_name_suggests_the_closest(wrong, right):
     with pytest.raises(ConfigurationError, match=right):
         load_model(wrong)
