@@ -47,7 +47,7 @@ def worker() -> Iterator[mock.Mock]:
 
 @pytest.fixture
 def colors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every model of eb-benchmark recognizes colors."""
+    """Every model of eb-saliency benchmark recognizes colors."""
     monkeypatch.setattr("ebcli.evaluate.model_under_test.load_model", load_colors)
 
 
