@@ -42,7 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DEFAULT = {
     "SSDlite": "backbone.features.0",
     **dict.fromkeys(("FCOS", "RetinaNet", "FasterRCNN"), "backbone.body.layer2"),
-    "YOLO": "model.4",
+    "YOLO": "model.2",
     "LRASPP": "backbone.3",
     **dict.fromkeys(("FCN", "DeepLabV3"), "backbone.layer3"),
     **dict.fromkeys(VIDEO, "layer2"),
