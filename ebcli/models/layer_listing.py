@@ -291,16 +291,14 @@ def _shared(name: str, net: nn.Module, size: tuple[int, ...], layers: Sequence[s
     """Those of some layers that everything passes through on its way from the input to the output."""
     made: dict[str, Any] = {}
 
-    def note(layer: str, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
-        made[layer] = output.grad_fn
-
     def forward(blank: Tensor) -> tuple[Any, Any]:
         output = single_tensor(net(blank.requires_grad_().clone()), "the output")
         return output.grad_fn, get_gradient_edge(blank).node
 
     with ExitStack() as hooks:
         for layer in layers:
-            hooks.callback(net.get_submodule(layer).register_forward_hook(partial(note, layer)).remove)
+            keep = partial(lambda layer, _module, _inputs, output: made.update({layer: output.grad_fn}), layer)
+            hooks.callback(net.get_submodule(layer).register_forward_hook(keep).remove)
         with torch.enable_grad(), evaluating(net):
             end, start = probe(name, net, size, forward)
     return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}
