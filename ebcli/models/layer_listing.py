@@ -185,7 +185,8 @@ def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tens
     calls: dict[str, list[Any]] = {}
 
     def record(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        calls.setdefault(layer, []).append(output.to("meta") if isinstance(output, Tensor) else None)
+        one = output[0] if isinstance(output, tuple) and len(output) == 1 else output
+        calls.setdefault(layer, []).append(one.to("meta") if isinstance(one, Tensor) else None)
 
     def forward(blank: Tensor) -> Tensor:
         net(blank)

@@ -26,15 +26,15 @@ class Clip(TwoTowers, HuggingFace):
     """A model with two towers on the hub, or in a local directory."""
 
     prefix = "clip"
-    auto_class = "AutoModel"
     patterns = ("*.json", "*.txt", "*.model")  # the tokenizer's files, too
 
-    def _check_type(self) -> None:
+    def _chosen_head(self) -> str:
         if self._config.model_type not in TWO_TOWERS:
             raise ConfigurationError(
                 f"{self._title} is of type {self._config.model_type}, but CLIP or SigLIP is needed to compare images "
                 f"with texts: use hf/{self.name} if it is an image classifier"
             )
+        return "AutoModel"
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
