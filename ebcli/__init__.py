@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from ebcli.errors import OutputError as OutputError
     from ebcli.errors import RuleError as RuleError
     from ebcli.errors import UnsupportedOpError as UnsupportedOpError
+    from ebcli.models import Candidates as Candidates
     from ebcli.models import Detection as Detection
     from ebcli.models import DetectionScores as DetectionScores
     from ebcli.models import LoadedModel as LoadedModel
@@ -49,8 +50,8 @@ _OFFERED = {
     "ebcli.eb": "ExcitationMode ExcitationResult LinearMap check_rule disable enable excitation_backprop "
     "excitation_mode pass_through residual_sum rule unregister weighted_sum",
     "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError OutputError RuleError UnsupportedOpError",
-    "ebcli.models": "Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer detections layers "
-    "load_model model_names",
+    "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
+    "detections layers load_model model_names",
 }
 
 _get, __dir__ = lazily(__name__, _OFFERED, "__version__")

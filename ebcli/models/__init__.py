@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ebcli.imports import lazily
 
 if TYPE_CHECKING:
+    from ebcli.models.boxes import Candidates as Candidates
+    from ebcli.models.boxes import Detection as Detection
     from ebcli.models.classes import read_class_names as read_class_names
     from ebcli.models.classes import resolve_class as resolve_class
-    from ebcli.models.detection import Detection as Detection
     from ebcli.models.detection import DetectionScores as DetectionScores
     from ebcli.models.detection import detections as detections
     from ebcli.models.layer_listing import Layer as Layer
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from ebcli.models.spec import ModelSpec as ModelSpec
 
 _OFFERED = {
+    "ebcli.models.boxes": "Candidates Detection",
     "ebcli.models.classes": "read_class_names resolve_class",
-    "ebcli.models.detection": "Detection DetectionScores detections",
+    "ebcli.models.detection": "DetectionScores detections",
     "ebcli.models.layer_listing": "Layer default_layer layer_per_resolution layers resolve_layer",
     "ebcli.models.loaded": "LoadedModel",
     "ebcli.models.loading": "load_model",

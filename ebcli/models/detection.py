@@ -11,32 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
+from ebcli.models.boxes import Candidates, Detection
 
 _SAME_SCORE = 1e-4  # a score computed twice, rounded differently
-
-
-@dataclass(frozen=True)
-class Detection:
-    """An object that a detector found.
-
-    Attributes:
-        label: class index.
-        score: 0 to 1.
-        box: left, top, right and bottom, in pixels of the image.
-        anchor: index of the anchor, location or proposal that it came from, in the output of ``DetectionScores``.
-
-    Examples:
-        >>> import ebcli
-        >>> found = ebcli.Detection(label=1, score=0.9, box=(10.0, 20.0, 50.0, 80.0), anchor=1234)
-        >>> left, top, right, bottom = found.box
-        >>> right - left, bottom - top
-        (40.0, 60.0)
-    """
-
-    label: int
-    score: float
-    box: tuple[float, float, float, float]
-    anchor: int
 
 
 class DetectionScores(nn.Module):
@@ -189,19 +166,21 @@ def is_detector(net: nn.Module) -> bool:
 
 
 @torch.no_grad()
-def detections(net: DetectionScores, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
+def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[Detection]]:
     """The objects that a detector finds, best first, each with the anchor that its score was computed at.
 
-    The anchor is found among all anchors by the score and the box, which the detector's own box coder decodes.
+    The anchor of a detector of torchvision is found among all anchors by the score and the box, which the detector's
+    own box coder decodes.
 
     Args:
-        net: the detector.
-        images: (B, 3, H, W), values from 0 to 1.
+        net: the detector: `DetectionScores`, or a network that returns `Candidates`.
+        images: (B, 3, H, W), values from 0 to 1, for `DetectionScores`; else what the network takes.
         score: only detections that score at least this.
 
     Raises:
-        ConfigurationError: a detection cannot be traced to an anchor, because the detector changes scores or boxes
-            further than torchvision's do; or images of a batch have different numbers of proposals.
+        ConfigurationError: the network is no detector; a detection cannot be traced to an anchor, because the detector
+            changes scores or boxes further than torchvision's do; or images of a batch have different numbers of
+            proposals.
 
     Examples:
         >>> import ebcli, torch
@@ -210,6 +189,11 @@ def detections(net: DetectionScores, images: Tensor, score: float = 0.5) -> list
         >>> all(one.score >= two.score for one, two in zip(found, found[1:]))
         True
     """
+    if not isinstance(net, DetectionScores):
+        candidates = net(images)
+        if not isinstance(candidates, Candidates):
+            raise ConfigurationError(f"{type(net).__name__} is not a detector: it must return ebcli.Candidates")
+        return candidates.detections(score)
     predictions = net.run(images)
     height, width = images.shape[-2:]
     found = []

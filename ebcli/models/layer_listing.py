@@ -5,20 +5,25 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 
 from ebcli.eb import layers_on_path
+from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.graph import descend
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
-from ebcli.models.keywords import SEGMENTATION
+from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import probe
 
@@ -97,7 +102,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
     is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
     the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads.
+    block reads. Of detectors, only layers count that all probability passes through: pyramids of features read several.
 
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
@@ -129,6 +134,9 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     if len(blocks) > 1:
         return _first_tokens(blocks[0], below)
     side = min(_size(model, input_size)[-2:])
+    if isinstance(model, LoadedModel) and model.task == DETECTION:
+        shared = _shared(name, net, _size(model, input_size), [layer for layer, *_ in below])
+        below = [layer for layer in below if layer[0] in shared] or below
     strides = [stride for _, stride, _ in below]
     chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
     return _last_outermost([name for name, stride, _ in below if stride == chosen])
@@ -278,6 +286,25 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     if features is None:
         return "backbone"
     return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
+
+
+def _shared(name: str, net: nn.Module, size: tuple[int, ...], layers: Sequence[str]) -> set[str]:
+    """Those of some layers that everything passes through on its way from the input to the output."""
+    made: dict[str, Any] = {}
+
+    def note(layer: str, _module: nn.Module, _inputs: Any, output: Tensor) -> None:
+        made[layer] = output.grad_fn
+
+    def forward(blank: Tensor) -> tuple[Any, Any]:
+        output = single_tensor(net(blank.requires_grad_().clone()), "the output")
+        return output.grad_fn, get_gradient_edge(blank).node
+
+    with ExitStack() as hooks:
+        for layer in layers:
+            hooks.callback(net.get_submodule(layer).register_forward_hook(partial(note, layer)).remove)
+        with torch.enable_grad(), evaluating(net):
+            end, start = probe(name, net, size, forward)
+    return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}
 
 
 def _fourth_max_pool(net: nn.Module) -> str:

@@ -15,6 +15,7 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.imports import blamed, contained
+from ebcli.models.boxes import Candidates, recognized
 from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
 from ebcli.models.detection import DetectionScores, is_detector
@@ -112,7 +113,7 @@ def load_model(
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (DETECTION if is_detector(net) else None)
         settings = preprocessing or Preprocessing()
-        if task == DETECTION:
+        if is_detector(net):
             if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
                 raise ConfigurationError(
                     f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
@@ -135,19 +136,33 @@ def load_model(
         categories = None if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
         net = net.eval().to(device)
-        if task == DETECTION:
+        if is_detector(net):
             net = DetectionScores(net)
+    found, count = _tried(name, net, settings.applied_to(own).shape, task, len(categories or ()))
+    if found == DETECTION and settings.fit == WHOLE:
+        settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = _fitted(source, name, net, settings, own)
-    if isinstance(net, DetectionScores):
-        count, found = net.num_classes, DETECTION
-    else:
-        shape = output_shape(name, net, spec.shape, is_dense=task not in (CLASSIFICATION, VIDEO))
-        count, found = shape[1], task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
     return LoadedModel(name, net, spec, categories, label, count, files, scores, found)
+
+
+def _tried(name: str, net: nn.Module, size: tuple[int, ...], task: str | None, known: int) -> tuple[str, int]:
+    """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
+    if isinstance(net, DetectionScores):
+        return DETECTION, net.num_classes
+    with torch.no_grad():
+        output = probe(name, net, size, net)
+    if task in (None, DETECTION):
+        output = recognized(net, output, size, known)
+    if isinstance(output, Candidates):
+        return DETECTION, output.logits.shape[1]
+    if task == DETECTION:
+        raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
+    shape = output_shape(name, output, is_dense=task not in (CLASSIFICATION, VIDEO))
+    return task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION), shape[1]
 
 
 def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) -> InputSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -78,18 +78,18 @@ def strides_of_cells(net: nn.Module) -> Iterator[dict[tuple[int, ...], int]]:
             hook.remove()
 
 
-def output_shape(name: str, net: nn.Module, size: tuple[int, ...], *, is_dense: bool = False) -> tuple[int, ...]:
-    """Shape of a network's logits for one blank image, from one forward pass.
+def output_shape(name: str, output: Any, *, is_dense: bool = False) -> tuple[int, ...]:
+    """Shape of a network's logits for one image.
 
     Args:
-        name, net, size: see ``probe``.
+        name: the network's name, for messages.
+        output: what it returned.
         is_dense: allow a prediction for every pixel, (1, num_classes, height, width).
 
     Raises:
-        ConfigurationError: the network does not accept such images, or does not return logits (B, num_classes).
+        ConfigurationError: the network does not return logits (B, num_classes).
     """
-    with torch.no_grad():
-        logits = single_tensor(probe(name, net, size, net), f"the output of {name}")
+    logits = single_tensor(output, f"the output of {name}")
     if len(logits) != 1 or not (logits.ndim == 2 or (is_dense and logits.ndim == 4)):
         shape = "(B, " + ", ".join(map(str, logits.shape[1:])) + ")"
         raise ConfigurationError(f"{name} returns a tensor {shape}, but logits (B, num_classes) are needed")

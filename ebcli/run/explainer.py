@@ -210,7 +210,7 @@ class Explainer:
             return priors(chosen, self._width if self._task.in_batches else 1, logits)
 
         if self._task.run is not None:
-            find(self._task.run(inputs, self._asked))
+            find(self._task.run(inputs, asked))
         maps: list[list[Map]] = [[] for _ in images]
         first, places = 0, [about.place for about in asked]
         while not rows or first < max(map(len, rows)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torchvision.models.detection import RetinaNet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 
@@ -62,3 +63,62 @@ class Segmenter(nn.Module):
 
     def forward(self, x: Tensor) -> dict[str, Tensor]:
         return {"out": self.classifier(self.pixels(x).relu())}
+
+
+class Yolo(nn.Module):
+    """A detector of the YOLO kind with two grids, which scores the color of each cell alone.
+
+    It returns a tensor (B, 4 + 3, candidates), as exported networks do, or one of the other layouts.
+    """
+
+    preprocessing = ebcli.Preprocessing(resize=96, crop=96, mean=0.0, std=1.0, fit="pad")
+    categories = CATEGORIES[1:]
+
+    def __init__(self, layout: str = "") -> None:
+        super().__init__()
+        self.layout, self.cells = layout, Colors()
+        self.fine, self.coarse = (nn.Conv2d(3, 3, 1) for _ in range(2))
+        for head, bias in ((self.fine, -10), (self.coarse, -16)):  # a coarse cell has to be whole
+            head.weight.data = 20 * torch.eye(3)[:, :, None, None]
+            nn.init.constant_(head.bias, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        boxes, logits = self.candidates(x)
+        raw = torch.cat([boxes, logits.sigmoid()], 1)
+        if "objectness" in self.layout:  # three candidates in a cell, of which one is an object
+            objects = (torch.full_like(raw[:, :1], objectness) for objectness in (0.1, 1, 0.1))
+            raw = torch.cat([torch.cat([boxes, one, raw[:, 4:]], 1) for one in objects], 2)
+        return raw.mT if "transposed" in self.layout else raw
+
+    def candidates(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Boxes (B, 4, candidates) and logits (B, 3, candidates)."""
+        cells = self.cells(x)
+        grids = [(self.fine(cells), 8), (self.coarse(F.avg_pool2d(cells, 2)), 16)]
+        boxes = torch.cat([self._squares(logits, stride) for logits, stride in grids], 2)
+        return boxes, torch.cat([logits.flatten(2) for logits, _ in grids], 2)
+
+    def _squares(self, logits: Tensor, stride: int) -> Tensor:
+        places = torch.meshgrid(*map(torch.arange, logits.shape[2:]), indexing="ij")
+        y, x = ((torch.stack(places) + 0.5) * stride).flatten(1)
+        return torch.stack([x, y, *torch.full((2, len(x)), float(stride))]).expand(len(logits), -1, -1)
+
+
+def yolo() -> nn.Module:
+    return Yolo()
+
+
+def transposed() -> nn.Module:
+    return Yolo("transposed")
+
+
+def objectness() -> nn.Module:
+    return Yolo("transposed, objectness")
+
+
+class Queries(Yolo):
+    """A detector of the DETR kind: candidates are objects, if their score is high enough."""
+
+    def forward(self, x: Tensor) -> ebcli.Candidates:
+        boxes, logits = (each.mT[:, : x[0, 0].numel() // STRIDE**2] for each in self.candidates(x))
+        shares = boxes / boxes.new_tensor([x.shape[3], x.shape[2]] * 2)
+        return ebcli.Candidates.of_queries(logits, shares, x.shape[-2:], has_no_object=False)

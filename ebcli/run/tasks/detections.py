@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
 
 from torch import Tensor
 
 from ebcli.drawing.explanation import Subject, rectangle
 from ebcli.errors import ImageError
 from ebcli.files.input_spec import Placement
-from ebcli.models import Detection, detections
+from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
 from ebcli.run.tasks.task import Asked, Task, register
 
@@ -36,15 +36,33 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
     ]
 
 
-def _run(inputs: Tensor, asked: Asked) -> list[list[Detection]]:
-    net: Any = asked.network.loaded.net
-    return detections(net, inputs, asked.maps.score if asked.maps.box is None else 0)
+def _run(inputs: Tensor, asked: Sequence[Asked]) -> list[list[Detection]]:
+    """The detections of each image, with boxes in pixels of the image."""
+    net, maps = asked[0].network.loaded.net, asked[0].maps
+    found = detections(net, inputs, maps.score if maps.box is None else 0)
+    if isinstance(net, DetectionScores):
+        return found
+    height, width = inputs.shape[-2:]
+    return [
+        [replace(one, box=_in_image(one.box, (width, height), about)) for one in of_image]
+        for of_image, about in zip(found, asked, strict=True)
+    ]
+
+
+def _in_image(box: Sequence[float], size: Sequence[int], asked: Asked) -> tuple[float, float, float, float]:
+    """A box (left, top, right, bottom) in pixels of the network's input of a size (width, height), in the image."""
+    (left, top, right, bottom), (width, height) = asked.place, asked.size
+    across, down = (right - left) / size[0], (bottom - top) / size[1]
+    x0, x1 = (min(max(left + x * across, 0), width) for x in box[::2])
+    y0, y1 = (min(max(top + y * down, 0), height) for y in box[1::2])
+    return x0, y0, x1, y1
 
 
 def _place(asked: Asked) -> Placement:
-    """The image and its padding."""
-    net: Any = asked.network.loaded.net
-    width, height = asked.size
+    """The rectangle that the network sees; of torchvision's detectors, the image and its padding."""
+    net, (width, height) = asked.network.loaded.net, asked.size
+    if not isinstance(net, DetectionScores):
+        return asked.network.loaded.transforms.place(asked.size)
     below, beyond = net.extent(height, width)
     return Placement(0, 0, beyond, below)
 

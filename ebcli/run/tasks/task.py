@@ -53,7 +53,8 @@ class Task:
             or (..., num_classes), unless there is a ``run``.
         networks: what networks for the task are called, for messages.
         options: the options of ``MapOptions`` that only some tasks have, and of these ``labels``.
-        run: runs the network once more on inputs (B, 3, ...), and returns for each image what ``subjects`` needs.
+        run: runs the network once more on inputs (B, C, ...), given what is asked of each image, and returns for each
+            what ``subjects`` needs.
         place: the rectangle of an image that its maps cover; None if the preprocessing tells.
         width: the number of subjects that are explained at a time.
         in_batches: whether images with any numbers of subjects share a batch.
@@ -63,7 +64,7 @@ class Task:
     subjects: Callable[[Any, Asked], list[Subject]]
     networks: str
     options: frozenset[str] = frozenset()
-    run: Callable[[Tensor, Asked], Sequence[Any]] | None = None
+    run: Callable[[Tensor, Sequence[Asked]], Sequence[Any]] | None = None
     place: Callable[[Asked], Placement] | None = None
     width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
     in_batches: bool = False
