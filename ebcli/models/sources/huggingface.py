@@ -60,8 +60,9 @@ class HuggingFace(ModelSource):
         if head is None:
             kind = self._config.model_type
             raise ConfigurationError(
-                f"{self._title} is of type {kind}, for which transformers has no image classifier, segmentation network "
-                "or video classifier" + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
+                f"{self._title} is of type {kind}, for which transformers has no image classifier, video classifier, "
+                "segmentation network or detector"
+                + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
             )
         return head
 

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.models.keywords import CLASSIFICATION, SEGMENTATION, VIDEO
+from ebcli.models.boxes import Candidates
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
 HEADS = {
@@ -15,6 +16,7 @@ HEADS = {
     "AutoModelForSemanticSegmentation": SEGMENTATION,
     UNIVERSAL: SEGMENTATION,
     "AutoModelForVideoClassification": VIDEO,
+    "AutoModelForObjectDetection": DETECTION,
 }
 # Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
 # every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
@@ -34,11 +36,12 @@ def head_of(library: Any, config: Any) -> str | None:
 
 
 def make_plain(net: Any, head: str) -> nn.Module:
-    """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only.
+    """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or candidates.
 
     Its modules keep their names.
     """
-    net.register_forward_hook(_class_maps_of if head == UNIVERSAL else _logits_of)
+    results = {UNIVERSAL: _class_maps_of, "AutoModelForObjectDetection": _candidates_of}
+    net.register_forward_hook(results.get(head, _logits_of))
     if HEADS.get(head) == VIDEO:
         net.register_forward_pre_hook(lambda _net, clips: (clips[0].transpose(1, 2),))
         if net.config.model_type == "timesformer":
@@ -57,6 +60,12 @@ def _class_maps_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
     """
     classes = output.class_queries_logits.softmax(-1)[..., :-1]  # (B, queries, num_classes), without "no object"
     return torch.einsum("bqhw,bqc->bchw", output.masks_queries_logits.sigmoid(), classes)
+
+
+def _candidates_of(net: Any, args: Any, output: Any) -> Candidates:
+    """A detector's queries. With a logit more than classes, the last one is that of "no object"."""
+    has_no_object = output.logits.shape[-1] > net.config.num_labels
+    return Candidates.of_queries(output.logits, output.pred_boxes, args[0].shape[-2:], has_no_object=has_no_object)
 
 
 def _put_frames_first(net: Any, frames: int) -> None:

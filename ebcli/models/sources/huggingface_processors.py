@@ -77,4 +77,4 @@ def spec_of(processor: Any, name: str, *, of_video: bool = False, keeps_shape: b
 
 def _rounded(values: Tensor) -> tuple[float, ...]:
     """Numbers without the rounding errors of float32."""
-    return tuple(round(value, 6) for value in values.tolist())
+    return tuple(round(value, 6) + 0.0 for value in values.tolist())  # no -0.0
