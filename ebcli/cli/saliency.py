@@ -194,8 +194,8 @@ def _is_signed(options: Mapping[str, Any]) -> bool:
 def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, with classes that are texts or pictures as classes of the model, by their indices."""
     targets = options["like"] or options["targets"]
-    has_texts = takes_texts(options["model"]) and options["class_names"] is None
-    if not options["like"] and not (has_texts and targets):
+    are_texts = targets and options["class_names"] is None and takes_texts(options["model"])
+    if not options["like"] and not are_texts:
         return dict(options)
     if both := {str(one) for one in targets} & {*options["against"]}:
         option = "--like" if options["like"] else "--target"

@@ -24,14 +24,16 @@ from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources.base import ModelSource, fetching
-from ebcli.models.sources.huggingface_heads import HEADS, RATES, UNIVERSAL, head_of, make_plain
+from ebcli.models.sources.huggingface_heads import DETECTORS, HEADS, RATES, UNIVERSAL, WITH_TEXTS, head_of, make_plain
 from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.sources.huggingface_texts import with_texts
 
 _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
     "directory written by save_pretrained(); offline, only models in the local cache can be loaded"
 )
 TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
+_TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
 _USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
@@ -69,6 +71,19 @@ class HuggingFace(ModelSource):
     def task(self, net: nn.Module) -> str | None:
         return HEADS.get(self._head)
 
+    def takes_texts(self) -> bool:
+        return self._head == WITH_TEXTS
+
+    def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
+        return with_texts(net, self._tokenizer(), texts, self._title)
+
+    def _tokenizer(self) -> Any:
+        with fetching(f"the tokenizer of {self._title}", _TOKENIZER_ADVICE), self._silent():
+            tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+            if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
+                raise FileNotFoundError("it has no words")
+            return tokenizer
+
     def build(self, num_classes: int | None = None) -> nn.Module:
         config = copy.deepcopy(self._config)
         if num_classes is not None:
@@ -85,7 +100,8 @@ class HuggingFace(ModelSource):
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
-        count = None if self._head == UNIVERSAL else classes_in(state, net)
+        # the last layer of the others has no row for each class
+        count = None if self._head in (UNIVERSAL, DETECTORS, WITH_TEXTS) else classes_in(state, net)
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count

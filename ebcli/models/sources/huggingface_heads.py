@@ -11,12 +11,15 @@ from ebcli.models.boxes import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
+DETECTORS = "AutoModelForObjectDetection"
+WITH_TEXTS = "AutoModelForZeroShotObjectDetection"
 HEADS = {
     "AutoModelForImageClassification": CLASSIFICATION,
     "AutoModelForSemanticSegmentation": SEGMENTATION,
     UNIVERSAL: SEGMENTATION,
     "AutoModelForVideoClassification": VIDEO,
-    "AutoModelForObjectDetection": DETECTION,
+    DETECTORS: DETECTION,
+    WITH_TEXTS: DETECTION,
 }
 # Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
 # every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
@@ -40,8 +43,8 @@ def make_plain(net: Any, head: str) -> nn.Module:
 
     Its modules keep their names.
     """
-    results = {UNIVERSAL: _class_maps_of, "AutoModelForObjectDetection": _candidates_of}
-    net.register_forward_hook(results.get(head, _logits_of))
+    if head != WITH_TEXTS:  # whose logits depend on the texts
+        net.register_forward_hook({UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of}.get(head, _logits_of))
     if HEADS.get(head) == VIDEO:
         net.register_forward_pre_hook(lambda _net, clips: (clips[0].transpose(1, 2),))
         if net.config.model_type == "timesformer":
