@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MethodType
 from typing import Any
 
 import torch
@@ -81,10 +82,15 @@ def _put_frames_first(net: Any, frames: int) -> None:
         patches = tokens[:, 1:].unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
         return torch.cat([tokens[:, :1], patches], 1)
 
-    def by_place(_block: nn.Module, args: Any) -> Any:
-        return reordered(args[0], (args[0].shape[1] - 1) // frames), *args[1:]
+    def embedded(embeddings: Any, *args: Any) -> Tensor:
+        return reordered(type(embeddings).forward(embeddings, *args), frames)
 
-    net.embeddings.register_forward_hook(lambda _module, _args, tokens: reordered(tokens, frames))
+    def mixed(block: Any, tokens: Tensor, *args: Any) -> tuple[Any, ...]:
+        by_place = reordered(tokens, (tokens.shape[1] - 1) // frames)
+        made, *rest = type(block).forward(block, by_place, *args)
+        return reordered(made, frames), *rest
+
+    # no hooks, as not all hooks would see what others return
+    net.embeddings.forward = MethodType(embedded, net.embeddings)
     for block in net.encoder.layer:
-        block.register_forward_pre_hook(by_place)
-        block.register_forward_hook(lambda _module, _args, made: (reordered(made[0], frames), *made[1:]))
+        block.forward = MethodType(mixed, block)

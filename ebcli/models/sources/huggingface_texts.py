@@ -1,4 +1,4 @@
-"""Detectors that find what texts describe: Grounding DINO, which reads one prompt, and OWL-ViT, which reads each text."""
+"""Detectors of what texts describe: Grounding DINO, which reads them as one prompt, and OWL-ViT, which reads each."""
 
 from __future__ import annotations
 
