@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import functools
 import json
 from pathlib import Path
@@ -15,6 +16,7 @@ from PIL import Image
 from task_models import FRAMES, NAMES, NETWORKS, SIDE, TEXTS, WITH_TEXTS, saved
 
 import ebcli
+from benchmarks import task_table
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel, default_layer, load_model
 
@@ -204,3 +206,15 @@ def test_checkpoints_keep_the_number_of_classes(parent: Path) -> None:
     for name in ("DETR", "Mask2Former"):
         file = saved(name, parent) / "model.safetensors"
         assert loaded(name, parent, weights=str(file)).num_classes == len(NAMES)
+
+
+def test_the_table_is_what_its_script_measures(parent: Path) -> None:
+    with task_table.TABLE.open(encoding="utf-8", newline="") as file:
+        rows = {row["family"]: row for row in csv.DictReader(file)}
+    assert list(rows) == list(NETWORKS)
+    assert {row["same_logits"] for row in rows.values()} == {"yes"}
+    for name in ("TimeSformer", "RT-DETR"):
+        measured = task_table.measure(name, parent)
+        for column in ("mass_there", "mass_at_input"):
+            assert float(rows[name].pop(column)) == pytest.approx(float(measured.pop(column)), abs=1e-3)
+        assert rows[name] == measured
