@@ -120,6 +120,11 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         dense("SSDlite", "untrained", "place"),
         dense("SSDlite", "contrastive", "chance"),
     ),
+    "a small YOLO11 has {:.3f}, untrained {:.3f}, and {:.2f} is chance": lambda: (
+        dense("YOLO", "contrastive", "place"),
+        dense("YOLO", "untrained", "place"),
+        dense("YOLO", "contrastive", "chance"),
+    ),
     "Five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
     "Captum takes {:.1f} forward passes there. zennit's `ZPlus` takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),

@@ -46,7 +46,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DEFAULT = {
     "SSDlite": "backbone.features.0",
     **dict.fromkeys(("FCOS", "RetinaNet", "FasterRCNN"), "backbone.body.layer2"),
-    "YOLO": "model.4",
+    "YOLO": "model.2",
     "DETR": "model.backbone.model.embeddings",
     "LRASPP": "backbone.3",
     **dict.fromkeys(("FCN", "DeepLabV3"), "backbone.layer3"),

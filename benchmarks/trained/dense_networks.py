@@ -106,10 +106,11 @@ def faster_rcnn() -> nn.Module:
 
 
 def yolo() -> nn.Module:
-    """YOLO11 with an eighth of the channels. Its loss reads its ``args``."""
+    """YOLO11 with at most 24 channels. Its loss reads its ``args``."""
     net: Any = ebcli.load_model("ultralytics/yolo11n.yaml").net
     cfg = importlib.import_module("ultralytics.cfg")  # which load_model has imported, as it has side effects
-    small = type(net)({**net.yaml, "scales": {"t": (0.5, 0.125, 256)}, "scale": "t"}, nc=CLASSES, verbose=False)
+    shape = {"scales": {"t": (0.5, 0.125, 192)}, "scale": "t", "reg_max": 4}  # distances of boxes up to 3 cells
+    small = type(net)({**net.yaml, **shape}, nc=CLASSES, verbose=False)
     small.args = cfg.get_cfg()
     small.register_forward_hook(YoloOutput(CLASSES, has_objectness=False, is_transposed=False))
     return small

@@ -43,7 +43,8 @@ def _list_models(_options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     for task in TASKS:
         note(f"{task.capitalize()}:")
         put("\n".join(model_names(task)))
-    note("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
+    names = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME"
+    note(f"Also accepted: {names} and FILE.py:FACTORY; see --model in --help")
     return 0
 
 

@@ -5,6 +5,7 @@ The weights are those of `python -m benchmarks.trained.dense_training`, rounded 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ import torch
 import ebcli
 from benchmarks.trained.dense_maps import DEFAULT, Question, maps, questions, share
 from benchmarks.trained.dense_training import NETWORKS
+from benchmarks.trained.pictures import SIDE
 from benchmarks.trained.rounded import restored
+from benchmarks.trained.scenes import CLASSES
+from ebcli.files.input_spec import InputSpec
 
 WEIGHTS = Path(__file__).with_name("weights")
 # Of the contrastive map, in the letter's half of the scene or of the frames
-SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "LRASPP": 0.95, "MC3": 0.95}
+SHARES = {"SSDlite": 0.95, "FasterRCNN": 0.95, "YOLO": 0.8, "LRASPP": 0.95, "MC3": 0.95}
 
 
 @pytest.fixture(scope="module", params=SHARES)
@@ -44,6 +48,21 @@ def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]
     assert mean_share(found["contrastive"], about, "half") > SHARES[name]
     assert mean_share(found["contrastive"], about, "half") > mean_share(found["Grad-CAM"], about, "half") + 0.1
     assert mean_share(found["contrastive"], about, "place") > 3 * mean_share(found["contrastive"], about, "chance")
+
+
+def test_an_untrained_yolo_has_less_on_the_letter_at_the_layer_of_the_command() -> None:
+    net = NETWORKS["YOLO"]()
+    net.load_state_dict(restored(torch.load(WEIGHTS / "YOLO.pt", weights_only=True)))
+    loaded = ebcli.LoadedModel("yolo", net.eval(), InputSpec((SIDE, SIDE)), None, "", CLASSES, task="detection")
+    assert ebcli.default_layer(loaded) == DEFAULT["YOLO"]
+    torch.manual_seed(1)
+    untrained, trained = NETWORKS["YOLO"]().eval(), list(questions("YOLO", net, 4))
+    means = []
+    for about in (trained, [replace(question, net=untrained) for question in trained]):
+        found = [maps(question, [DEFAULT["YOLO"]], ["contrastive"])["contrastive"] for question in about]
+        means.append(mean_share([each[DEFAULT["YOLO"]] for each in found], about, "place"))
+    assert means[0] > 0.6
+    assert means[0] > 1.5 * means[1]
 
 
 def test_all_probability_passes_the_default_layer(asked: tuple[str, list[Question]]) -> None:

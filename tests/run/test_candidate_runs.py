@@ -68,6 +68,15 @@ def test_each_detection_has_its_box_and_a_map_of_its_own_cell(factory: str, fit:
     assert found == set(places)
 
 
+def test_a_tall_image_is_padded_at_its_sides() -> None:
+    painted((96, 192), (RED, (16, 32, 32, 48)), (GREEN, (64, 128, 80, 144))).save("tall.png")
+    (record,) = run("tall.png")
+    assert {one["name"]: corners(one["box"]) for one in record["classes"]} == {
+        "red": pytest.approx((16, 32, 32, 48)),
+        "green": pytest.approx((64, 128, 80, 144)),
+    }
+
+
 def test_boxes_end_at_the_image() -> None:
     painted((192, 90), (RED, (32, 82, 48, 90))).save("edge.png")  # and cells continue below it
     (record,) = run("edge.png", "--score", "0.4", "--top-k", "1", "--fit", "pad")
