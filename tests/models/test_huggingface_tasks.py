@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import functools
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,26 @@ def test_whole_images_have_the_sizes_of_the_processor(parent: Path) -> None:
         sides = processor(photo(*size), return_tensors="pt")["pixel_values"].shape[2:]
         found = transforms(photo(*size)).shape[1:]
         assert all(abs(one - other) <= transforms.step / 2 for one, other in zip(found, sides, strict=True))
+
+
+def test_the_limit_of_the_longer_side_is_the_processors_own(parent: Path) -> None:
+    folder = saved("DETR", parent)
+    wide = photo(64, 640)
+    assert max(load_model(f"hf/{folder}").transforms(wide).shape) == 192  # 200, rounded
+    settings = ebcli.Preprocessing(resize=64)
+    assert load_model(f"hf/{folder}", preprocessing=settings).transforms(wide).shape == (3, 64, 640)
+
+
+def test_rectangular_inputs(parent: Path, tmp_path: Path) -> None:
+    shutil.copytree(saved("SegFormer", parent), tmp_path, dirs_exist_ok=True)
+    processor = transformers.SegformerImageProcessor(size={"height": 96, "width": 160})
+    processor.save_pretrained(tmp_path)
+    transforms = load_model(f"hf/{tmp_path}").transforms
+    image = photo(128, 112)
+    expected = processor(image, return_tensors="pt")["pixel_values"][0]
+    assert transforms(image).shape == expected.shape == (3, 96, 160)
+    assert (transforms(image) - expected).abs().mean() * min(transforms.std) < 0.01
+    assert transforms.place(image.size) == (0, 0, 112, 128)
 
 
 def test_clips_are_preprocessed_as_by_the_processor(parent: Path) -> None:
