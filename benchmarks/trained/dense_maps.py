@@ -33,6 +33,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
         (*(f"backbone.body.layer{i}" for i in (1, 2, 3, 4)), *(f"backbone.fpn.layer_blocks.{i}" for i in (0, 1, 2))),
     ),
     "YOLO": tuple(f"model.{i}" for i in (0, 1, 2, 3, 4, 6, 9, 10)),
+    "DETR": (
+        *(f"model.backbone.model.{name}" for name in ("embeddings", "encoder.stages.0", "encoder.stages.1")),
+        "model.input_projection",
+    ),
     "LRASPP": tuple(f"backbone.{i}" for i in (0, 2, 3, 6, 9)),
     **dict.fromkeys(("FCN", "DeepLabV3"), tuple(f"backbone.layer{i}" for i in (1, 2, 3))),
     **dict.fromkeys(VIDEO, ("stem", *(f"layer{i}" for i in (1, 2, 3, 4)))),
@@ -43,6 +47,7 @@ DEFAULT = {
     "SSDlite": "backbone.features.0",
     **dict.fromkeys(("FCOS", "RetinaNet", "FasterRCNN"), "backbone.body.layer2"),
     "YOLO": "model.2",
+    "DETR": "model.backbone.model.embeddings",
     "LRASPP": "backbone.3",
     **dict.fromkeys(("FCN", "DeepLabV3"), "backbone.layer3"),
     **dict.fromkeys(VIDEO, "layer2"),

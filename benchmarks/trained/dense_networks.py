@@ -30,6 +30,7 @@ import ebcli
 from ebcli.models.boxes import YoloOutput
 from ebcli.models.detection import is_detector
 
+from .dense_queries import detr
 from .networks import FAMILIES
 from .pictures import LETTERS, SIDE
 from .scenes import CLASSES
@@ -163,6 +164,7 @@ DETECTORS: dict[str, Callable[[], nn.Module]] = {
     "RetinaNet": retinanet,
     "FasterRCNN": faster_rcnn,
     "YOLO": yolo,
+    "DETR": detr,
 }
 SEGMENTATION: dict[str, Callable[[], nn.Module]] = {"LRASPP": lraspp, "FCN": fcn, "DeepLabV3": deeplab}
 VIDEO: dict[str, Callable[[], nn.Module]] = {

@@ -18,13 +18,14 @@ import ebcli
 from ebcli.models.detection import is_detector
 
 from .dense_networks import DETECTORS, SEGMENTATION, VIDEO
+from .dense_queries import query_loss
 from .pictures import SIDE
 from .scenes import Scenes, clips, scenes
 from .training import CACHE
 
 STEPS = {"SSDlite": 1500, "FCOS": 800, "RetinaNet": 800, "FasterRCNN": 800, "YOLO": 1500, "LRASPP": 600, "FCN": 600}
-STEPS |= {"DeepLabV3": 600, "R3D": 1000, "MC3": 600}
-RATE = 3e-3
+STEPS |= {"DETR": 4500, "DeepLabV3": 600, "R3D": 1000, "MC3": 600}
+RATE, RATE_OF_QUERIES = 3e-3, 1e-3
 BATCH = 16
 POOL = 2048  # scenes to train on
 NETWORKS: dict[str, Callable[[], nn.Module]] = DETECTORS | SEGMENTATION | VIDEO
@@ -37,9 +38,10 @@ def trained(name: str, cache: Path = CACHE) -> nn.Module:
     if path.exists():
         net.load_state_dict(torch.load(path, weights_only=True))
         return net.eval()
-    loss = _detection_loss if name in DETECTORS else _pixel_loss if name in SEGMENTATION else _clip_loss
-    optimizer = torch.optim.AdamW(net.parameters(), RATE, weight_decay=0.02)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=STEPS[name], pct_start=0.15)
+    by_task = _detection_loss if name in DETECTORS else _pixel_loss if name in SEGMENTATION else _clip_loss
+    loss, rate = (_query_loss, RATE_OF_QUERIES) if name == "DETR" else (by_task, RATE)
+    optimizer = torch.optim.AdamW(net.parameters(), rate, weight_decay=0.02)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=STEPS[name], pct_start=0.15)
     generator, began = torch.Generator().manual_seed(100), time.process_time()
     net.train()
     for step in range(STEPS[name]):
@@ -71,6 +73,11 @@ def _detection_loss(net: nn.Module, generator: torch.Generator) -> Tensor:
         return value.sum() / BATCH
     targets = [{"boxes": pool.boxes[i], "labels": pool.labels[i]} for i in chosen]
     return torch.stack(list(net(list(pool.images[chosen]), targets).values())).sum()
+
+
+def _query_loss(net: nn.Module, generator: torch.Generator) -> Tensor:
+    drawn = scenes(2 * BATCH, generator)  # new ones in each step, as there are many
+    return query_loss(net, drawn.images, drawn.boxes, drawn.labels)
 
 
 def _pixel_loss(net: nn.Module, generator: torch.Generator) -> Tensor:

@@ -209,8 +209,8 @@ def _is_signed(options: Mapping[str, Any]) -> bool:
 def _with_described_classes(options: Mapping[str, Any]) -> dict[str, Any]:
     """The options, with classes that are texts or pictures as classes of the model, by their indices."""
     targets = options["like"] or options["targets"]
-    has_texts = takes_texts(options["model"]) and options["class_names"] is None
-    if not options["like"] and not (has_texts and targets):
+    are_texts = targets and options["class_names"] is None and takes_texts(options["model"])
+    if not options["like"] and not are_texts:
         return dict(options)
     classes, chosen, contrasted = as_classes([*map(str, targets)], options["against"])
     model = {"like": tuple(map(Path, classes))} if options["like"] else {"class_names": classes}

@@ -73,8 +73,8 @@ class Capture(ExitStack):
         self._layers: dict[int, TargetLayer] = {}
         self._thread = threading.get_ident()
         for i, (_, module) in enumerate(found):
-            if module is not None:
-                self.callback(module.register_forward_hook(partial(self._output, i)).remove)
+            if module is not None:  # before the network's own hooks, which may keep the output for another layer
+                self.callback(module.register_forward_hook(partial(self._output, i), prepend=True).remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""

@@ -58,8 +58,8 @@ class LayerPath:
         ends = graph.ends(layer.edge.node)
         if not ends:
             raise LayerError(
-                f"the network's output does not depend on {layer.label}, or detach() or torch.no_grad() in the network "
-                "cuts the path between them: choose a layer closer to the output"
+                f"the network's output does not depend on {layer.label}, or torch.no_grad() in the network cuts the "
+                "path between them: choose a layer closer to the output"
             )
         return cls(layer, ends, graph.above(ends))
 

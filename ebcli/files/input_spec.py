@@ -65,6 +65,7 @@ class InputSpec:
         tiles: of ``"whole"``, the number of tiles across the shorter side, each as large as the network's input; 0 for
             the whole image at once.
         stride: the network's largest stride in pixels, if it is no power of two; None if it is one.
+        longest: of ``"whole"``, the most that the longer side may have; None for no limit.
         fill: of ``"pad"``, the value of padding, from 0 to 255; None for the mean color.
     """
 
@@ -78,6 +79,7 @@ class InputSpec:
     rate: float = 0.0
     tiles: int = 0
     stride: int | None = None
+    longest: int | None = None
     fill: int | None = None
 
     @classmethod
@@ -184,6 +186,8 @@ class InputSpec:
         side, width, height = self.resize[0], *size
         if self.fit == "whole":
             scale = side * max(1, self.tiles) / min(size)
+            if self.longest and not self.tiles:
+                scale = min(scale, self.longest / max(size))
             across, down = (side + round((length * scale - side) / self.step) * self.step for length in size)
             return across, down
         if len(self.resize) == 2 or self.fit == "squash":

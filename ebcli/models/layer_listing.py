@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from operator import is_
 from typing import Any
 
@@ -102,7 +103,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
     is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
     the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads. Of detectors, only layers count that all probability passes through: pyramids of features read several.
+    block reads. Of detectors and segmentation networks, only layers count that all probability passes through: pyramids
+    of features read several.
 
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
@@ -122,7 +124,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     name, net = _named(model)
     if isinstance(net, DetectionScores):
         return _below_pyramid(net, "backbone.body")
-    if isinstance(model, LoadedModel) and model.task == SEGMENTATION and hasattr(net, "backbone"):
+    task = model.task if isinstance(model, LoadedModel) else None
+    if task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
         return _below_pyramid(net, "backbone")
     for pattern, choose in _SETTLED:
         if isinstance(model, LoadedModel) and pattern.fullmatch(name):
@@ -130,11 +133,17 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     below = _below_classifier(model, input_size)
     if not below:
         raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
+    if task == DETECTION:  # tokens may be queries
+        below = [layer for layer in below if len(layer[2]) > 2] or below
     blocks = _transformer_blocks(net, below)
     if len(blocks) > 1:
         return _first_tokens(blocks[0], below)
     side = min(_size(model, input_size)[-2:])
-    if isinstance(model, LoadedModel) and model.task == DETECTION:
+    if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
+        coarsest = max(stride for _, stride, _ in below)
+        stage = min((layer for layer, stride, _ in below if stride == coarsest), key=lambda layer: layer.count("."))
+        below = list(takewhile(lambda layer: layer[0] != stage, below)) or below
+    if task in (DETECTION, SEGMENTATION):
         shared = _shared(name, net, _size(model, input_size), [layer for layer, *_ in below])
         below = [layer for layer in below if layer[0] in shared] or below
     strides = [stride for _, stride, _ in below]
@@ -193,7 +202,8 @@ def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tens
     calls: dict[str, list[Any]] = {}
 
     def record(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        calls.setdefault(layer, []).append(output.to("meta") if isinstance(output, Tensor) else None)
+        one = output[0] if isinstance(output, tuple) and len(output) == 1 else output
+        calls.setdefault(layer, []).append(one.to("meta") if isinstance(one, Tensor) else None)
 
     def forward(blank: Tensor) -> Tensor:
         net(blank)
@@ -291,14 +301,16 @@ def _shared(name: str, net: nn.Module, size: tuple[int, ...], layers: Sequence[s
     """Those of some layers that everything passes through on its way from the input to the output."""
     made: dict[str, Any] = {}
 
+    def note(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+        made[layer] = single_tensor(output, layer).grad_fn
+
     def forward(blank: Tensor) -> tuple[Any, Any]:
         output = single_tensor(net(blank.requires_grad_().clone()), "the output")
         return output.grad_fn, get_gradient_edge(blank).node
 
     with ExitStack() as hooks:
         for layer in layers:
-            keep = partial(lambda layer, _module, _inputs, output: made.update({layer: output.grad_fn}), layer)
-            hooks.callback(net.get_submodule(layer).register_forward_hook(keep).remove)
+            hooks.callback(net.get_submodule(layer).register_forward_hook(partial(note, layer)).remove)
         with torch.enable_grad(), evaluating(net):
             end, start = probe(name, net, size, forward)
     return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}

@@ -78,7 +78,7 @@ def load_model(
             ``"DEFAULT"`` and ``"none"`` both mean the network as it returns it.
         device: any PyTorch device.
         class_names: class names in the order of the logits, or a file with them; see ``read_class_names``. For
-            ``clip/NAME`` and ``open_clip/NAME``, any texts.
+            ``clip/NAME`` and ``open_clip/NAME``, any texts, and for detectors of ``hf/NAME`` that read them.
         like: one or several pictures, files, that become the classes.
         preprocessing: settings that replace those of the weights.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``; None for the model's own way, which

@@ -105,7 +105,8 @@ class Preprocessing:
                 "and --crop"
             )
         channels: dict[str, Any] = {"mean": self.mean or spec.mean, "std": self.std or spec.std}
-        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, **channels)
+        longest = spec.longest if self.resize is None else None
+        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **channels)
 
     def fixed(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing for networks that do not take images of any size.

@@ -159,3 +159,24 @@ def test_no_layer_and_a_layer_of_the_command_line() -> None:
         excitation_backprop(net, x, 1, [])
     with pytest.raises(LayerError, match="use layer=None for the input"):
         excitation_backprop(net, x, 1, "input")
+
+
+class Keeping(nn.Module):
+    """Its head reads two layers, one of them as a hook of its own has kept it, as backbones of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 4), nn.Linear(4, 4), nn.Linear(4, 5)
+        self.kept: list[torch.Tensor] = []
+        self.first.register_forward_hook(lambda _module, _args, output: self.kept.append(output))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.kept.clear()
+        return self.head(self.second(self.first(x).relu()).relu() + self.kept[0].relu())
+
+
+def test_what_a_hook_of_the_network_keeps_is_the_layer() -> None:
+    torch.manual_seed(0)
+    net, x = Keeping(), torch.rand(2, 6)
+    found = excitation_backprop(net, x, 1, "first", joint=True).mass, excitation_backprop(net, x, 1, "first").mass
+    torch.testing.assert_close(found, (torch.ones(2), torch.ones(2)))

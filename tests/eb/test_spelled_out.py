@@ -1,5 +1,6 @@
 """Operations that are made of others have the maps of an equal network that spells them out, by both rules."""
 
+import numpy as np
 import pytest
 import torch
 from nets import NUM_CLASSES
@@ -319,6 +320,59 @@ def test_deformable_attention_hands_probability_to_its_values():
     assert not ebcli.excitation_backprop(net.double(), x, 0, "stem").joint  # an average of what attention mixed
     with pytest.raises(ebcli.LayerError, match="does not depend on layer 'places'"):
         ebcli.excitation_backprop(net, x, 0, "places")
+
+
+class Selected(nn.Module):
+    """A decoder as RT-DETR's: queries are the best tokens of the encoder, detached, and sample around their places."""
+
+    keeps = staticmethod(torch.detach)
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.encoder, self.score = nn.Conv2d(3, 4, 1), nn.Linear(4, 4), nn.Linear(4, NUM_CLASSES)
+        self.values, self.places, self.fc = nn.Conv2d(4, 4, 1), nn.Linear(4, 2), nn.Linear(12, NUM_CLASSES)
+
+    def choice(self, x):
+        """Which tokens are chosen, and where they sample."""
+        tokens = self.encoder(self.stem(x).flatten(2).mT)
+        best = self.score(tokens).amax(-1).topk(3).indices[..., None].expand(-1, -1, 4)
+        return best, self.places(tokens.gather(1, best)).tanh().detach()[:, :, None]
+
+    def units(self, x, best, grid):
+        a = self.stem(x)
+        queries = self.keeps(self.encoder(a.flatten(2).mT).gather(1, best))
+        return queries + F.grid_sample(self.values(a), grid, align_corners=False)[..., 0].mT
+
+    def forward(self, x):
+        return self.fc(F.gelu(self.units(x, *self.choice(x)).flatten(1)))
+
+
+class Tied(Selected):
+    keeps = staticmethod(torch.clone)
+
+
+def test_queries_hand_probability_to_the_tokens_that_they_are():
+    """detach() stops the gradient of a loss. What it returns is added up as everything else."""
+    x = images((2, 3, 5, 5))
+    net, twin = equal_networks(Selected, Tied, x)
+    with torch.no_grad():
+        choice = [chosen[:1] for chosen in net.choice(x)]
+    for k in range(NUM_CLASSES):
+        found = ebcli.excitation_backprop(net, x[:1], k, joint=True)
+        expected = by_definition(
+            lambda a: twin.units(a[None], *choice), F.gelu, lambda h, k=k: twin.fc(h)[k : k + 1], x[0], 1
+        )
+        torch.testing.assert_close(found.relevance[0].flatten(), expected)
+    assert_equal_maps(net, twin, x, [None])
+
+
+def test_detached_values_can_leave_pytorch():
+    def scaled(a):
+        return a * float(a.detach().numpy().max()) + a * len(np.asarray(a.detach()))
+
+    x = images((2, 3, 6))
+    net, twin = equal_networks(lambda: Between(scaled), lambda: Between(lambda a: a * a.max().item() + a * len(a)), x)
+    assert_equal_maps(net, twin, x, ["stem", None])
 
 
 def test_what_was_saved_before_outlives_them():

@@ -101,6 +101,17 @@ def dropout(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return unchanged(call, input)
 
 
+@rule(torch.detach, Tensor.detach)
+def detached(call: Call, input: Tensor) -> Tensor:
+    # it stops the gradient of a loss; the values, which the network adds up, are the same
+    return unchanged(call, input)
+
+
+@rule(Tensor.numpy, Tensor.__array__)
+def array(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Any:
+    return call.func(input.detach(), *args, **kwargs)  # of what the network has detached
+
+
 @rule(*overloads("abs", "absolute", "square", "sqrt"))
 def magnitude(call: Call, input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     return activated(call, input, keeps_zero=True, nonnegative=True)

@@ -69,7 +69,8 @@ def source_of(name: str) -> tuple[str, ModelSource]:
 
 def takes_texts(name: str) -> bool:
     """Whether a model compares images with texts, so that its classes are whatever the user describes."""
-    return name.partition("/")[0] in _WITH_TEXTS
+    prefix = name.partition("/")[0]
+    return prefix in _WITH_TEXTS or (prefix == "hf" and source_of(name)[1].takes_texts())
 
 
 def plugin_names() -> list[str]:

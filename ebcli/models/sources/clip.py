@@ -14,11 +14,9 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import without_prefixes
-from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import TWO_TOWERS, HuggingFace
 from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
 
-_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
 _TEXTS_AT_ONCE = 64
 
 
@@ -26,15 +24,15 @@ class Clip(TwoTowers, HuggingFace):
     """A model with two towers on the hub, or in a local directory."""
 
     prefix = "clip"
-    auto_class = "AutoModel"
     patterns = ("*.json", "*.txt", "*.model")  # the tokenizer's files, too
 
-    def _check_type(self) -> None:
+    def _chosen_head(self) -> str:
         if self._config.model_type not in TWO_TOWERS:
             raise ConfigurationError(
                 f"{self._title} is of type {self._config.model_type}, but CLIP or SigLIP is needed to compare images "
                 f"with texts: use hf/{self.name} if it is an image classifier"
             )
+        return "AutoModel"
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
@@ -55,10 +53,7 @@ class Clip(TwoTowers, HuggingFace):
         return net
 
     def embeddings(self, net: Any, texts: Sequence[str]) -> Tensor:
-        with fetching(f"the tokenizer of {self._title}", _ADVICE), self._silent():
-            tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
-            if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
-                raise FileNotFoundError("it has no words")
+        tokenizer = self._tokenizer()
         longest = self._config.text_config.max_position_embeddings
         with self._silent():  # warns of long texts
             for text, tokens in zip(texts, tokenizer(list(texts))["input_ids"], strict=True):

@@ -1,4 +1,4 @@
-"""Image classifiers of Hugging Face: ``hf/microsoft/resnet-50`` on the hub, ``hf/my_model`` in a local directory.
+"""Networks of Hugging Face: ``hf/microsoft/resnet-50`` on the hub, ``hf/my_model`` in a local directory.
 
 No code of a model is executed: weights are read from safetensors only, and remote code is never downloaded.
 """
@@ -15,24 +15,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
-from torch import Tensor, nn
+from torch import nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
-from ebcli.models.keywords import CROP, DEFAULT, PAD, RAW, SIGMOID, SOFTMAX, SQUASH
+from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
 from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.sources.base import ModelSource, fetching, square
+from ebcli.models.sources.base import ModelSource, fetching
+from ebcli.models.sources.huggingface_heads import DETECTORS, HEADS, RATES, UNIVERSAL, WITH_TEXTS, head_of, make_plain
+from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.sources.huggingface_texts import with_texts
 
 _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
     "directory written by save_pretrained(); offline, only models in the local cache can be loaded"
 )
 TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
+_TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
+_USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
-_RAMP = 1000  # pixels
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
 
 
@@ -40,7 +43,6 @@ class HuggingFace(ModelSource):
     """A model on the hub, or in a local directory."""
 
     prefix = "hf"
-    auto_class = "AutoModelForImageClassification"
     patterns: tuple[str, ...] = ("*.json",)  # of the files that define it
 
     def __init__(self, name: str) -> None:
@@ -49,19 +51,38 @@ class HuggingFace(ModelSource):
         self._title = f"{self.prefix}/{name}"
         with fetching(f"the configuration of {self._title}", _ADVICE), self._silent():
             self._config = self._library.AutoConfig.from_pretrained(name, trust_remote_code=False)
-        self._check_type()
+        self._head = self._chosen_head()
         # transformers needs a list to choose among several heads, and takes the first if it is empty
         self._config.architectures = self._config.architectures or []
-        self._auto = getattr(self._library, self.auto_class)
+        self._auto = getattr(self._library, self._head)
 
-    def _check_type(self) -> None:
-        """Raise ConfigurationError if this source has no network for the type of the configuration."""
-        if type(self._config) not in self._library.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING:
+    def _chosen_head(self) -> str:
+        """The auto class for the configuration. Raises ConfigurationError if there is none."""
+        head = head_of(self._library, self._config)
+        if head is None:
             kind = self._config.model_type
             raise ConfigurationError(
-                f"{self._title} is of type {kind}, for which transformers has no image classifier"
+                f"{self._title} is of type {kind}, for which transformers has no image classifier, video classifier, "
+                "segmentation network or detector"
                 + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
             )
+        return head
+
+    def task(self, net: nn.Module) -> str | None:
+        return HEADS.get(self._head)
+
+    def takes_texts(self) -> bool:
+        return self._head == WITH_TEXTS
+
+    def with_texts(self, net: nn.Module, texts: Sequence[str], scores: str) -> nn.Module:
+        return with_texts(net, self._tokenizer(), texts, self._title)
+
+    def _tokenizer(self) -> Any:
+        with fetching(f"the tokenizer of {self._title}", _TOKENIZER_ADVICE), self._silent():
+            tokenizer = self._library.AutoTokenizer.from_pretrained(self.name, trust_remote_code=False)
+            if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):  # made up where there is none
+                raise FileNotFoundError("it has no words")
+            return tokenizer
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         config = copy.deepcopy(self._config)
@@ -79,7 +100,8 @@ class HuggingFace(ModelSource):
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
-        count = classes_in(state, net)
+        # the last layer of the others has no row for each class
+        count = None if self._head in (UNIVERSAL, DETECTORS, WITH_TEXTS) else classes_in(state, net)
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count
@@ -105,11 +127,18 @@ class HuggingFace(ModelSource):
                 self.name, "preprocessor_config.json", _raise_exceptions_for_missing_entries=False
             ):
                 processor = auto.AutoImageProcessor.from_pretrained(self.name, trust_remote_code=False)
-                return _preset_of(processor, self._title)
+                return self._spec_of(processor)
             usual = auto.IMAGE_PROCESSOR_MAPPING.get(type(self._config), {}).get("torchvision")
-            preset = _preset_of(usual(), self._title) if usual else super().transforms(net, weights)
+            preset = self._spec_of(usual()) if usual else super().transforms(net, weights)
         side = getattr(getattr(self._config, "vision_config", self._config), "image_size", None)
         return Preprocessing(resize=side, crop=side).applied_to(preset) if isinstance(side, int) else preset
+
+    def _spec_of(self, processor: Any) -> InputSpec:
+        task = HEADS.get(self._head)
+        if task == VIDEO:
+            spec = spec_of(processor, self._title, of_video=True)
+            return replace(spec, frames=self._config.num_frames, rate=RATES.get(self._config.model_type, _USUAL_RATE))
+        return spec_of(processor, self._title, keeps_shape=task in (DETECTION, SEGMENTATION))
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:
         names = [name for _, name in sorted(net.config.id2label.items())]
@@ -119,7 +148,7 @@ class HuggingFace(ModelSource):
         return None  # class names may be unknown, but there is a head
 
     def scores(self, net: Any) -> str | None:
-        return _SCORES.get(net.config.problem_type)
+        return RAW if self._head == UNIVERSAL else _SCORES.get(net.config.problem_type)
 
     def files(self, weights: str) -> Sequence[Path]:
         patterns = (*self.patterns, *(["*.safetensors"] if weights == DEFAULT else []))
@@ -127,8 +156,7 @@ class HuggingFace(ModelSource):
 
     def _plain(self, net: nn.Module) -> nn.Module:
         """Make a model return its logits only; its modules keep their names."""
-        net.register_forward_hook(_logits_of)
-        return net
+        return make_plain(net, self._head)
 
     def _complete(self, net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
         """The model, if every tensor was loaded."""
@@ -153,57 +181,3 @@ class HuggingFace(ModelSource):
             log.set_verbosity(level)
             if shown:
                 log.enable_progress_bar()
-
-
-def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
-    return output.logits
-
-
-def _preset_of(processor: Any, name: str) -> InputSpec:
-    """The preset equivalent to an image processor, measured on synthetic images.
-
-    The values of black and white pixels give mean and standard deviation; the slope of a ramp from black to white
-    gives the size to which a square is resized before the center crop, and ramps twice as wide as high tell how other
-    images are fitted.
-    """
-    if getattr(processor, "do_flip_channel_order", False):
-        raise ConfigurationError(f"{name} expects channels in the order blue, green, red, which is not supported")
-    if not getattr(processor, "do_resize", True):
-        raise ConfigurationError(f"{name} does not resize its input, which is not supported")
-
-    def processed(*images: Tensor) -> Tensor:
-        return processor(images=list(images), return_tensors="pt")["pixel_values"].double()
-
-    ramp = torch.linspace(0, 255, _RAMP).expand(3, _RAMP, _RAMP).contiguous()
-    made = processed(torch.zeros_like(ramp), torch.full_like(ramp, 255), ramp)  # (3, 3, H, W)
-    height, width = made.shape[2:]
-    crop = square(height, width, name)
-    black, white, _ = made[:, :, crop // 2, crop // 2]  # (3,) each
-    low, high = crop * 3 // 8, crop - 1 - crop * 3 // 8  # clear of padding, also in an image twice as wide as high
-
-    def slope(image: Tensor, dim: int) -> float:
-        """Mean difference between adjacent rows (0) or columns (1), in units of white minus black."""
-        profile = image.select(2 - dim, crop // 2)  # (3, crop)
-        return ((profile[:, high] - profile[:, low]) / (high - low) / (white - black)).mean().item()
-
-    resize = round(_RAMP / (_RAMP - 1) / slope(made[2], 1))
-    spec = InputSpec(
-        (crop, crop),
-        (resize,),
-        mean=_rounded(-black / (white - black)),
-        std=_rounded(1 / (white - black)),
-        resample=Image.Resampling(int(processor.resample)),
-    )
-    wide = ramp[:, : _RAMP // 2]
-    made = processed(wide, torch.linspace(0, 255, _RAMP // 2)[:, None].expand_as(wide).contiguous())
-    if made.shape[2:] != (crop, crop):  # not cropped: the network's input follows the image
-        return spec
-    across, down = slope(made[0], 1), slope(made[1], 0)
-    if down < 1.5 * across:
-        return replace(spec, fit=SQUASH)
-    return replace(spec, fit=CROP if across * resize < 0.75 else PAD)
-
-
-def _rounded(values: Tensor) -> tuple[float, ...]:
-    """Numbers without the rounding errors of float32."""
-    return tuple(round(value, 6) for value in values.tolist())

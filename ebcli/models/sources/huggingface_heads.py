@@ -1,0 +1,96 @@
+"""The networks of Hugging Face by task: which head a configuration asks for, and what its output means."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ebcli.models.boxes import Candidates
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
+
+UNIVERSAL = "AutoModelForUniversalSegmentation"
+DETECTORS = "AutoModelForObjectDetection"
+WITH_TEXTS = "AutoModelForZeroShotObjectDetection"
+HEADS = {
+    "AutoModelForImageClassification": CLASSIFICATION,
+    "AutoModelForSemanticSegmentation": SEGMENTATION,
+    UNIVERSAL: SEGMENTATION,
+    "AutoModelForVideoClassification": VIDEO,
+    DETECTORS: DETECTION,
+    WITH_TEXTS: DETECTION,
+}
+# Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
+# every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
+RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
+
+
+def head_of(library: Any, config: Any) -> str | None:
+    """The auto class for a configuration: that of the architecture that it names, else the first that knows it."""
+    known = {}
+    for name in HEADS:
+        mapping = getattr(library, name)._model_mapping
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            known[name] = {one.__name__ for one in (found if isinstance(found, tuple) else (found,))}
+    named = next((name for name, classes in known.items() if classes.intersection(config.architectures or ())), None)
+    return named or next(iter(known), None)
+
+
+def make_plain(net: Any, head: str) -> nn.Module:
+    """Make a network take images (B, 3, H, W), or clips (B, 3, T, H, W), and return its logits only, or candidates.
+
+    Its modules keep their names.
+    """
+    if head != WITH_TEXTS:  # whose logits depend on the texts
+        net.register_forward_hook({UNIVERSAL: _class_maps_of, DETECTORS: _candidates_of}.get(head, _logits_of))
+    if HEADS.get(head) == VIDEO:
+        net.register_forward_pre_hook(lambda _net, clips: (clips[0].transpose(1, 2),))
+        if net.config.model_type == "timesformer":
+            _put_frames_first(net.timesformer, net.config.num_frames)
+    return net
+
+
+def _logits_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+    return output.logits
+
+
+def _class_maps_of(_net: nn.Module, _args: Any, output: Any) -> Tensor:
+    """Class maps (B, num_classes, H, W): the sum of all queries' class scores, weighted by their masks.
+
+    The masks tell where. What is explained is the class, so the masks are the weights, as in attention.
+    """
+    classes = output.class_queries_logits.softmax(-1)[..., :-1]  # (B, queries, num_classes), without "no object"
+    return torch.einsum("bqhw,bqc->bchw", output.masks_queries_logits.sigmoid(), classes)
+
+
+def _candidates_of(net: Any, args: Any, output: Any) -> Candidates:
+    """A detector's queries. With a logit more than classes, the last one is that of "no object"."""
+    has_no_object = output.logits.shape[-1] > net.config.num_labels
+    return Candidates.of_queries(output.logits, output.pred_boxes, args[0].shape[-2:], has_no_object=has_no_object)
+
+
+def _put_frames_first(net: Any, frames: int) -> None:
+    """Make TimeSformer's embeddings and blocks return tokens frame by frame, as other networks do.
+
+    They order them place by place, so each block gets them back in that order.
+    """
+
+    def reordered(tokens: Tensor, rows: int) -> Tensor:
+        patches = tokens[:, 1:].unflatten(1, (-1, rows)).transpose(1, 2).flatten(1, 2)
+        return torch.cat([tokens[:, :1], patches], 1)
+
+    def embedded(embeddings: Any, *args: Any) -> Tensor:
+        return reordered(type(embeddings).forward(embeddings, *args), frames)
+
+    def mixed(block: Any, tokens: Tensor, *args: Any) -> tuple[Any, ...]:
+        by_place = reordered(tokens, (tokens.shape[1] - 1) // frames)
+        made, *rest = type(block).forward(block, by_place, *args)
+        return reordered(made, frames), *rest
+
+    # no hooks, as not all hooks would see what others return
+    net.embeddings.forward = MethodType(embedded, net.embeddings)
+    for block in net.encoder.layer:
+        block.forward = MethodType(mixed, block)
