@@ -38,8 +38,8 @@ MODEL = (
         metavar="NAME",
         default=ModelSpec.name,
         shell_complete=complete_model,
-        help="Model to load: a torchvision name, timm/NAME, hf/NAME, clip/NAME or open_clip/NAME for texts, or your "
-        "own code as FILE.py:FACTORY or MODULE:FACTORY.",
+        help="Model to load: a torchvision name, timm/NAME, hf/NAME, clip/NAME or open_clip/NAME for texts, a "
+        "network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
     ),
     _model(
         "--weights",
