@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ebcli.cli.console import SOME_FAILED, note, put, shown
+from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
 from ebcli.cli.parameters import part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
@@ -36,14 +36,16 @@ def instead_of_a_run(options: Mapping[str, Any]) -> Callable[[Mapping[str, Any],
     return next((function for name, function in functions.items() if options[name]), None)
 
 
-def _list_models(_options: Mapping[str, Any], _images: Sequence[Path]) -> int:
-    from ebcli.models import model_names
-    from ebcli.models.keywords import TASKS
+def _list_models(_options: Mapping[str, Any], patterns: Sequence[Path]) -> int:
+    from ebcli.models.search import matching
 
-    for task in TASKS:
-        note(f"{task.capitalize()}:")
-        put("\n".join(model_names(task)))
-    note("Also accepted: timm/NAME, hf/NAME, clip/NAME, open_clip/NAME and FILE.py:FACTORY; see --model in --help")
+    for heading, names in (found for pattern in [*map(str, patterns)] or [""] for found in matching(pattern)):
+        if names or not patterns or "not searched" in heading:
+            note(heading)
+        if names:
+            put("\n".join(names))
+    others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
+    note(f"Also accepted: {others}; see --model in --help")
     return 0
 
 
@@ -58,7 +60,8 @@ def _list_layers(options: Mapping[str, Any], _images: Sequence[Path]) -> int:
     name = options["model"]
     texts = (options["targets"] or ("a photo",)) if takes_texts(name) else None  # layers do not depend on the texts
     preprocessing = part(Preprocessing, options)
-    loaded = load_model(name, weights, "cpu", class_names=texts, like=options["like"], preprocessing=preprocessing)
+    with sign_of_life(f"Loading {name} ...", options["quiet"]):
+        loaded = load_model(name, weights, "cpu", class_names=texts, like=options["like"], preprocessing=preprocessing)
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)

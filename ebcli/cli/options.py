@@ -270,7 +270,12 @@ SALIENCY = (
         show_default="1 if there are GPUs",
         help="Give each Ray worker N GPUs; fractions share one.",
     ),
-    _information("--list-models", common=True, is_flag=True, help="List the models by name and exit."),
+    _information(
+        "--list-models",
+        common=True,
+        is_flag=True,
+        help="List the models, those whose names contain IMAGES if given, and exit.",
+    ),
     _information("--list-layers", common=True, is_flag=True, help="List the layers of --model and exit."),
     _information("--info", common=True, metavar="FILE", type=PATH, help="Print how a result was made and exit."),
     _information("--doctor", is_flag=True, help="Check the installation with a small run on --device and exit."),
