@@ -41,6 +41,7 @@ KINDS = {
     "Detection": zoo.DETECTORS,
     "timm": list(library_models.TIMM),
     "Hugging Face": list(library_models.HUGGING_FACE),
+    "Ultralytics": library_models.ULTRALYTICS,
 }
 
 # Families of torchvision, and the names of their networks
@@ -81,7 +82,7 @@ BEGIN, END = "<!-- families of torchvision: begin -->", "<!-- families of torchv
 def measure(name: str) -> dict[str, str]:
     """One line of the CSV file: marginal and contrastive maps at the default layer and at the input."""
     specimen = library_models.full(name) if "/" in name else zoo.full(name)
-    joint = True if name in zoo.VIDEO or name in zoo.DETECTORS else None  # as in the command
+    joint = True if name in zoo.VIDEO or specimen.target is not None else None  # as in the command
     plain, same, found = specimen.forward(), True, {}
     with _recorded() as rules:
         for contrastive in (True, False):

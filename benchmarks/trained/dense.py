@@ -16,11 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-import ebcli
 from benchmarks import evidence
 
 from .dense_maps import DEFAULT, EXCITATION, LAYERS, Share, maps, questions, rules, share, task_of
-from .dense_networks import DETECTORS
+from .dense_networks import DETECTORS, as_detector
 from .dense_training import NETWORKS, accuracy, trained
 from .methods import rule_for
 from .training import CACHE
@@ -75,7 +74,7 @@ def _untrained(name: str) -> nn.Module | None:
     net = NETWORKS[name]().eval()
     if hasattr(net, "roi_heads"):
         return None
-    return ebcli.DetectionScores(net) if name in DETECTORS else net
+    return as_detector(net) if name in DETECTORS else net
 
 
 def _mean(shares: Sequence[Share], what: str) -> float:

@@ -13,13 +13,14 @@ from torch.nn import functional as F
 from torchvision.ops import box_iou
 
 import ebcli
+from ebcli.eb.capture import single_tensor
 from ebcli.eb.targets import Where
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.keywords import VIDEO as VIDEO_TASK
 from ebcli.run import tasks  # noqa: F401 - registers them
 from ebcli.run.tasks.task import REGISTERED
 
-from .dense_networks import DETECTORS, VIDEO
+from .dense_networks import DETECTORS, VIDEO, as_detector
 from .dense_training import normalized
 from .methods import JOINT, STEPWISE, rule_of, slopes_at
 from .pictures import SIDE
@@ -31,6 +32,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
         ("FCOS", "RetinaNet", "FasterRCNN"),
         (*(f"backbone.body.layer{i}" for i in (1, 2, 3, 4)), *(f"backbone.fpn.layer_blocks.{i}" for i in (0, 1, 2))),
     ),
+    "YOLO": tuple(f"model.{i}" for i in (0, 1, 2, 3, 4, 6, 9, 10)),
     "LRASPP": tuple(f"backbone.{i}" for i in (0, 2, 3, 6, 9)),
     **dict.fromkeys(("FCN", "DeepLabV3"), tuple(f"backbone.layer{i}" for i in (1, 2, 3))),
     **dict.fromkeys(VIDEO, ("stem", *(f"layer{i}" for i in (1, 2, 3, 4)))),
@@ -40,6 +42,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DEFAULT = {
     "SSDlite": "backbone.features.0",
     **dict.fromkeys(("FCOS", "RetinaNet", "FasterRCNN"), "backbone.body.layer2"),
+    "YOLO": "model.4",
     "LRASPP": "backbone.3",
     **dict.fromkeys(("FCN", "DeepLabV3"), "backbone.layer3"),
     **dict.fromkeys(VIDEO, "layer2"),
@@ -85,11 +88,11 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
         yield from _clip_questions(net, count, generator, joint)
         return
     drawn = scenes(count, generator)
-    dense = ebcli.DetectionScores(net) if name in DETECTORS else net
+    dense = as_detector(net) if name in DETECTORS else net
     left = (torch.arange(SIDE) < SIDE // 2).expand(SIDE, SIDE)
     for image, labels, boxes, mask in zip(drawn.images, drawn.labels.tolist(), drawn.boxes, drawn.masks, strict=True):
         found: list[Where | None]
-        if isinstance(dense, ebcli.DetectionScores):
+        if name in DETECTORS:
             inputs, found = image[None], _anchors(dense, image[None], labels, boxes)
         else:
             inputs = normalized(image)[None]
@@ -102,7 +105,7 @@ def questions(name: str, net: nn.Module, count: int, seed: int = 2) -> Iterator[
                 yield Question(dense, inputs, labels[k], labels[1 - k], found[k], half, mask == labels[k], joint)
 
 
-def _anchors(net: ebcli.DetectionScores, images: Tensor, labels: Sequence[int], boxes: Tensor) -> list[Where | None]:
+def _anchors(net: nn.Module, images: Tensor, labels: Sequence[int], boxes: Tensor) -> list[Where | None]:
     """For each letter, the anchor of its best detection; None if it was not found."""
     (found,) = ebcli.detections(net, images, score=0.5)
     anchors: list[Where | None] = []
@@ -172,8 +175,7 @@ class _Asked(nn.Module):
         self.net, self.question = question.net, question
 
     def forward(self, images: Tensor) -> Tensor:
-        scores = self.net(images)
-        scores = (scores["out"] if isinstance(scores, dict) else scores)[:, self.question.target]
+        scores = single_tensor(self.net(images), "the output")[:, self.question.target]
         where = self.question.where
         if isinstance(where, tuple):
             scores = scores[(..., *where)]

@@ -1,9 +1,11 @@
-"""Small detectors, segmentation networks and video classifiers, made of torchvision's own classes."""
+"""Small detectors, segmentation networks and video classifiers, made of torchvision's and Ultralytics' own classes."""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torchvision.models._utils import IntermediateLayerGetter
@@ -23,6 +25,10 @@ from torchvision.models.segmentation.fcn import FCNHead
 from torchvision.models.video.resnet import BasicBlock as VideoBlock
 from torchvision.models.video.resnet import Conv3DNoTemporal, Conv3DSimple, VideoResNet
 from torchvision.ops import MultiScaleRoIAlign
+
+import ebcli
+from ebcli.models.boxes import YoloOutput
+from ebcli.models.detection import is_detector
 
 from .networks import FAMILIES
 from .pictures import LETTERS, SIDE
@@ -98,6 +104,21 @@ def faster_rcnn() -> nn.Module:
     )
 
 
+def yolo() -> nn.Module:
+    """YOLO11 with an eighth of the channels. Its loss reads its ``args``."""
+    net: Any = ebcli.load_model("ultralytics/yolo11n.yaml").net
+    cfg = importlib.import_module("ultralytics.cfg")  # which load_model has imported, as it has side effects
+    small = type(net)({**net.yaml, "scales": {"t": (0.5, 0.125, 256)}, "scale": "t"}, nc=CLASSES, verbose=False)
+    small.args = cfg.get_cfg()
+    small.register_forward_hook(YoloOutput(CLASSES, has_objectness=False, is_transposed=False))
+    return small
+
+
+def as_detector(net: nn.Module) -> nn.Module:
+    """A detector that returns the logits of its candidates."""
+    return ebcli.DetectionScores(net) if is_detector(net) else net
+
+
 def lraspp() -> nn.Module:
     backbone = IntermediateLayerGetter(_mobilenet(), {"3": "low", "9": "high"})
     return LRASPP(backbone, 24, 384, CLASSES, inter_channels=64)
@@ -140,6 +161,7 @@ DETECTORS: dict[str, Callable[[], nn.Module]] = {
     "FCOS": fcos,
     "RetinaNet": retinanet,
     "FasterRCNN": faster_rcnn,
+    "YOLO": yolo,
 }
 SEGMENTATION: dict[str, Callable[[], nn.Module]] = {"LRASPP": lraspp, "FCN": fcn, "DeepLabV3": deeplab}
 VIDEO: dict[str, Callable[[], nn.Module]] = {

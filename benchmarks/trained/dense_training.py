@@ -7,17 +7,22 @@ import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torchvision.ops import box_iou
+from torchvision.ops import box_convert, box_iou
+
+import ebcli
+from ebcli.models.detection import is_detector
 
 from .dense_networks import DETECTORS, SEGMENTATION, VIDEO
+from .pictures import SIDE
 from .scenes import Scenes, clips, scenes
 from .training import CACHE
 
-STEPS = {"SSDlite": 1500, "FCOS": 800, "RetinaNet": 800, "FasterRCNN": 800, "LRASPP": 600, "FCN": 600}
+STEPS = {"SSDlite": 1500, "FCOS": 800, "RetinaNet": 800, "FasterRCNN": 800, "YOLO": 1500, "LRASPP": 600, "FCN": 600}
 STEPS |= {"DeepLabV3": 600, "R3D": 1000, "MC3": 600}
 RATE = 3e-3
 BATCH = 16
@@ -58,6 +63,12 @@ def _scenes() -> Scenes:
 
 def _detection_loss(net: nn.Module, generator: torch.Generator) -> Tensor:
     pool, chosen = _scenes(), torch.randint(POOL, (BATCH,), generator=generator)
+    if not is_detector(net):
+        boxes, classes = pool.boxes[chosen].flatten(0, 1) / SIDE, pool.labels[chosen].flatten()
+        places = {"bboxes": box_convert(boxes, "xyxy", "cxcywh"), "cls": classes[:, None].float()}
+        images = torch.arange(BATCH).repeat_interleave(2)
+        value, _ = cast(Any, net).loss({"img": pool.images[chosen], "batch_idx": images.float(), **places})
+        return value.sum() / BATCH
     targets = [{"boxes": pool.boxes[i], "labels": pool.labels[i]} for i in chosen]
     return torch.stack(list(net(list(pool.images[chosen]), targets).values())).sum()
 
@@ -93,12 +104,27 @@ def accuracy(name: str, net: nn.Module, count: int = 128, seed: int = 1) -> floa
         return float((clip.labels[:, :, None] == likeliest[:, None]).any(2).float().mean())
     drawn = scenes(count, generator)
     if name in DETECTORS:
-        each = zip(net(list(drawn.images)), drawn.boxes, drawn.labels, strict=True)
+        each = zip(_detected(net, drawn.images), drawn.boxes, drawn.labels, strict=True)
         return sum(_found(found, boxes, labels) for found, boxes, labels in each) / count
     predicted = net(normalized(drawn.images))["out"].argmax(1)
     asked = drawn.labels[:, :, None, None]
     same, own = (predicted[:, None] == asked), (drawn.masks[:, None] == asked)
     return float(((same & own).sum((2, 3)) / (same | own).sum((2, 3))).mean())
+
+
+def _detected(net: nn.Module, images: Tensor) -> list[dict[str, Tensor]]:
+    """What a detector finds in each image, as torchvision's detectors say it."""
+    if is_detector(net):
+        found: list[dict[str, Tensor]] = net(list(images))
+        return found
+    return [
+        {
+            "scores": torch.tensor([one.score for one in each]),
+            "labels": torch.tensor([one.label for one in each]),
+            "boxes": torch.tensor([one.box for one in each]).reshape(-1, 4),
+        }
+        for each in ebcli.detections(net, images)
+    ]
 
 
 def _found(found: dict[str, Tensor], boxes: Tensor, labels: Tensor) -> float:

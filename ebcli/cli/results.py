@@ -15,7 +15,7 @@ from ebcli.cli.console import SOME_FAILED, note, note_once, one_line, put, say, 
 from ebcli.errors import EbcliError
 from ebcli.files.records import HARDLY_ANY
 from ebcli.files.remote import without_secrets
-from ebcli.models.keywords import CROP, FACTORY, PAD, WHOLE
+from ebcli.models.keywords import CROP, DETECTION, FACTORY, PAD, WHOLE
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
@@ -37,7 +37,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
         say(f"{work.common.model} ({work.common.weights}), layer {work.common.layer}, on {work.device}")
         for path in work.skipped:
             say(f"{shown(path)}: up to date, skipped")
-    _print_choices(work.common, plan)
+    _print_choices(work, plan)
     if plan.style.vmax is None and work.style.vmax is not None:
         note(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
@@ -77,11 +77,12 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     return 0
 
 
-def _print_choices(common: Record, plan: RunPlan) -> None:
+def _print_choices(work: Run, plan: RunPlan) -> None:
     """Say what the run does where the user may expect something else."""
+    common = work.common
     if common.weights == FACTORY:
         note(f"{common.model} has the weights that its factory returns; --weights FILE loads a checkpoint")
-    if plan.model.preprocessing.fit == WHOLE and common.fit == PAD:
+    if plan.model.preprocessing.fit == WHOLE and common.fit == PAD and work.task != DETECTION:  # which was trained so
         tiles = "--tiles 1 explains long ones in squares"
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
 

@@ -65,6 +65,7 @@ class InputSpec:
         tiles: of ``"whole"``, the number of tiles across the shorter side, each as large as the network's input; 0 for
             the whole image at once.
         stride: the network's largest stride in pixels, if it is no power of two; None if it is one.
+        fill: of ``"pad"``, the value of padding, from 0 to 255; None for the mean color.
     """
 
     size: tuple[int, int] | None
@@ -77,6 +78,7 @@ class InputSpec:
     rate: float = 0.0
     tiles: int = 0
     stride: int | None = None
+    fill: int | None = None
 
     @classmethod
     def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
@@ -172,7 +174,8 @@ class InputSpec:
     @property
     def _fill(self) -> tuple[int, ...]:
         """The color of padding."""
-        return tuple(round(255 * value) if self.fit == "pad" else 0 for value in self.mean)
+        known = [255 * value if self.fill is None else self.fill for value in self.mean]
+        return tuple(round(value) if self.fit == "pad" else 0 for value in known)
 
     def _resized(self, size: tuple[int, int]) -> tuple[int, int]:
         """The size (width, height) after resizing, with torchvision's rounding, and timm's for ``"pad"``."""

@@ -12,6 +12,7 @@ from threading import Event
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.models.keywords import CLASSIFICATION
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import Prepared, prepare
@@ -33,6 +34,7 @@ class Run:
         recorded: the number of records written so far, by status; after an interrupt more than were yielded.
         style: how maps are drawn; its ``vmax`` ends the run's shared color scale, if there is one.
         unit: what the files are, ``"image"`` or ``"video"``.
+        task: what the network does.
     """
 
     common: Record
@@ -44,6 +46,7 @@ class Run:
     recorded: Counter[str] = field(default_factory=Counter)
     style: DrawingStyle = field(default_factory=DrawingStyle)
     unit: str = "image"
+    task: str = CLASSIFICATION
 
 
 def run(plan: RunPlan) -> Run:
@@ -67,7 +70,8 @@ def run(plan: RunPlan) -> Run:
         results = _planned(prepared) if plan.execution.dry_run else _results(plan, prepared, stopping, recorded)
     stages, total = prepared.stages, len(prepared.sources)
     style, unit = stages.options.style, stages.reader.unit
-    return Run(stages.common, device, total, prepared.skipped, results, stopping, recorded, style, unit)
+    common, skipped = stages.common, prepared.skipped
+    return Run(common, device, total, skipped, results, stopping, recorded, style, unit, prepared.task)
 
 
 def _planned(prepared: Prepared) -> Generator[Record]:

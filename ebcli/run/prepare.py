@@ -60,12 +60,14 @@ class Prepared:
         stages: what is done for each image.
         skipped: the inputs whose results are up to date.
         sources: the files to work on.
+        task: what the network does.
     """
 
     explainer: Explainer | None
     stages: ImageStages
     skipped: list[Path]
     sources: list[Source]
+    task: str
 
 
 def prepare(plan: RunPlan) -> Prepared:
@@ -131,7 +133,7 @@ def prepare(plan: RunPlan) -> Prepared:
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
     stages = ImageStages(reader, options, output.directory, common, output.report)
-    return Prepared(explainer, stages, skipped, sources)
+    return Prepared(explainer, stages, skipped, sources, loaded.task)
 
 
 def _labeled(sources: list[Source], inputs: InputOptions, network: NetworkDescription, reader: Reader) -> list[Source]:

@@ -1,4 +1,4 @@
-"""The tested networks of timm and Hugging Face, with random weights as in zoo.py."""
+"""The tested networks of timm, Hugging Face and Ultralytics, with random weights as in zoo.py."""
 
 from __future__ import annotations
 
@@ -66,11 +66,22 @@ HUGGING_FACE: dict[str, dict[str, Any]] = {
     "hf/pvt_v2": {"hidden_sizes": [16, 32, 40, 64]},
 }
 
+ULTRALYTICS = [
+    f"ultralytics/{name}"
+    for name in (
+        *("yolov3-tiny", "yolov5n", "yolov6n", "yolov8n", "yolov8n-seg", "yolov8n-pose", "yolov8n-cls", "yolov9t"),
+        *("yolov9c-seg", "yolov10n", "yolo11n", "yolo11n-seg", "yolo11n-pose", "yolo11n-cls", "yolo12n"),
+        *("yolo26n", "yolo26n-seg", "yolo26n-pose", "yolo26n-cls", "yolo26n-sem"),
+    )
+]
+
 
 def full(name: str) -> zoo.Specimen:
-    """A network of timm for images of its own size; one of Hugging Face as in ``small``."""
+    """A network of timm for images of its own size, one of Ultralytics for small ones; Hugging Face as in ``small``."""
     if name in HUGGING_FACE:
         return small(name)
+    if name in ULTRALYTICS:
+        return _ultralytics(name)
     loaded = ebcli.load_model(name, weights="none")
     side = loaded.transforms.shape[0]
     return zoo.specimen_of(name, loaded.net, (1, 3, side, side), layer=default_layer(loaded))
@@ -91,6 +102,18 @@ def hugging_face(name: str) -> nn.Module:
     with tempfile.TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         return ebcli.load_model(f"hf/{folder}", weights="none").net
+
+
+def _ultralytics(name: str) -> zoo.Specimen:
+    """With an image of 128 x 128 pixels, of which detectors explain their best detection."""
+    loaded = ebcli.load_model(f"{name}.yaml", preprocessing=ebcli.Preprocessing(resize=128, crop=128))
+    specimen = zoo.specimen_of(name, loaded.net, (1, 3, 128, 128), layer=default_layer(loaded))
+    if loaded.task == "segmentation":
+        return replace(specimen, where=(8, 5))
+    if loaded.task == "classification":
+        return specimen
+    best = ebcli.detections(specimen.net, specimen.inputs, 0)[0][0]
+    return replace(specimen, where=(best.anchor,), target=best.label)
 
 
 def _timm(name: str) -> nn.Module:

@@ -79,7 +79,14 @@ def test_all_listed_layers_have_a_map_and_none_is_inside_a_gate(name: str) -> No
 
 def test_the_table_lists_every_network() -> None:
     rows = models_table.read(ROOT / "docs/networks/models.csv")
-    assert list(rows) == [*zoo.CLASSIFIERS, *zoo.VIDEO, *zoo.SEGMENTATION, *zoo.DETECTORS, *NAMES]
+    assert list(rows) == [
+        *zoo.CLASSIFIERS,
+        *zoo.VIDEO,
+        *zoo.SEGMENTATION,
+        *zoo.DETECTORS,
+        *NAMES,
+        *library_models.ULTRALYTICS,
+    ]
     assert {row["same_logits"] for row in rows.values()} == {"yes"}
     assert models_table.families(rows) in (ROOT / "docs/networks.md").read_text(encoding="utf-8")
     patterns = [pattern for family in models_table.FAMILIES.values() for pattern in family]
@@ -87,7 +94,10 @@ def test_the_table_lists_every_network() -> None:
         assert sum(fnmatch(name, pattern) for pattern in patterns) == ("/" not in name), name
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_lite0", "timm/vit_tiny_patch16_224", "hf/dinov2"])
+@pytest.mark.parametrize(
+    "name",
+    ["mobilenet_v3_small", "efficientnet_lite0", "timm/vit_tiny_patch16_224", "hf/dinov2", "ultralytics/yolo26n-seg"],
+)
 def test_the_table_is_what_its_script_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # networks may be explained jointly
     measured, row = models_table.measure(name), models_table.read(ROOT / "docs/networks/models.csv")[name]

@@ -26,7 +26,13 @@ def _built_in(name: str, where: str) -> EntryPoint:
 _BUNDLED = _built_in("bundled", "bundled:Bundled")
 _TORCHVISION = _built_in("torchvision", "torchvision:Torchvision")
 _FACTORY = _built_in("factory", "own_code:Factory")
-_WHERE = {"open_clip": "open_clip:OpenClip", "clip": "clip:Clip", "timm": "timm:Timm", "hf": "huggingface:HuggingFace"}
+_WHERE = {
+    "open_clip": "open_clip:OpenClip",
+    "clip": "clip:Clip",
+    "timm": "timm:Timm",
+    "hf": "huggingface:HuggingFace",
+    "ultralytics": "ultralytics:Ultralytics",
+}
 _BUILT_IN = {prefix: _built_in(prefix, where) for prefix, where in _WHERE.items()}
 _WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
 _FILES = {".onnx": _built_in("onnx", "onnx:Onnx"), ".pt2": _built_in("exported", "exported:Exported")}

@@ -1,0 +1,200 @@
+"""Networks of Ultralytics: ``ultralytics/yolo11n.pt``, ``ultralytics/runs/best.pt``, ``ultralytics/yolo11n.yaml``.
+
+Its files are pickles. Ultralytics is asked to admit only known classes, which it does unless it was imported before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ebcli.errors import ConfigurationError, closest
+from ebcli.files.input_spec import InputSpec
+from ebcli.imports import import_optional
+from ebcli.models.boxes import Candidates, YoloOutput
+from ebcli.models.checkpoint import first_line, load_checkpoint, read_checkpoint
+from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
+from ebcli.models.sources.base import ModelSource, fetching
+
+_TASKS = {
+    **dict.fromkeys(("detect", "segment", "pose"), DETECTION),
+    "classify": CLASSIFICATION,
+    "semantic": SEGMENTATION,
+}
+_GRAY = 114  # of the letterbox
+_SIDE, _SIDE_OF_CLASSIFIERS = 640, 224  # pixels, unless the file says otherwise
+# read when it is imported; the environment's own come first
+_SETTINGS = {
+    **{"YOLO_VERBOSE": "false", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"},
+    "ULTRALYTICS_SAFE_LOAD": "true",
+}
+
+
+class Ultralytics(ModelSource):
+    """A file of Ultralytics, published or local, or one of its configurations, which is untrained."""
+
+    takes_any_size = True
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._title, self._trained_on = f"ultralytics/{name}", dict[str, Any]()
+        with _restored():
+            self._library = import_optional("ultralytics")
+            self._downloads = import_optional("ultralytics.utils.downloads")
+        self._is_local, suffix = os.path.isfile(name), Path(name).suffix
+        if suffix not in (".pt", ".yaml") or not (self._is_local or suffix == ".yaml" or name in self._published):
+            hint = closest(name, self._published) or "name a .pt file, or a configuration such as yolo11n.yaml"
+            raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
+
+    @property
+    def _published(self) -> list[str]:
+        return sorted(self._downloads.GITHUB_ASSETS_NAMES)
+
+    def published(self, weights: str) -> str | None:
+        if weights != DEFAULT:
+            return None
+        return UNTRAINED if self.name.endswith(".yaml") else DEFAULT
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        if not self._is_local or self.name.endswith(".yaml"):
+            return self._read(str(Path(self.name).with_suffix(".yaml")))
+        net: Any = self._read(self.name)
+        with _silent():
+            untrained = type(net)(net.yaml, verbose=False)
+        untrained.names = net.names
+        return self._complete(untrained, net.task)
+
+    def pretrained(self, weights: str) -> nn.Module:
+        return self.build() if weights == UNTRAINED else self._read(str(self._file()))
+
+    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+        net = self.build()
+        load_checkpoint(net, state, title)
+        return net
+
+    def transforms(self, net: Any, weights: str) -> InputSpec:
+        is_classifier = net.task == "classify"
+        sides = self._trained_on.get("imgsz") or (_SIDE_OF_CLASSIFIERS if is_classifier else _SIDE)
+        side = sides if isinstance(sides, int) else max(sides)
+        channels = net.yaml.get("channels", 3)
+        spec = InputSpec((side, side), (side,), mean=(0.0,) * channels, std=(1.0,) * channels)
+        return spec if is_classifier else replace(spec, fit=PAD, fill=_GRAY)
+
+    def categories(self, net: Any, weights: str) -> Sequence[str] | None:
+        names = [str(name) for _, name in sorted(net.names.items())]
+        return None if names == [str(i) for i in range(len(names))] else names
+
+    def task(self, net: Any) -> str:
+        return _TASKS[net.task]
+
+    def files(self, weights: str) -> Sequence[Path]:
+        return [Path(self.name)] if self._is_local else [self._file()] if weights == DEFAULT else []
+
+    def _file(self) -> Path:
+        """The file of the network; one that Ultralytics publishes is downloaded, to where torch.hub has its files."""
+        if self._is_local:
+            return Path(self.name)
+        file = Path(torch.hub.get_dir(), "checkpoints", self.name)
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with fetching(self._title, f"put that file into {file.parent}, or pass --weights none"), _silent():
+                self._downloads.attempt_download_asset(file)
+        return file
+
+    def _read(self, file: str) -> nn.Module:
+        """The network of a file or of a configuration."""
+        try:
+            with _silent():
+                model = self._library.YOLO(file)
+        except Exception as error:  # whatever unpickling and the library raise
+            if _is_state_dict(file):
+                raise ConfigurationError(
+                    f"{file} is a state dict, not a network: pass --model ultralytics/yolo11n.yaml, or what it was "
+                    f"trained as, and --weights {file}"
+                ) from error
+            reason = first_line(error).removeprefix("ERROR ❌️ ")
+            raise ConfigurationError(
+                f"cannot load {self._title} ({reason}): give a model of Ultralytics, such as ultralytics/yolo11n.pt; "
+                "if it has classes of its own, ULTRALYTICS_SAFE_LOAD=false runs the code in it"
+            ) from error
+        if not isinstance(model.model, self._library.nn.BaseModel):
+            raise ConfigurationError(
+                f"{file} holds a {type(model.model).__name__}, which is not a model of Ultralytics"
+            )
+        self._trained_on = (model.ckpt or {}).get("train_args") or {}
+        return self._complete(model.model, model.task)
+
+    def _complete(self, net: Any, task: str) -> nn.Module:
+        """The network with the output of its task: candidates, or scores before the softmax."""
+        head = net.model[-1]
+        is_yolo = isinstance(head, self._library.nn.modules.Detect)
+        if task not in _TASKS or (is_yolo != (_TASKS[task] == DETECTION)):
+            raise ConfigurationError(
+                f"{self._title} has a head for {task} ({type(head).__name__}), but supported are YOLO networks for "
+                f"{', '.join(_TASKS)}"
+            )
+        net.task = task
+        if is_yolo and getattr(head, "one2one_cv2", None) is not None:
+            head.end2end, head.postprocess = True, _unsorted
+        net.register_forward_hook(_candidates if is_yolo else _logits)
+        return net
+
+
+def _candidates(net: Any, inputs: Any, output: Any) -> Candidates:
+    """The candidates before non-maximum suppression, or those of the head that needs none."""
+    while not isinstance(output, Tensor):
+        output = output[0]
+    head = net.model[-1]
+    found = YoloOutput(head.nc, has_objectness=False, is_transposed=head.end2end)(net, inputs, output)
+    return found._replace(boxes=output[..., :4].detach(), overlap=None) if head.end2end else found
+
+
+def _unsorted(candidates: Tensor, *_: Any) -> Tensor:
+    """In place of a head's choice of its best candidates: all of them, (B, candidates, 4 + num_classes + others)."""
+    return candidates
+
+
+def _logits(_net: nn.Module, _inputs: Any, output: Any) -> Tensor:
+    return output[1] if isinstance(output, tuple) else output
+
+
+def _is_state_dict(file: str) -> bool:
+    with contextlib.suppress(ConfigurationError):
+        return bool(read_checkpoint(Path(file)))
+    return False
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """Set what Ultralytics reads when it is imported, and restore what it then replaces for the whole process."""
+    before, opened, saved = {**os.environ}, Image.open, torch.save
+    os.environ.update({**_SETTINGS, **before})
+    try:
+        with np.printoptions():
+            yield
+    finally:
+        Image.open, torch.save = opened, saved
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Silence the logging of Ultralytics."""
+    log = logging.getLogger("ultralytics")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
