@@ -214,7 +214,11 @@ def _outputs(name: str, net: nn.Module, size: tuple[int, ...], batch: int) -> di
         for handle in handles:
             handle.remove()
     single = {layer: outputs[0] for layer, outputs in calls.items() if len(outputs) == 1 and outputs[0] is not None}
-    mapped = [layer for layer, output in single.items() if output.ndim > 1 and len(output) % batch == 0]
+    mapped = [
+        layer
+        for layer, output in single.items()
+        if output.ndim > 1 and len(output) % batch == 0 and output.is_floating_point()
+    ]
     carrying = set(layers_on_path(net, images, mapped))
     return {layer: single[layer] for layer in mapped if layer in carrying}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ebcli.errors import ConfigurationError
@@ -165,12 +165,17 @@ def _has_channels_last(shape: Sequence[Any]) -> bool:
 
 
 def _renamed(net: GraphModule, names: Mapping[str, str]) -> Any:
-    """The network with other names of modules, which may contain dots."""
+    """The network with other names of modules, which may contain dots, and products with weights as linear layers."""
     parts: dict[str, Any] = {}
     for node in net.graph.nodes:
-        if node.op in ("call_module", "get_attr"):
-            part = net.get_submodule(node.target) if node.op == "call_module" else net.get_buffer(node.target)
-            name = names.get(node.target, "")
+        if node.op == "get_attr":
+            parts[node.target] = net.get_buffer(node.target)
+        if node.op == "call_module":
+            part, name = net.get_submodule(node.target), names.get(node.target, "")
+            weights = parts.get(node.args[1].target) if type(part).__name__ == "OnnxMatMul" else None
+            if isinstance(weights, Tensor) and weights.ndim == 2:  # the product would be one of batches
+                part = nn.Linear(weights.shape[0], weights.shape[1], bias=False, device="meta")
+                part.weight, node.args = nn.Parameter(weights.T), node.args[:1]
             if all(name.split(".")) and name not in parts:
                 node.target = name
             parts[node.target] = part
