@@ -274,7 +274,7 @@ SALIENCY = (
         "--list-models",
         common=True,
         is_flag=True,
-        help="List the models, those whose names contain IMAGES if given, and exit.",
+        help="List the models by name and exit; with words such as resnet, those that contain one.",
     ),
     _information("--list-layers", common=True, is_flag=True, help="List the layers of --model and exit."),
     _information("--info", common=True, metavar="FILE", type=PATH, help="Print how a result was made and exit."),

@@ -105,7 +105,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
     is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
     the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads. Of detectors, only layers count that all probability passes through: pyramids of features read several.
+    block reads. Of detectors and of ONNX files, only layers count that all probability passes through: pyramids of
+    features read several, and so do residual sums.
 
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
@@ -140,7 +141,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     if is_flat and (tokens := _tokens_before_norms(layers(model, input_size))):
         return tokens
     side = min(_size(model, input_size)[-2:])
-    if isinstance(model, LoadedModel) and model.task == DETECTION:
+    if (isinstance(model, LoadedModel) and model.task == DETECTION) or isinstance(net, GraphModule):
         shared = _shared(name, net, _size(model, input_size), [layer for layer, *_ in below])
         below = [layer for layer in below if layer[0] in shared] or below
     strides = [stride for _, stride, _ in below]
