@@ -42,6 +42,7 @@ KINDS = {
     "timm": list(library_models.TIMM),
     "Hugging Face": list(library_models.HUGGING_FACE),
     "Ultralytics": library_models.ULTRALYTICS,
+    "Files": library_models.FILES,
 }
 
 # Families of torchvision, and the names of their networks

@@ -9,7 +9,8 @@
 The unit is one plain forward pass: ``torch.inference_mode``, the default memory format. Everything runs in one process
 and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios,
 and their bound: the multiplications of the map over those of a forward pass, counted with unfused attention. Layers are
-the networks' defaults, or the pixels.
+the networks' defaults, or the pixels. Of networks in ONNX files and exported programs, the unit is the same map of the
+network that the file was made of.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ import json
 import platform
 import statistics
 import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
+from pathlib import Path
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -36,7 +40,10 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table. `goal` is the ratio to reach, `most` the one that ``--check`` allows."""
+    """One row of the table. `goal` is the ratio to reach, `most` the one that ``--check`` allows.
+
+    `file` is the suffix of a file that the network is exported to, and `file_layer` the layer's name there.
+    """
 
     model: str
     layer: str | None
@@ -46,13 +53,15 @@ class Row:
     side: int = 224
     goal: float | None = None
     most: float | None = None
+    file: str = ""
+    file_layer: str = ""
 
     @property
     def name(self) -> str:
         where = "pixels" if self.layer is None else self.layer
         kind = "contrastive" if self.contrastive else "marginal"
         several = f", {self.classes} classes" if self.classes > 1 else ""
-        return f"{self.model} {kind} at {where}, batch {self.batch}{several}"
+        return f"{self.model}{self.file} {kind} at {where}, batch {self.batch}{several}"
 
 
 ROWS = (
@@ -70,6 +79,15 @@ ROWS = (
     Row("vgg16", "features.23", contrastive=True, classes=5, goal=1.5),
     Row("vgg16", "features.23", contrastive=False),
     Row("vgg16", None, contrastive=False, goal=2.8),
+    *(
+        Row(model, layer, contrastive=True, batch=4, goal=1.3, file=file, file_layer=layer if file == ".pt2" else node)
+        for model, layer, node in (
+            ("resnet50", "layer3", "/layer3/layer3.5/relu_2/Relu"),
+            ("vit_b_16", "encoder.dropout", "/encoder/Add"),
+            ("convnext_tiny", "features.0", "/features/features.0/features.0.1/Transpose_1"),
+        )
+        for file in (".onnx", ".pt2")
+    ),
 )
 CHECKED = (
     Row("resnet18", "layer3", contrastive=True, batch=2, most=4.0),
@@ -120,7 +138,7 @@ def main() -> None:
                 bound = "" if found.bound is None else f"{found.bound:.2f}"
                 cells = [found.name, found.by, f"{found.median:.2f}", spread, bound, goal, f"{found.forward:.3f} s"]
                 print(f"| {' | '.join(cells)} |", flush=True)
-            if options.csv:
+            if options.csv and not row.file:  # its unit is another one
                 save(row, found)
             if row.most is not None and found.median > row.most:
                 failed.append(f"{found.name} takes {found.median:.2f} forward passes, more than {row.most}")
@@ -141,26 +159,32 @@ def measure(row: Row, rounds: int, peers: bool) -> Iterator[Measured]:
         with torch.inference_mode():
             return plain(images)
 
-    def ours() -> object:
+    def itself() -> object:
         return ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive).maps
 
-    found = ebcli.excitation_backprop(net, images, targets, row.layer, row.contrastive)
+    unit = itself if row.file else forward
+    explained, layer = (in_file(plain, row), row.file_layer) if row.file else (net, row.layer)
+
+    def ours() -> object:
+        return ebcli.excitation_backprop(explained, images, targets, layer, row.contrastive).maps
+
+    found = ebcli.excitation_backprop(explained, images, targets, layer, row.contrastive)
     rule = "joint" if found.joint else "step by step"
     works: dict[str, Work] = {"ebcli": ours}
     if peers:
         works |= dict(others(plain, images, row))
-    for work in (forward, *works.values()):
+    for work in (unit, *works.values()):
         work()
     baseline: list[float] = []
     times: dict[str, list[float]] = {by: [] for by in works}
     for _ in range(rounds):
-        baseline.append(seconds(forward))
+        baseline.append(seconds(unit))
         for by, work in works.items():
             times[by].append(seconds(work))
     for by in works:
         ratios = sorted(t / f for t, f in zip(times[by], baseline, strict=True))
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else 3 * ratios
-        bound = multiplications(ours) / multiplications(forward) if by == "ebcli" else None
+        bound = multiplications(ours) / multiplications(unit) if by == "ebcli" else None
         yield Measured(
             row.name,
             by,
@@ -206,6 +230,21 @@ def torch_net(model: str) -> torch.nn.Module:
     """The network in the default memory format."""
     weights = "DEFAULT" if model == "efficientnet_lite0" else "none"
     return ebcli.load_model(model, weights=weights).net
+
+
+def in_file(net: torch.nn.Module, row: Row) -> torch.nn.Module:
+    """The network as it is loaded from a file that it was exported to, for batches of any size."""
+    images = torch.rand(2, 3, row.side, row.side)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        path = str(Path(folder, row.model + row.file))
+        if row.file == ".onnx":
+            free = {"images": {0: "batch"}}
+            torch.onnx.export(net, (images,), path, input_names=["images"], dynamic_axes=free, dynamo=False)
+        else:
+            free = {0: torch.export.Dim("batch")}
+            torch.export.save(torch.export.export(net, (images,), dynamic_shapes=(free,)), path)
+        return ebcli.load_model(path).net.to(memory_format=torch.channels_last)
 
 
 def others(net: torch.nn.Module, images: torch.Tensor, row: Row) -> Iterator[tuple[str, Work]]:

@@ -1,4 +1,4 @@
-"""What the commands of ``eb-benchmark`` share: options, the model, and running a benchmark."""
+"""What the commands of ``eb-saliency benchmark`` share: options, the model, and running a benchmark."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown
+from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown, sign_of_life
 from ebcli.cli.model_options import PATH
 from ebcli.cli.options import CONTEXT, OPTIONS
 from ebcli.cli.parameters import Input, SectionedCommand, part
@@ -60,17 +60,22 @@ def command(
     return add
 
 
-@command("models")
-def models(_options: Mapping[str, Any]) -> int:
-    """List the models by name."""
-    from ebcli.models import model_names
-    from ebcli.models.keywords import TASKS
+@command("models", click.Argument(["patterns"], nargs=-1))
+def models(options: Mapping[str, Any]) -> int:
+    """List the models by name.
 
-    for task in TASKS:
-        note(f"{task.capitalize()}:")
-        put("\n".join(model_names(task)))
-    names = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME"
-    note(f"Also accepted: {names} and FILE.py:FACTORY; see --model in --help")
+    With PATTERNS, such as resnet or 's*n_v2_?', those that contain one, of timm and the Hugging Face hub, too.
+    """
+    from ebcli.models.search import matching
+
+    patterns = options["patterns"]
+    for heading, names in (found for pattern in patterns or [""] for found in matching(pattern)):
+        if names or not patterns or "not searched" in heading:
+            note(heading)
+        if names:
+            put("\n".join(names))
+    others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
+    note(f"Also accepted: {others}; see --model in --help")
     return 0
 
 
@@ -90,7 +95,8 @@ def layers(options: Mapping[str, Any]) -> int:
     name = options["model"]
     texts = (options["targets"] or ("a photo",)) if takes_texts(name) else None  # layers do not depend on the texts
     preprocessing = part(Preprocessing, options)
-    loaded = load_model(name, weights, "cpu", class_names=texts, like=options["like"], preprocessing=preprocessing)
+    with sign_of_life(f"Loading {name} ...", options["quiet"]):
+        loaded = load_model(name, weights, "cpu", class_names=texts, like=options["like"], preprocessing=preprocessing)
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)

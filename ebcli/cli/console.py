@@ -129,5 +129,6 @@ def plain_warnings(quiet: bool) -> Iterator[None]:
         else:
             # Pillow warns at half the size it refuses, without naming the file
             warnings.filterwarnings("ignore", message="Image size .* exceeds limit")
+            warnings.filterwarnings("ignore", message="Using a non-tuple|Truncating the start")  # onnx2torch's slices
             warnings.showwarning = lambda message, *_, **__: say(f"Warning: {one_line(str(message))}")
         yield

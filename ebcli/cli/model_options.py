@@ -40,7 +40,7 @@ MODEL = (
         default=ModelSpec.name,
         shell_complete=complete_model,
         help="Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or open_clip/NAME "
-        "for texts, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
+        "for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
     ),
     _model(
         "--weights",
@@ -72,7 +72,7 @@ MODEL = (
     _model(
         "--fit",
         type=click.Choice(FITS),
-        show_default="whole; the model's own with --resize or --crop, and in eb-benchmark",
+        show_default="whole; the model's own with --resize or --crop, and in benchmark",
         help="How the image is fitted to the network: whole keeps all of it and its aspect ratio, crop cuts out the "
         "central square, squash distorts it to a square, pad adds borders.",
     ),

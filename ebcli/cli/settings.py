@@ -15,6 +15,7 @@ import click
 from ebcli.cli.parameters import NOTES, BoxOf, Channels, PixelOrMask, SectionOption, Shard, Threshold
 from ebcli.errors import closest
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.models.sources import is_network_file
 from ebcli.run.plan import ExecutionOptions
 
 if sys.version_info >= (3, 11):
@@ -168,8 +169,8 @@ def _refusal(option: SectionOption, value: Any) -> str | None:
         return "may not be set there"
     if option.name == "like":
         return "names an input"
-    if option.name == "model" and ":" in value:
-        return "names code, which is not run from there"
+    if option.name == "model" and (":" in value or is_network_file(value) or value.startswith("ultralytics/")):
+        return "names code or a file of a network, which is not loaded from there"
     if option.name in _PROJECT_LIMITS and _is_above(value, _PROJECT_LIMITS[option.name]):
         return f"may be at most {_PROJECT_LIMITS[option.name]:g} there"
     if isinstance(option.type, click.Path) or option.name in _PROJECT_PATHS:

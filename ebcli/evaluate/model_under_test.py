@@ -101,8 +101,9 @@ class ModelUnderTest:
 
     def probabilities(self, inputs: Tensor) -> Tensor:
         """Scores (B, num_classes), by default softmax probabilities; see ``LoadedModel.scores``."""
+        parts = inputs.split(1 if self.loaded.one_by_one else len(inputs))
         with torch.no_grad():
-            return self.loaded.to_scores(class_scores(self.net(inputs)))
+            return self.loaded.to_scores(torch.cat([class_scores(self.net(part)) for part in parts]))
 
     def predicted(self, inputs: Tensor) -> int:
         """The most likely class of one image (1, 3, H, W)."""

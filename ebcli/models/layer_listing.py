@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.fx import GraphModule
 
 from ebcli.eb import layers_on_path
 from ebcli.eb.capture import single_tensor
@@ -37,7 +39,7 @@ LEAST_CELLS = 9
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
-BATCH = 2
+_BATCH = 2
 
 _WEIGHTED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 
@@ -85,14 +87,15 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
     """
     name, net = _named(model)
     size = _size(model, input_size)
-    outputs = _outputs(name, net, size)
+    batch = 1 if isinstance(model, LoadedModel) and model.one_by_one else _BATCH
+    outputs = _outputs(name, net, size, batch)
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = net.sizes(*size)
     found = []
     for layer, output in outputs.items():
         shape = tuple(output.shape[1:])
         # none if windows of an image are stacked along the batch
-        stride = _stride(shape, size) if len(output) == BATCH else None
+        stride = _stride(shape, size) if len(output) == batch else None
         found.append(Layer(layer, type(net.get_submodule(layer)).__name__, shape, stride))
     return found
 
@@ -103,8 +106,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
     is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
     the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads. Of detectors and segmentation networks, only layers count that all probability passes through: pyramids
-    of features read several.
+    block reads. Of detectors, segmentation networks and ONNX files, only layers count that all probability passes
+    through: pyramids of features read several, and so do residual sums.
 
     Args:
         model: the model, or a network, of which neither literature nor measurements are known.
@@ -138,17 +141,20 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     blocks = _transformer_blocks(net, below)
     if len(blocks) > 1:
         return _first_tokens(blocks[0], below)
+    is_flat = not any(isinstance(one, (nn.Sequential, nn.ModuleList)) for one in net.modules())
+    if is_flat and (tokens := _tokens_before_norms(layers(model, input_size))):
+        return tokens
     side = min(_size(model, input_size)[-2:])
     if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
         coarsest = max(stride for _, stride, _ in below)
         stage = min((layer for layer, stride, _ in below if stride == coarsest), key=lambda layer: layer.count("."))
         below = list(takewhile(lambda layer: layer[0] != stage, below)) or below
-    if task in (DETECTION, SEGMENTATION):
+    if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
         shared = _shared(name, net, _size(model, input_size), [layer for layer, *_ in below])
         below = [layer for layer in below if layer[0] in shared] or below
     strides = [stride for _, stride, _ in below]
     chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
-    return _last_outermost([name for name, stride, _ in below if stride == chosen])
+    return _last_outermost(net, [name for name, stride, _ in below if stride == chosen])
 
 
 def layer_per_resolution(loaded: LoadedModel) -> list[str]:
@@ -165,7 +171,8 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     for name, stride, _ in _below_classifier(loaded):
         stages.setdefault(round(math.log2(stride)), []).append(name)
     return [
-        default if default in stage else _last_outermost(stage) for _, stage in sorted(stages.items(), reverse=True)
+        default if default in stage else _last_outermost(loaded.net, stage)
+        for _, stage in sorted(stages.items(), reverse=True)
     ]
 
 
@@ -194,7 +201,7 @@ def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | No
     return (input_size, input_size) if isinstance(input_size, int) else input_size
 
 
-def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tensor]:
+def _outputs(name: str, net: nn.Module, size: tuple[int, ...], batch: int) -> dict[str, Tensor]:
     """The output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
@@ -212,12 +219,16 @@ def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tens
     handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
     try:
         with torch.no_grad(), evaluating(net):  # training would add the blank images to batch norms' statistics
-            images = probe(name, net, size, forward, BATCH)
+            images = probe(name, net, size, forward, batch)
     finally:
         for handle in handles:
             handle.remove()
     single = {layer: outputs[0] for layer, outputs in calls.items() if len(outputs) == 1 and outputs[0] is not None}
-    mapped = [layer for layer, output in single.items() if output.ndim > 1 and len(output) % BATCH == 0]
+    mapped = [
+        layer
+        for layer, output in single.items()
+        if output.ndim > 1 and len(output) % batch == 0 and output.is_floating_point()
+    ]
     carrying = set(layers_on_path(net, images, mapped))
     return {layer: single[layer] for layer in mapped if layer in carrying}
 
@@ -277,7 +288,24 @@ def _first_tokens(block: str, below: Sequence[tuple[str, float, tuple[int, ...]]
     return before[-1] if before else block
 
 
-def _last_outermost(names: Sequence[str]) -> str:
+def _tokens_before_norms(listed: Sequence[Layer]) -> str | None:
+    """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
+    tokens = Counter(layer.shape for layer in listed if len(layer.shape) == 2 and layer.stride is not None)
+    if 3 * sum(tokens.values()) < len(listed):
+        return None
+    stream = max(tokens, key=lambda shape: tokens[shape])
+    last: Layer | None = None
+    for layer in listed:
+        if "Norm" in layer.type or (last and last.shape == stream != layer.shape):  # norms may be spelled out
+            break
+        if layer.stride is not None:
+            last = layer
+    return last.name if last else None
+
+
+def _last_outermost(net: nn.Module, names: Sequence[str]) -> str:
+    if isinstance(net, GraphModule):  # one of operations, of which none is around others
+        return names[-1]
     outermost = min(name.count(".") for name in names)
     return next(name for name in reversed(names) if name.count(".") == outermost)
 

@@ -26,12 +26,13 @@ class LoadedModel:
             ``fit``, ``mean``, ``std`` and ``resample``. For video, it maps 8-bit frames (T, 3, H, W) to a clip
             (3, T, H, W), of ``frames`` frames at ``rate`` per second.
         categories: class names in the order of the logits; None if unknown.
-        weights: name of the weights, path of the checkpoint, ``"factory"`` for those that a factory returned, or
-            ``"none"``.
+        weights: name of the weights, path of the checkpoint, ``"factory"`` for those that a factory returned,
+            ``"file"`` for those in the file of a network, or ``"none"``.
         num_classes: number of classes.
         scores: how logits become scores: ``"softmax"``, ``"sigmoid"`` or ``"raw"``.
         files: files whose content defines the network: a checkpoint, a model file.
         task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
+        one_by_one: whether the network takes a single image only.
 
     Examples:
         >>> import ebcli
@@ -52,6 +53,7 @@ class LoadedModel:
     files: tuple[Path, ...] = ()
     scores: str = SOFTMAX
     task: str = CLASSIFICATION
+    one_by_one: bool = False
 
     def __repr__(self) -> str:  # a network in full would fill screens
         return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -61,6 +62,8 @@ def load_model(
         load_model("timm/convnext_tiny")                       # timm
         load_model("hf/microsoft/resnet-50")                   # Hugging Face hub; hf/my_model for a local directory
         load_model("nets.py:small", class_names="labels.txt")  # the function small() in nets.py, which is executed
+        load_model("net.onnx")                                 # an ONNX file
+        load_model("net.pt2")                                  # a program of torch.export, which can run code
         load_model("clip/openai/clip-vit-base-patch32", class_names=["a red car", "a blue car"])  # texts
         load_model("timm/vit_small_patch14_dinov2", like="other.jpg")  # another picture
 
@@ -72,7 +75,7 @@ def load_model(
 
     Args:
         name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``clip/NAME``, ``open_clip/NAME``,
-            ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
+            ``FILE.onnx``, ``FILE.pt2``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file (a state dict saved by
             ``torch.save`` or safetensors, with or without the usual wrappers), or ``"none"``. For a factory,
             ``"DEFAULT"`` and ``"none"`` both mean the network as it returns it.
@@ -121,6 +124,8 @@ def load_model(
             own = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
             own = InputSpec.of(source.transforms(net, label))
+            if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
+                warnings.warn(f"{name} {source.assumption}", stacklevel=2)
             settings.applied_to(own)  # or else the settings are at fault
         names = source.categories(net, label) if given is None else given
         if pictures:
@@ -146,7 +151,7 @@ def load_model(
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
-    return LoadedModel(name, net, spec, categories, label, count, files, scores, found)
+    return LoadedModel(name, net, spec, categories, label, count, files, scores, found, source.one_by_one)
 
 
 def _tried(name: str, net: nn.Module, size: tuple[int, ...], task: str | None, known: int) -> tuple[str, int]:
@@ -173,6 +178,8 @@ def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocess
         spec = replace(spec, stride=stride)
     if spec.tiles or source.takes_any_size:
         return spec
+    if source.takes_any_size is False:
+        return settings.fixed(own)
     side = min(spec.shape)
     try:
         with torch.no_grad(), evaluating(net):

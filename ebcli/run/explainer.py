@@ -79,13 +79,14 @@ class Explainer:
         self._keep_relevance = plan.output.raw
         if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
+        chosen = 1 if self.loaded.one_by_one else execution.batch_size
         usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
         # clips or tiles of one image at a time
-        self._pieces = execution.batch_size or (max(1, usual // _FRAMES) if self._is_video else usual)
+        self._pieces = chosen or (max(1, usual // _FRAMES) if self._is_video else usual)
         # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
-        differ = execution.batch_size is None and self.loaded.transforms.fit == WHOLE
+        differ = chosen is None and self.loaded.transforms.fit == WHOLE
         most = 1 if self._is_video else min(total, max(2, total // 4)) if differ else total
-        self.batch_size = min(execution.batch_size or usual, most)
+        self.batch_size = min(chosen or usual, most)
         self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan) if loaded is None else None

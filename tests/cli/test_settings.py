@@ -169,6 +169,9 @@ def test_a_wrong_file_is_refused_in_one_line(content: str, message: str, worker:
     [
         'model = "nets.py:small"',
         'model = "package.nets:small"',
+        'model = "net.onnx"',
+        'model = "sub/net.PT2"',
+        'model = "ultralytics/yolo11n.pt"',
         'model = "hf/../net"',
         'model = "hf//tmp/net"',
         'model = "clip/linked"',

@@ -24,7 +24,7 @@ NOT_RUN = {
     "ray": "needs a Ray cluster; tests/run/test_ray.py runs them on clusters",
     "pointing": "needs VOC, COCO and networks with their classes; tests/evaluate uses small data sets in these formats",
     **dict.fromkeys(
-        ("timm/", "hf/", "clip/", "open_clip/", "nets.py:", "finetuned"),
+        ("timm/", "hf/", "clip/", "open_clip/", "net.onnx", "net.pt2", "nets.py:", "finetuned"),
         "needs networks and checkpoints; tests/models/test_own_models.py makes them",
     ),
     "ultralytics/": "needs a published file; tests/models/test_ultralytics.py makes some",

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import timm
+import torch
 import transformers
 import zoo
 from torch import nn
@@ -76,12 +79,22 @@ ULTRALYTICS = [
 ]
 
 
+# Small networks of torchvision, exported to files and loaded from them
+FILES = [
+    f"files/{name}{suffix}"
+    for name in ("resnet18", "mobilenet_v3_small", "convnext_tiny", "vit_b_16")
+    for suffix in (".onnx", ".pt2", ".decomposed.pt2")
+]
+
+
 def full(name: str) -> zoo.Specimen:
     """A network of timm for images of its own size, one of Ultralytics for small ones; Hugging Face as in ``small``."""
     if name in HUGGING_FACE:
         return small(name)
     if name in ULTRALYTICS:
         return _ultralytics(name)
+    if name in FILES:
+        return _in_file(name)
     loaded = ebcli.load_model(name, weights="none")
     side = loaded.transforms.shape[0]
     return zoo.specimen_of(name, loaded.net, (1, 3, side, side), layer=default_layer(loaded))
@@ -102,6 +115,23 @@ def hugging_face(name: str) -> nn.Module:
     with tempfile.TemporaryDirectory() as folder:
         config.save_pretrained(folder)
         return ebcli.load_model(f"hf/{folder}", weights="none").net
+
+
+def _in_file(name: str) -> zoo.Specimen:
+    """A network for batches of any size, with an image of its size."""
+    path = Path(name)
+    specimen = zoo.small(path.name.partition(".")[0])
+    net, images, free = specimen.net, torch.cat([specimen.inputs] * 2), ({0: torch.export.Dim("batch")},)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        file = Path(folder, path.name)
+        if path.suffix == ".onnx":
+            torch.onnx.export(net, (images,), file, dynamo=True, dynamic_shapes=free, verbose=False)
+        else:
+            program = torch.export.export(net, (images,), dynamic_shapes=free)
+            torch.export.save(program.run_decompositions() if "decomposed" in name else program, file)
+        loaded = ebcli.load_model(str(file))
+    return zoo.Specimen(name, loaded.net, specimen.inputs, default_layer(loaded))
 
 
 def _ultralytics(name: str) -> zoo.Specimen:

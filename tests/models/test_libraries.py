@@ -88,6 +88,7 @@ def test_the_table_lists_every_network() -> None:
         *zoo.DETECTORS,
         *NAMES,
         *library_models.ULTRALYTICS,
+        *library_models.FILES,
     ]
     assert {row["same_logits"] for row in rows.values()} == {"yes"}
     assert models_table.families(rows) in (ROOT / "docs/networks.md").read_text(encoding="utf-8")

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from collections import OrderedDict
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ import torch
 import transformers
 from click.testing import CliRunner
 from safetensors.torch import save_file
+from torch import nn
 from torchvision.models import resnet18
 
 from ebcli.cli.saliency import main
@@ -38,6 +40,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.save(load_model(f"{folder}/nets.py:small").net.state_dict(), folder / "finetuned.pth")
     torch.save({"state_dict": resnet18(num_classes=10).state_dict()}, folder / "finetuned-resnet18.pth")
     save_file(timm.create_model("resnet18", num_classes=10).state_dict(), folder / "finetuned-timm.safetensors")
+    small, image = load_model(f"{folder}/nets.py:small").net, torch.rand(1, 3, 64, 64)
+    torch.onnx.export(small, (image,), folder / "net.onnx", dynamo=False)
+    layers = OrderedDict(features=nn.Sequential(nn.Conv2d(3, 64, 3), *(nn.ReLU() for _ in range(23))), head=small[6:])
+    torch.export.save(torch.export.export(nn.Sequential(layers), (image,)), folder / "net.pt2")
     names = [f"class {letter}" for letter in "abcdefghij"]
     (folder / "labels.txt").write_text("\n".join(names))
     (folder / "labels.json").write_text(json.dumps(dict(enumerate(names))))

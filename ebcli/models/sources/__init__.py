@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, closest
@@ -34,6 +35,7 @@ _WHERE = {
 }
 _BUILT_IN = {prefix: _built_in(prefix, where) for prefix, where in _WHERE.items()}
 _WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
+_FILES = {".onnx": _built_in("onnx", "onnx:Onnx"), ".pt2": _built_in("exported", "exported:Exported")}
 _FILE = re.compile(r".*\.py:\w+")
 _MODULE = re.compile(r"[\w.]+:\w+")
 
@@ -48,8 +50,15 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     known = {**{point.name: point for point in plugins(MODELS)}, **_BUILT_IN}
     if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
         point, rest = _FACTORY, name
+    elif is_network_file(name):
+        point, rest = _FILES[Path(name).suffix.lower()], name
     elif name.endswith(".py"):
         raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
+    elif prefix not in known and name.endswith((".pt", ".pth", ".torchscript")):
+        raise ConfigurationError(
+            f"{name} is no model: export a network of TorchScript with torch.export to a .pt2 file, or name the "
+            "network of a checkpoint with --model and pass the file to --weights"
+        )
     elif not slash:
         # names of torchvision's models ignore case
         point, rest = (_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
@@ -65,6 +74,11 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     with contained(name), blamed(name):
         source: ModelSource = source_class(rest)
         return name.removesuffix(rest) + source.name, source
+
+
+def is_network_file(name: str) -> bool:
+    """Whether a model is a file that has the network itself."""
+    return Path(name).suffix.lower() in _FILES
 
 
 def takes_texts(name: str) -> bool:

@@ -41,7 +41,9 @@ class ModelSource(ABC):
         2
     """
 
-    takes_any_size = False  # known of its networks, so that it need not be tried
+    takes_any_size: bool | None = None  # whether networks take images of any size; None to find out
+    one_by_one = False  # whether the network takes a single image only
+    assumption = ""  # what is assumed of the preprocessing if it is unknown, for "NAME ..."
     headless = False  # set before the network is built: its features are wanted, so a checkpoint may lack the head
 
     def __init__(self, name: str) -> None:

@@ -1,0 +1,147 @@
+"""ONNX graphs, brought into the form that onnx2torch converts: constants computed, operators of an older set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from ebcli.imports import import_optional
+
+_OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
+_GELU = "Gelu"
+
+
+def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str, str]]:
+    """The network of a model as a ``GraphModule``, and the names of the nodes by those of its modules.
+
+    Args:
+        model: a ``ModelProto``, which is changed.
+        load_data: called with a model to read its tensors from other files.
+
+    Raises:
+        NotImplementedError: there are operators that the converter does not know; the message names all.
+    """
+    converter = import_optional("onnx2torch")
+    _add_gelu()
+    model = _inlined(model)
+    load_data(model)
+    nodes = 0
+    while len(model.graph.node) != nodes:  # constants tell shapes, which are constants in turn
+        nodes = len(model.graph.node)
+        _fold(model)
+        model = import_optional("onnx.shape_inference").infer_shapes(model, data_prop=True)
+    if missing := sorted({*_lower(model), *(operator for _, operator in _unknown(model))}):
+        raise NotImplementedError(f"the converter has no {', '.join(missing)}")
+    graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
+    return converter.convert(model), {module: node.name for module, node in graph.nodes.items()}
+
+
+def _add_gelu() -> None:
+    """Teach the converter GELU as one operation."""
+    registry, common = (import_optional(f"onnx2torch.{one}") for one in ("node_converters.registry", "utils.common"))
+
+    def gelu(node: Any, _graph: Any) -> Any:
+        module = nn.GELU(node.attributes.get("approximate", "none"))
+        return common.OperationConverterResult(module, common.onnx_mapping_from_node(node))
+
+    try:
+        registry.get_converter(_GELU, _OPSET)
+    except NotImplementedError:
+        registry.add_converter(_GELU, _OPSET)(gelu)
+
+
+def _unknown(model: Any) -> set[tuple[str, str]]:
+    """Domains and types of the operators that the converter does not know."""
+    registry = import_optional("onnx2torch.node_converters.registry")
+    versions, found = {one.domain: one.version for one in model.opset_import}, set()
+    for domain, operator in {(node.domain, node.op_type) for node in model.graph.node}:
+        try:
+            registry.get_converter(operator, min(versions.get(domain, 1), _OPSET), domain)
+        except NotImplementedError:
+            found.add((domain, operator))
+    return found
+
+
+def _inlined(model: Any) -> Any:
+    """The model with unknown operators replaced by those that they are functions of."""
+    inliner, before = import_optional("onnx.inliner"), {("", "CastLike")}  # which is dropped later
+    while unknown := _unknown(model) - before:
+        model = inliner.inline_selected_functions(model, sorted(unknown), inline_schema_functions=True)
+        before |= unknown
+    return model
+
+
+def _fold(model: Any) -> None:
+    """Compute what depends on constants only, and drop what the output does not depend on."""
+    onnx, graph = import_optional("onnx"), model.graph
+    evaluator = import_optional("onnx.reference").ReferenceEvaluator
+    opsets = {one.domain: one.version for one in model.opset_import}
+    constants, same = {tensor.name: tensor for tensor in graph.initializer}, dict[str, str]()
+    outputs, shapes = {one.name for one in graph.output}, dict(_shapes(graph))
+    for node in [*graph.node]:
+        node.input[:] = [same.get(name, name) for name in node.input]
+        operands = [name for name in node.input if name]
+        if outputs & {*node.output} or node.op_type.startswith("Random"):
+            continue
+        if node.op_type in ("Identity", "CastLike"):
+            same[node.output[0]] = node.input[0]  # all numbers are of one type in the end
+        else:
+            if constants.keys() >= {*operands}:
+                feeds = {name: onnx.numpy_helper.to_array(constants[name]) for name in operands}
+            elif node.op_type == "Shape" and operands[0] in shapes:
+                feeds = {operands[0]: np.broadcast_to(np.float32(0), shapes[operands[0]])}
+            else:
+                continue
+            names = [onnx.helper.make_empty_tensor_value_info(name) for name in (*operands, *node.output)]
+            single = onnx.helper.make_graph([node], "constant", names[: len(operands)], names[len(operands) :])
+            for name, value in zip(node.output, evaluator(single, opsets).run(None, feeds), strict=True):
+                constants[name] = onnx.numpy_helper.from_array(value, name)
+        graph.node.remove(node)
+    used: list[Any] = []
+    for node in reversed(graph.node):
+        if outputs & {*node.output}:
+            outputs |= {*node.input}
+            used.append(node)
+    del graph.node[:], graph.initializer[:]
+    graph.node.extend(reversed(used))
+    graph.initializer.extend(tensor for name, tensor in constants.items() if name in outputs)
+
+
+def _shapes(graph: Any) -> Iterator[tuple[str, list[int]]]:
+    """The shapes that are known, by name."""
+    for value in (*graph.input, *graph.value_info):
+        shape = [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        if shape and all(shape):
+            yield value.name, shape
+
+
+def _lower(model: Any) -> list[str]:
+    """Turn operators into those of the older set; returns what cannot be expressed in it."""
+    onnx, refused = import_optional("onnx"), list[str]()
+    constants = {tensor.name: tensor for tensor in model.graph.initializer}
+    default = next(one for one in model.opset_import if not one.domain)
+    value_of, opset = onnx.helper.get_attribute_value, default.version
+    default.version = min(opset, _OPSET)
+    for node in model.graph.node:
+        for one in [*node.attribute]:
+            if one.name == "allowzero":  # it makes empty tensors
+                node.attribute.remove(one)
+        if node.domain or opset <= _OPSET or not onnx.defs.has(node.op_type, _OPSET):
+            continue
+        new, old = (onnx.defs.get_schema(node.op_type, version) for version in (opset, _OPSET))
+        for one in [one for one in node.attribute if one.name not in old.attributes]:
+            node.attribute.remove(one)
+            # the number of outputs is seen
+            if one.name != "num_outputs" and value_of(one) != value_of(new.attributes[one.name].default_value):
+                refused.append(f"{node.op_type} with {one.name}")
+        for name, formal in [*zip(node.input, new.inputs, strict=False)][old.max_input :]:
+            if name in constants and formal.name in old.attributes:
+                values = onnx.numpy_helper.to_array(constants[name]).tolist()
+                node.attribute.append(onnx.helper.make_attribute(formal.name, values))
+            elif name:
+                refused.append(f"{node.op_type} with {formal.name}")
+        del node.input[old.max_input :]
+    return refused

@@ -1,0 +1,71 @@
+"""Programs of ``torch.export``: ``net.pt2``. PyTorch unpickles what is in such a file, which can run any code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.export.unflatten import InterpreterModule, unflatten
+
+from ebcli.errors import ConfigurationError
+from ebcli.models.checkpoint import first_line
+from ebcli.models.keywords import SIGMOID, SOFTMAX
+from ebcli.models.sources.network_file import NetworkFile
+
+_aten = torch.ops.aten
+_SCORES = {
+    **dict.fromkeys((_aten.softmax.int, _aten._softmax.default, _aten.sigmoid.default), SOFTMAX),
+    **dict.fromkeys((_aten.log_softmax.int, _aten._log_softmax.default), SOFTMAX),
+    _aten.sigmoid.default: SIGMOID,
+}
+
+
+class Exported(NetworkFile):
+    """A network that ``torch.export.save`` wrote. Its modules have their names and types."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        try:
+            self._program = torch.export.load(name)
+        except Exception as error:  # a file can be wrong in any way
+            raise ConfigurationError(
+                f"{name} is no exported program ({first_line(error)}): write it with torch.export.save()"
+            ) from error
+        signature, shapes = self._program.graph_signature, {}
+        if len(signature.user_inputs) != 1:
+            names = ", ".join(map(str, signature.user_inputs))
+            raise ConfigurationError(f"{name} has {len(signature.user_inputs)} inputs ({names}), but must have one")
+        for node in self._program.graph.nodes:
+            shapes[node.name] = getattr(node.meta.get("val"), "shape", ())
+        self.take(shapes[signature.user_inputs[0]], len(shapes[signature.user_outputs[0]]))
+
+    def network(self) -> nn.Module:
+        net: Any = unflatten(self._program)
+        scores = _use_logits(net)
+        for module in net.modules():
+            module._run_with_interpreter = False  # which would be slower
+            if isinstance(module, InterpreterModule):
+                module.finalize()
+                module.__class__ = type(str(module.type_name()).rpartition(".")[2], (InterpreterModule,), {})
+        net.finalize()
+        net.scores = scores
+        return net
+
+
+def _use_logits(module: Any) -> str | None:
+    """Let a network end before a softmax or a sigmoid; returns what makes scores of the logits."""
+    (output,) = module.graph.find_nodes(op="output")
+    end = output.args[0]
+    while isinstance(end, (list, tuple)):
+        end = end[0]
+    if end.op == "call_module":
+        return _use_logits(module.get_submodule(end.target))
+    scores = _SCORES.get(end.target)
+    if scores is None or end.meta["val"].ndim not in (2, 4):
+        return None
+    if scores == SOFTMAX and end.args[1] % end.meta["val"].ndim != 1:
+        return None
+    output.replace_input_with(end, end.args[0])
+    module.graph.erase_node(end)
+    return scores
