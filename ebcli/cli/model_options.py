@@ -58,15 +58,20 @@ MODEL = (
     ),
     _model("--resize", metavar="PIXELS", type=int, show_default=False, help="Resize the shorter side to PIXELS."),
     _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
+    _model("--depth", metavar="N", type=int, show_default=False, help="Resize volumes to N slices."),
     _model(
         "--mean",
-        metavar="X[,X,X]",
+        metavar="X[,X...]",
         type=_CHANNELS,
         show_default=False,
-        help="Subtract this mean from pixels of 0 to 1.",
+        help="Subtract this mean from pixels of 0 to 1: one number, or one for each channel.",
     ),
     _model(
-        "--std", metavar="X[,X,X]", type=_CHANNELS, show_default=False, help="Divide pixels by this standard deviation."
+        "--std",
+        metavar="X[,X...]",
+        type=_CHANNELS,
+        show_default=False,
+        help="Divide pixels by this standard deviation.",
     ),
     _model(
         "--fit",

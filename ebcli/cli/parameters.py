@@ -225,7 +225,7 @@ class Channels(click.ParamType):
         try:
             return tuple(map(float, str(value).split(",")))
         except ValueError:
-            self.fail(f"{value!r} is neither a number nor three numbers separated by commas", param, ctx)
+            self.fail(f"{value!r} is neither a number nor numbers separated by commas", param, ctx)
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

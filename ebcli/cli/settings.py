@@ -47,6 +47,7 @@ _PROJECT_LIMITS: dict[str | None, Any] = {
     "batch_size": 32,
     "resize": 2048,
     "crop": 2048,
+    "depth": 2048,
 }
 # tomllib takes memory that is quadratic in the parts of a dotted key
 _PROJECT_BYTES, _PROJECT_DOTS = 1 << 18, 500

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.errors import ImageError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
+_USUAL_VOLUME = 64  # cells a side, likewise
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -46,10 +49,10 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The preprocessing of a network: resize, center crop, normalize.
+    """What a network gets, and the preprocessing that makes it: resize, center crop, normalize.
 
-    A call does all three, as torchvision's presets do: a Pillow image or a tensor (..., 3, H, W) becomes the input
-    (..., 3, height, width); frames (T, 3, H, W) become a clip (3, T, height, width).
+    A call does all three, as torchvision's presets do: a Pillow image or a tensor (..., C, H, W) becomes the input
+    (..., C, height, width); frames (T, C, H, W) become a clip (C, T, height, width).
 
     Attributes:
         size: height and width of the center crop; smaller images are padded. None for networks that take whole images
@@ -58,13 +61,16 @@ class InputSpec:
             longer side (``"pad"``); or height and width. None for images as they are.
         fit: ``"crop"``, ``"squash"``, ``"pad"``, which pads with the mean color, or ``"whole"``: the whole image at its
             own aspect ratio, for networks that take images of any size; the longer side is rounded, see ``step``.
-        mean, std: normalization of pixels from 0 to 1, per channel.
+        mean, std: normalization of pixels from 0 to 1, per channel; or one number for all.
         resample: Pillow's filter.
         frames: frames per clip; None for images.
         rate: frames per second.
         tiles: of ``"whole"``, the number of tiles across the shorter side, each as large as the network's input; 0 for
             the whole image at once.
         stride: the network's largest stride in pixels, if it is no power of two; None if it is one.
+        channels: channels of the input; photos become gray for 1.
+        depth: slices of a volume; 0 for networks that take volumes of any depth, None for images and videos.
+        network: the network's name, for messages.
     """
 
     size: tuple[int, int] | None
@@ -77,6 +83,9 @@ class InputSpec:
     rate: float = 0.0
     tiles: int = 0
     stride: int | None = None
+    channels: int = 3
+    depth: int | None = None
+    network: str = field(default="the network", compare=False, repr=False)
 
     @classmethod
     def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
@@ -92,9 +101,22 @@ class InputSpec:
         )
 
     @property
+    def axes(self) -> str:
+        """The input's axes behind the channels: ``"HW"`` of images, ``"THW"`` of clips, ``"DHW"`` of volumes."""
+        return "THW" if self.frames is not None else "HW" if self.depth is None else "DHW"
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """Height and width of what a network gets, or of images to try it with; for video, frames come first."""
-        return (*([self.frames] if self.frames else []), *(self.size or (_USUAL_SIDE, _USUAL_SIDE)))
+        """The lengths of the axes of what a network gets, or of what to try it with."""
+        side = _USUAL_SIDE if self.depth is None else _USUAL_VOLUME
+        first = self.frames if self.depth is None else self.depth or side
+        return (*([first] if first else []), *(self.size or (side, side)))
+
+    def check_channels(self, count: int) -> None:
+        """Raise ImageError if data with that many channels does not fit the network."""
+        if count != self.channels:
+            named = f"{count} channel{'s' * (count != 1)}"
+            raise ImageError(f"it has {named}, but {self.network} takes {self.channels}")
 
     def place(self, size: tuple[int, int]) -> Placement:
         """Where the network looks in an upright image of ``size`` (width, height)."""
@@ -106,18 +128,31 @@ class InputSpec:
         return Placement(left, top, left + crops[0], top + crops[1]).scaled(new, size)
 
     def read(self, image: Image.Image) -> NDArray[np.uint8]:
-        """What the network gets of an image or a frame, (height, width, 3): to the pixel what torchvision makes of it.
+        """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
 
         Of images more than 30 times as long as wide, values may differ in rounding.
+
+        Raises:
+            ImageError: the image has another number of channels than the network takes.
         """
-        if self.frames is not None:
-            return self._of_frame(image)
+        image = self._in_channels(image)
+        pixels = self._cropped(image) if self.frames is None else self._of_frame(image)
+        return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def _in_channels(self, image: Image.Image) -> Image.Image:
+        """The image in gray if the network takes one channel."""
+        if self.channels == 1 and image.mode == "RGB":
+            return image.convert("L")
+        self.check_channels(len(image.getbands()))
+        return image
+
+    def _cropped(self, image: Image.Image) -> NDArray[np.uint8]:
         new = self._resized(image.size)
         if self._crop is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
         crops = self._crop[::-1]
         left, top = start = [_start(side, crop) for side, crop in zip(new, crops, strict=True)]
-        seen = Image.new("RGB", crops, self._fill)
+        seen = Image.new(image.mode, crops, self._fill)
         if max(new) <= _LONGEST_RESIZED:
             seen.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
             return np.asarray(seen)
@@ -132,13 +167,13 @@ class InputSpec:
         return np.asarray(seen)
 
     def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (B, ..., H, W, 3) as the network's input (B, 3, ..., H, W)."""
+        """Pixels (B, ..., H, W, C) as the network's input (B, C, ..., H, W)."""
         import torch
 
         if not pixels.flags.writeable:
             pixels = pixels.copy()  # torch warns of arrays that it may not write to
         images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
-        shape = (-1, *(1 for _ in images.shape[2:]))
+        shape = (-1, *(1 for _ in images.shape[2:]))  # of one number for all channels, too
         mean, std = (torch.tensor(values).reshape(shape) for values in (self.mean, self.std))
         return images.sub_(mean).div_(std)
 
@@ -150,7 +185,7 @@ class InputSpec:
         size = self._resized((width, height))[::-1]
         # torchvision resizes frames without antialiasing
         image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
-        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(image)
+        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(self._in_channels(image))
         values = functional.convert_image_dtype(pixels, torch.float)
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255

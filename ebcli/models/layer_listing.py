@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import SEGMENTATION
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.probe import probe
+from ebcli.models.probe import fitting_first_layer, probe
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
@@ -78,8 +78,8 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
         (8, 8, 16)
     """
     name, net = _named(model)
-    size = _size(model, input_size)
-    outputs = _outputs(name, net, size)
+    spec = _input(model, input_size)
+    outputs, size = _outputs(name, net, spec), spec.shape
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = net.sizes(*size)
     found = []
@@ -128,7 +128,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     blocks = _transformer_blocks(net, below)
     if len(blocks) > 1:
         return _first_tokens(blocks[0], below)
-    side = min(_size(model, input_size)[-2:])
+    side = min(_input(model, input_size).shape[-2:])
     strides = [stride for _, stride, _ in below]
     chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
     return _last_outermost([name for name, stride, _ in below if stride == chosen])
@@ -170,14 +170,23 @@ def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
     return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
 
 
-def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Height and width of the input in pixels; for video, the number of frames comes first."""
+def _input(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
+    """What the network gets, of that size."""
+    if isinstance(input_size, int):
+        input_size = input_size, input_size
+    *first, height, width = input_size or (0, 0)
+    frames = first[0] if first else None
+    if isinstance(model, nn.Module):
+        return fitting_first_layer(model, InputSpec((height, width) if input_size else None, frames=frames))
+    spec = model.transforms
     if input_size is None:
-        return (InputSpec(None) if isinstance(model, nn.Module) else model.transforms).shape
-    return (input_size, input_size) if isinstance(input_size, int) else input_size
+        return spec
+    if spec.depth is not None:
+        return replace(spec, size=(height, width), depth=frames or spec.depth)
+    return replace(spec, size=(height, width), frames=frames)
 
 
-def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tensor]:
+def _outputs(name: str, net: nn.Module, spec: InputSpec) -> dict[str, Tensor]:
     """The output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
@@ -194,7 +203,7 @@ def _outputs(name: str, net: nn.Module, size: tuple[int, ...]) -> dict[str, Tens
     handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
     try:
         with torch.no_grad(), evaluating(net):  # training would add the blank images to batch norms' statistics
-            images = probe(name, net, size, forward, BATCH)
+            images = probe(name, net, spec, forward, BATCH)
     finally:
         for handle in handles:
             handle.remove()

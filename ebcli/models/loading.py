@@ -119,7 +119,7 @@ def load_model(
                 )
             own = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
-            own = InputSpec.of(source.transforms(net, label))
+            own = replace(InputSpec.of(source.transforms(net, label)), network=name)
             settings.applied_to(own)  # or else the settings are at fault
         names = source.categories(net, label) if given is None else given
         if pictures:
@@ -141,7 +141,7 @@ def load_model(
     if isinstance(net, DetectionScores):
         count, found = net.num_classes, DETECTION
     else:
-        shape = output_shape(name, net, spec.shape, is_dense=task not in (CLASSIFICATION, VIDEO))
+        shape = output_shape(name, net, spec, is_dense=task not in (CLASSIFICATION, VIDEO))
         count, found = shape[1], task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
@@ -163,7 +163,7 @@ def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocess
     side = min(spec.shape)
     try:
         with torch.no_grad(), evaluating(net):
-            probe(name, net, (side, side + side // spec.step * spec.step), net)
+            probe(name, net, replace(spec, size=(side, side + side // spec.step * spec.step)), net)
     except EbcliError:
         return settings.fixed(own)
     return spec

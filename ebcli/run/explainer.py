@@ -74,7 +74,7 @@ class Explainer:
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
         self._keep_relevance, self._dtype = plan.output.raw, getattr(torch, execution.dtype)
         self.loaded.net.to(self._dtype)
-        if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
+        if self.loaded.transforms.axes == "HW":  # most convolutions are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
         usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
         # clips or tiles of one image at a time
@@ -320,14 +320,14 @@ class Explainer:
         labels = class_labels(loaded, network.against)
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
-        size, others = loaded.transforms.shape, network.against or ()
+        spec, others = loaded.transforms, network.against or ()
         known = (network.classes or ()) if others else ()  # how far two classes are apart depends on both
         free = next((index for index in (*known, *range(loaded.num_classes)) if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
-        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))
         image = image.to(self.device, self._dtype)
         with strides_of_cells(loaded.net) as by_grid:
-            results = probe(loaded.name, loaded.net, size, lambda _: self._backprop(image, target, maps))
+            results = probe(loaded.name, loaded.net, spec, lambda _: self._backprop(image, target, maps))
         by_layer = dict(zip(network.layers, results, strict=True))
         try:
             noise = strengths_by_layer(by_layer)

@@ -73,6 +73,7 @@ VALUES = {
     "class_names": (__file__, Path(__file__)),
     "resize": ("72", 72),
     "crop": ("64", 64),
+    "depth": ("32", 32),
     "mean": ("0.5", (0.5,)),
     "std": ("0.25,0.5,0.125", (0.25, 0.5, 0.125)),
     "fit": ("squash", "squash"),

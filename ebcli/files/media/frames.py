@@ -167,7 +167,7 @@ class Frames(Medium):
         length, every = spec.frames, part.every
         seen: dict[int, NDArray[np.uint8]] = {}
         total, size, last = 0, (0, 0), None
-        limit = _LARGEST_CLIPS // (3 * prod(spec.shape[1:]))
+        limit = _LARGEST_CLIPS // (spec.channels * prod(spec.shape[1:]))
         for total, frame in enumerate(sampled(file, spec.rate, part), 1):
             if (total - 1) // length % every:
                 continue
