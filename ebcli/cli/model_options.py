@@ -9,14 +9,14 @@ from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.parameters import Channels, SectionOption, complete_model, complete_weights
+from ebcli.cli.parameters import Numbers, SectionOption, complete_model, complete_weights
 from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-_CHANNELS = Channels()
+_VALUES, _NUMBERS = Numbers(), Numbers(int)
 
 
 def section(name: str) -> Callable[..., Callable[[F], F]]:
@@ -62,16 +62,37 @@ MODEL = (
     _model(
         "--mean",
         metavar="X[,X...]",
-        type=_CHANNELS,
+        type=_VALUES,
         show_default=False,
         help="Subtract this mean from pixels of 0 to 1: one number, or one for each channel.",
     ),
     _model(
         "--std",
         metavar="X[,X...]",
-        type=_CHANNELS,
+        type=_VALUES,
         show_default=False,
         help="Divide pixels by this standard deviation.",
+    ),
+    _model(
+        "--channels",
+        metavar="N[,N...]",
+        type=_NUMBERS,
+        show_default=False,
+        help="Give the network these channels of an array or TIFF, numbered from 1.",
+    ),
+    _model(
+        "--bands",
+        metavar="N[,N,N]",
+        type=_NUMBERS,
+        show_default=False,
+        help="Draw over these channels of an array or TIFF: one, or three as red, green and blue.",
+    ),
+    _model(
+        "--range",
+        metavar="LOW,HIGH",
+        type=_VALUES,
+        show_default=False,
+        help="Scale arrays, TIFF and medical images so that LOW becomes 0 and HIGH becomes 1.",
     ),
     _model(
         "--fit",

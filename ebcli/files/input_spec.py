@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
 _USUAL_VOLUME = 64  # cells a side, likewise
+_HIGHEST = {"uint8": 255.0, "uint16": 65535.0}
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -70,6 +71,10 @@ class InputSpec:
         stride: the network's largest stride in pixels, if it is no power of two; None if it is one.
         channels: channels of the input; photos become gray for 1.
         depth: slices of a volume; 0 for networks that take volumes of any depth, None for images and videos.
+        selected: the channels of an array that the network gets, from 1; empty for all.
+        bands: the channels of an array that pictures show as red, green and blue, from 1; empty for the first ones.
+        range: the values of an array that become 0 and 1; None for the whole range of 8 and 16 bits without a sign, and
+            other values as they are.
         network: the network's name, for messages.
     """
 
@@ -85,6 +90,9 @@ class InputSpec:
     stride: int | None = None
     channels: int = 3
     depth: int | None = None
+    selected: tuple[int, ...] = ()
+    bands: tuple[int, ...] = ()
+    range: tuple[float, float] | None = None
     network: str = field(default="the network", compare=False, repr=False)
 
     @classmethod
@@ -115,8 +123,10 @@ class InputSpec:
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""
         if count != self.channels:
-            named = f"{count} channel{'s' * (count != 1)}"
-            raise ImageError(f"it has {named}, but {self.network} takes {self.channels}")
+            hint = (
+                f": repeat it with --channels {','.join('1' * self.channels)}" if count == 1 < self.channels < 4 else ""
+            )
+            raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
 
     def place(self, size: tuple[int, int]) -> Placement:
         """Where the network looks in an upright image of ``size`` (width, height)."""
@@ -136,8 +146,37 @@ class InputSpec:
             ImageError: the image has another number of channels than the network takes.
         """
         image = self._in_channels(image)
-        pixels = self._cropped(image) if self.frames is None else self._of_frame(image)
+        pixels = self._cropped(image, self._fill) if self.frames is None else self._of_frame(image)
         return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def read_array(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """What the network gets of an array (C, H, W), (height, width, C), or of a volume (C, D, H, W).
+
+        Raises:
+            ImageError: it has other channels than the network takes, or values that are not finite.
+        """
+        if values.ndim == 4:
+            found = np.stack([self.read_array(values[:, i]) for i in range(values.shape[1])])
+            if self.depth in (0, len(found)):
+                return found
+            cells = Image.fromarray(found.reshape(len(found), -1))
+            return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(-1, *found.shape[1:])
+        if max(self.selected, default=0) > len(values):
+            raise ImageError(f"it has {_channels(len(values))}, but --channels names channel {max(self.selected)}")
+        values = values[[number - 1 for number in self.selected]] if self.selected else values
+        self.check_channels(len(values))
+        fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
+        bands = [self._cropped(Image.fromarray(self.scaled(band)), one) for band, one in zip(values, fill, strict=True)]
+        found = np.stack(bands, axis=-1)
+        if not np.isfinite(found).all():
+            raise ImageError("it has values that are not finite: replace them, for example by 0")
+        return found
+
+    def scaled(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """The values of an array, those in ``range`` from 0 to 1."""
+        low, high = self.range or (0.0, _HIGHEST.get(values.dtype.name, 1.0))
+        with np.errstate(over="ignore"):
+            return (np.asarray(values, np.float32) - np.float32(low)) / np.float32(high - low)
 
     def _in_channels(self, image: Image.Image) -> Image.Image:
         """The image in gray if the network takes one channel."""
@@ -146,13 +185,13 @@ class InputSpec:
         self.check_channels(len(image.getbands()))
         return image
 
-    def _cropped(self, image: Image.Image) -> NDArray[np.uint8]:
+    def _cropped(self, image: Image.Image, fill: Any) -> NDArray[Any]:
         new = self._resized(image.size)
         if self._crop is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
         crops = self._crop[::-1]
         left, top = start = [_start(side, crop) for side, crop in zip(new, crops, strict=True)]
-        seen = Image.new(image.mode, crops, self._fill)
+        seen = Image.new(image.mode, crops, fill)
         if max(new) <= _LONGEST_RESIZED:
             seen.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
             return np.asarray(seen)
@@ -166,16 +205,17 @@ class InputSpec:
         seen.paste(part, (low[0] - left, low[1] - top))
         return np.asarray(seen)
 
-    def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (B, ..., H, W, C) as the network's input (B, C, ..., H, W)."""
+    def normalize(self, pixels: NDArray[Any]) -> Tensor:
+        """Pixels (B, ..., H, W, C), of 8 bits or from 0 to 1, as the network's input (B, C, ..., H, W)."""
         import torch
 
         if not pixels.flags.writeable:
             pixels = pixels.copy()  # torch warns of arrays that it may not write to
-        images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
+        images = torch.from_numpy(pixels).movedim(-1, 1).contiguous()
+        images = images / 255 if pixels.dtype == np.uint8 else images
         shape = (-1, *(1 for _ in images.shape[2:]))  # of one number for all channels, too
         mean, std = (torch.tensor(values).reshape(shape) for values in (self.mean, self.std))
-        return images.sub_(mean).div_(std)
+        return images.sub(mean).div_(std)
 
     def __call__(self, image: Any) -> Tensor:
         import torch
@@ -238,6 +278,10 @@ class InputSpec:
             for band in image.split()
         ]
         return np.rint(np.stack([np.asarray(band) for band in bands], axis=-1)).astype(np.uint8)
+
+
+def _channels(count: int) -> str:
+    return f"{count} channel{'s' * (count != 1)}"
 
 
 def _start(side: int, crop: int) -> int:

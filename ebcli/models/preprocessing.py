@@ -36,6 +36,9 @@ class Preprocessing:
         tiles: the number of tiles across the shorter side: the image becomes larger than the network's input, which
             sees it in overlapping tiles. None for the whole image at once.
         depth: the number of slices to which volumes are resized; each slice is resized to ``crop``.
+        channels: the channels of an array that the network gets, numbered from 1, in this order; None for all.
+        bands: one channel of an array that pictures show in gray, or three as red, green and blue; None for the first.
+        range: the two values of an array that become 0 and 1, before ``mean`` and ``std``.
 
     Raises:
         ConfigurationError: a value is out of its range.
@@ -55,6 +58,9 @@ class Preprocessing:
     fit: str | None = None
     tiles: int | None = None
     depth: int | None = None
+    channels: Sequence[int] | None = None
+    bands: Sequence[int] | None = None
+    range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.fit is not None and self.fit not in FITS:
@@ -78,17 +84,35 @@ class Preprocessing:
             # one number and three equal ones compare equal
             object.__setattr__(self, name, values[:1] if len({*values}) == 1 else values)
 
+        self._check_channels()
+
+    def _check_channels(self) -> None:
+        for name in ("channels", "bands"):
+            numbers = getattr(self, name)
+            if numbers is None:
+                continue
+            if not numbers or min(numbers) < 1 or (name == "bands" and len(numbers) not in (1, 3)):
+                which = "one channel or three" if name == "bands" else "channels"
+                raise ConfigurationError(f"{name} is {numbers}, but must be {which}, numbered from 1")
+            object.__setattr__(self, name, tuple(map(int, numbers)))
+        if self.range is not None:
+            if len(self.range) != 2 or not -inf < self.range[0] < self.range[1] < inf:
+                raise ConfigurationError(f"range is {self.range}, but must be two numbers, the lower one first")
+            object.__setattr__(self, "range", tuple(map(float, self.range)))
+
     def applied_to(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing with these settings.
 
         Raises:
             ConfigurationError: the crop is larger than the resized image, or the network sees whole images.
         """
-        if self.tiles is not None and (spec.size is None or spec.frames is not None):
+        if self.tiles is not None and (spec.size is None or spec.axes != "HW"):
             raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
         fit = self.fit or (spec.fit if self.tiles is None else WHOLE)
-        if fit == WHOLE and (spec.size is None or spec.frames is not None):
+        if fit == WHOLE and (spec.size is None or spec.axes != "HW"):
             fit = spec.fit
+        elif spec.depth is not None and self.fit is not None:
+            raise ConfigurationError(f"{spec.network} gets whole volumes: drop --fit")
         elif spec.size is None and self.fit is not None:
             raise ConfigurationError("the network sees whole images: drop --fit")
         elif spec.frames is not None and self.fit is not None:
@@ -107,7 +131,8 @@ class Preprocessing:
                 f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set both --resize "
                 "and --crop"
             )
-        changed: dict[str, Any] = {"depth": self.depth or spec.depth}
+        changed: dict[str, Any] = {"depth": self.depth or spec.depth, "range": self.range or spec.range}
+        changed |= {"selected": self.channels or spec.selected, "bands": self.bands or spec.bands}
         for name in ("mean", "std"):
             values = getattr(self, name) or getattr(spec, name)
             if len(values) not in (1, spec.channels):

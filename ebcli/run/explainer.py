@@ -76,7 +76,9 @@ class Explainer:
         self.loaded.net.to(self._dtype)
         if self.loaded.transforms.axes == "HW":  # most convolutions are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
-        usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
+        is_volume = self.loaded.transforms.depth is not None
+        is_alone = is_volume or not (self._task.in_batches or self._is_video)
+        usual = 1 if is_alone else default_batch_size(self.device)
         # clips or tiles of one image at a time
         self._pieces = execution.batch_size or (max(1, usual // _FRAMES) if self._is_video else usual)
         # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
@@ -143,8 +145,8 @@ class Explainer:
         """The first images that the network gets together: those of one size, or one that is explained in tiles."""
         if self._tiles(images[0]) is not None:
             return images[:1]
-        shape = images[0].pixels.shape
-        return [*takewhile(lambda image: image.pixels.shape == shape, images[: self.batch_size])]
+        form = images[0].form
+        return [*takewhile(lambda image: image.form == form, images[: self.batch_size])]
 
     def _tiles(self, image: NetworkInput) -> Tiles | None:
         """The tiles in which an image is explained; None if it is explained at once."""
@@ -332,7 +334,9 @@ class Explainer:
         try:
             noise = strengths_by_layer(by_layer)
             grids = {layer: tuple(result.maps.shape[-2:]) for layer, result in by_layer.items()}
-            for layer in network.layers:
+            for layer, result in by_layer.items():
+                if spec.depth is not None and result.maps.ndim != 5:
+                    raise LayerError(f"the map of layer {layer!r} has no depth: choose one that keeps the slices")  # noqa: TRY301
                 compared_maps(loaded.net, maps.beside, image, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
