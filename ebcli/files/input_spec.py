@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -119,6 +119,17 @@ class InputSpec:
         side = _USUAL_SIDE if self.depth is None else _USUAL_VOLUME
         first = self.frames if self.depth is None else self.depth or side
         return (*([first] if first else []), *(self.size or (side, side)))
+
+    @property
+    def of_volumes(self) -> InputSpec:
+        """The same for volumes of any size."""
+        return replace(self, size=None, resize=None, fit="squash", depth=0)
+
+    def with_channels(self, count: int) -> InputSpec:
+        """The same with so many channels, whose values are not normalized unless there are as many already."""
+        return (
+            self if count == self.channels else replace(self, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
+        )
 
     def check_channels(self, count: int) -> None:
         """Raise ImageError if data with that many channels does not fit the network."""

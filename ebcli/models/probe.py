@@ -6,7 +6,6 @@ import io
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
-from dataclasses import replace
 from typing import TypeVar
 
 import torch
@@ -99,9 +98,7 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
     is_volume = isinstance(first, nn.Conv3d) and spec.axes == "HW"
     if shape[1:2] == (first.in_channels,) and not is_volume:
         return spec
-    count = first.in_channels
-    spec = replace(spec, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
-    return replace(spec, size=None, resize=None, fit="squash", depth=0) if is_volume else spec
+    return (spec.of_volumes if is_volume else spec).with_channels(first.in_channels)
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteEr
 from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import default_layer, load_model
+from ebcli.models.checkpoint import first_line
 from ebcli.models.device import default_batch_size, is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.probe import probe, strides_of_cells
@@ -170,7 +171,10 @@ class Explainer:
                 return self._finite(images)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
-                raise
+                if self.loaded.transforms.depth != 0:
+                    raise
+                sides = " x ".join(map(str, images[0].pixels.shape[:-1]))  # of any size, as it is
+                return [ImageError(f"{self.loaded.name} fails on volumes of {sides} ({first_line(error)})")]
         if self.device.startswith("cuda"):
             torch.cuda.empty_cache()
         return None
@@ -334,9 +338,7 @@ class Explainer:
         try:
             noise = strengths_by_layer(by_layer)
             grids = {layer: tuple(result.maps.shape[-2:]) for layer, result in by_layer.items()}
-            for layer, result in by_layer.items():
-                if spec.depth is not None and result.maps.ndim != 5:
-                    raise LayerError(f"the map of layer {layer!r} has no depth: choose one that keeps the slices")  # noqa: TRY301
+            for layer in network.layers:
                 compared_maps(loaded.net, maps.beside, image, target, layer)
         except LayerError as error:
             raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -32,21 +33,24 @@ class Nifti(Arrays):
         with opened(file) as content:
             is_packed = content.read(2) == _GZIP
             content.seek(0)
-            stream = gzip.GzipFile(fileobj=content) if is_packed else content
-            start = stream.read(_HEADER)
-            stream.seek(0)
-            kind = next(
-                (k for k in (nibabel.Nifti1Image, nibabel.Nifti2Image) if k.header_class.may_contain_header(start)),
-                None,
-            )
-            if kind is None:
-                raise ImageError("it is no NIfTI file, or its header is broken")
-            volume = kind.from_stream(stream)
-            shape = volume.shape[::-1]
-            while len(shape) > 3 and shape[0] == 1:
-                shape = shape[1:]
-            self.check(shape, volume.get_data_dtype())
-            values = np.asanyarray(volume.dataobj).T.reshape(shape)
+            try:
+                return self._volume(gzip.GzipFile(fileobj=content) if is_packed else content, nibabel)
+            except (OSError, EOFError, zlib.error) as error:
+                raise ImageError("it is truncated, or broken") from error
+
+    def _volume(self, stream: Any, nibabel: Any) -> Data:
+        start = stream.read(_HEADER)
+        stream.seek(0)
+        kinds = nibabel.Nifti1Image, nibabel.Nifti2Image
+        kind = next((kind for kind in kinds if kind.header_class.may_contain_header(start)), None)
+        if kind is None:
+            raise ImageError("it is no NIfTI file, or its header is broken")
+        volume = kind.from_stream(stream)
+        shape = volume.shape[::-1]
+        while len(shape) > 3 and shape[0] == 1:
+            shape = shape[1:]
+        self.check(shape, volume.get_data_dtype())
+        values = np.asanyarray(volume.dataobj).T.reshape(shape)
         return Data(values if len(shape) == 4 else values[None], None, Affine(volume.affine))
 
 

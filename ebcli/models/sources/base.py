@@ -100,7 +100,7 @@ class ModelSource(ABC):
 
         Sources may also return one of torchvision's presets, such as ``ImageClassification``. The channels are those
         that the first convolution takes, or ``net.channels``; if there are not three, values are not normalized. A
-        network whose first convolution is 3-D takes volumes as they are.
+        network whose first convolution is 3-D, or whose preprocessing has a ``depth``, takes volumes.
 
         For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
         """
@@ -109,11 +109,10 @@ class ModelSource(ABC):
 
         usual = usual_preset(net) if self.task(net) == VIDEO else InputSpec((224, 224))
         usual = replace(usual, network=self.name)
-        declared = getattr(net, "channels", None)
-        if isinstance(declared, int) and declared != usual.channels:
-            usual = replace(usual, channels=declared, mean=(0.0,) * declared, std=(1.0,) * declared)
-        usual = fitting_first_layer(net, usual)
-        own = getattr(net, "preprocessing", None)
+        own, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
+        if isinstance(own, Preprocessing) and own.depth:
+            usual = usual.of_volumes
+        usual = usual.with_channels(channels) if isinstance(channels, int) else fitting_first_layer(net, usual)
         return own.applied_to(usual) if isinstance(own, Preprocessing) else usual
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
