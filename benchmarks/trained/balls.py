@@ -17,7 +17,8 @@ import ebcli
 
 SIDE, OCTANT = 32, 16
 WEIGHTS = Path(__file__).parents[2] / "tests/evaluate/weights/Ball.pt"
-_STEPS, _BATCH = 300, 16
+_STEPS, _BATCH = 200, 16
+_FEATURES = 9  # modules below the pooling; few of their neurons are active, so each stands for something
 _NOISE = 0.15
 
 
@@ -62,7 +63,7 @@ def volumes(count: int, generator: torch.Generator, balls: float = 0.5) -> Volum
     return Volumes(values, labels, boxes)
 
 
-def network() -> nn.Module:
+def network() -> nn.Sequential:
     """The untrained network; as a factory, ``ball`` in a model file."""
     return nn.Sequential(
         *(nn.Conv3d(1, 8, 3, stride=2, padding=1, bias=False), nn.BatchNorm3d(8), nn.ReLU()),
@@ -72,7 +73,7 @@ def network() -> nn.Module:
     )
 
 
-def trained(steps: int = _STEPS) -> nn.Module:
+def trained(steps: int = _STEPS) -> nn.Sequential:
     """The network after so many batches."""
     torch.manual_seed(0)
     net, generator = network(), torch.Generator().manual_seed(0)
@@ -80,7 +81,8 @@ def trained(steps: int = _STEPS) -> nn.Module:
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, steps)
     for _ in range(steps):
         batch = volumes(_BATCH, generator)
-        loss = nn.functional.cross_entropy(net(batch.values), batch.labels)
+        features = net[:_FEATURES](batch.values)
+        loss = nn.functional.cross_entropy(net[_FEATURES:](features), batch.labels) + features.mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
