@@ -19,8 +19,8 @@ Span = tuple[float, float]
 
 _SOFTWARE = "eb-saliency"
 _RASTER_TYPE, _POINT = 1025, 2  # of GeoTIFF: positions are those of the pixels' centers
-_TRANSFORMATION, _DIRECTORY, _DOUBLES, _TEXT = 34264, 34735, 34736, 34737
-GEO_TAGS = (33550, 33922, _TRANSFORMATION, _DIRECTORY, _DOUBLES, _TEXT)
+_PLACES = 33550, 33922, 34264  # GeoTIFF's scale, tie points and matrix
+_KEYS = 34735, 34736, 34737  # its coordinate system: directory, numbers and texts
 
 
 @dataclass(frozen=True)
@@ -80,34 +80,33 @@ class GeoTags(Coordinates):
     """That of a GeoTIFF.
 
     Attributes:
-        tags: the values of ``GEO_TAGS`` that the file has.
+        keys: the tags of its coordinate system: code, type, count, value, and True, as tifffile writes them.
+        center: where in a pixel its position is meant, 0 or 0.5.
     """
 
     suffix = GEOTIFF
-    tags: Mapping[int, Any]
+    keys: Sequence[tuple[Any, ...]]
+    center: float
 
     @classmethod
     def of(cls, tags: Mapping[int, Any]) -> GeoTags | None:
-        """That of a file with these tags; None if they do not say where its pixels lie."""
-        scale, points, matrix = (tags.get(code) for code in GEO_TAGS[:3])
+        """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
+        scale, points, matrix = (tags[code].value if code in tags else None for code in _PLACES)
         if matrix is not None and len(matrix) == 16:
-            return cls(np.reshape(np.asarray(matrix, np.float64), (4, 4)), tags)
-        if scale is None or points is None or len(points) < 6:
+            found = np.reshape(np.asarray(matrix, np.float64), (4, 4))
+        elif scale is not None and points is not None and len(points) >= 6:
+            found = np.diag([scale[0], -scale[1], 1.0, 1.0])
+            found[:2, 3] = np.array(points[3:5]) - found[[0, 1], [0, 1]] * points[:2]
+        else:
             return None
-        found = np.diag([scale[0], -scale[1], 1.0, 1.0])
-        found[:2, 3] = np.array(points[3:5]) - found[[0, 1], [0, 1]] * points[:2]
-        return cls(found, tags)
+        keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for code in _KEYS if (tag := tags.get(code))]
+        directory = np.reshape(tags[_KEYS[0]].value, (-1, 4)).tolist() if _KEYS[0] in tags else []
+        is_center = [_RASTER_TYPE, 0, 1, _POINT] in directory
+        return cls(found, keys, 0.5 if is_center else 0.0)
 
     def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
-        tifffile, file = import_optional("tifffile"), io.BytesIO()
-        keys = self.tags.get(_DIRECTORY, ())
-        types = {key: value for key, _, _, value in zip(*(keys[i::4] for i in range(4)), strict=False)}
-        center = 0.5 if types.get(_RASTER_TYPE) == _POINT else 0.0
-        matrix = self._of_cells(map_, spans[:2], center).ravel().tolist()
-        more = [(_TRANSFORMATION, "d", 16, matrix, True)]
-        for code, kind in ((_DIRECTORY, "H"), (_DOUBLES, "d"), (_TEXT, "s")):
-            if code in self.tags:
-                value = self.tags[code]
-                more.append((code, kind, 0 if kind == "s" else len(value), value, True))
-        tifffile.imwrite(file, map_.astype(np.float32), extratags=more, software=_SOFTWARE, metadata=None)
+        file, matrix = io.BytesIO(), self._of_cells(map_, spans, self.center).ravel().tolist()
+        tags = [(_PLACES[2], "d", 16, matrix, True), *self.keys]
+        values = map_.astype(np.float32)
+        import_optional("tifffile").imwrite(file, values, extratags=tags, software=_SOFTWARE, metadata=None)
         return file.getvalue()

@@ -100,7 +100,7 @@ def render(
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
     suffix = options.names.suffix(output_relpath(source.path))
-    writers, figures = list[_Drawn | _Slices](), [[one] for one in maps]
+    writers, figures = list[_Drawn](), [[one] for one in maps]
     if options.names.panel:
         figures = [maps]
     else:
@@ -198,50 +198,37 @@ class Laps:
 
 @dataclass
 class _Drawn:
-    """Draws the map over each frame, reduced to the longest side."""
+    """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
 
     maps: FrameMaps
     writer: VideoWriter
     longest: int | None
+    volume: Orthogonal | None = None
 
     def add(self, shown: Shown, laps: Laps) -> None:
+        if self.volume is not None:
+            self.volume.add(shown)
+            return
         photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
-        drawn = self.maps.drawn(photo)
-        laps.end("draw")
-        self.writer.add(drawn)
-        laps.end("encode")
-
-    def finish(self, laps: Laps) -> bytes:  # noqa: ARG002 - the frames took the time
-        return self.writer.finish()
-
-
-@dataclass
-class _Slices:
-    """Draws the map over three slices of a volume."""
-
-    volume: Orthogonal
-    writer: VideoWriter
-    longest: int | None
-
-    def add(self, shown: Shown, laps: Laps) -> None:
-        self.volume.add(shown)
-        laps.end("draw")
+        self._write(self.maps.drawn(photo), laps)
 
     def finish(self, laps: Laps) -> bytes:
-        drawn = self.volume.drawn(self.longest)
+        if self.volume is not None:
+            self._write(self.volume.drawn(self.longest), laps)
+        return self.writer.finish()
+
+    def _write(self, drawn: Image.Image, laps: Laps) -> None:
         laps.end("draw")
         self.writer.add(drawn)
         laps.end("encode")
-        return self.writer.finish()
 
 
-def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn | _Slices:
-    picture = _Picture(suffix, facts)
-    if maps.clips is None:
-        return _Drawn(maps, picture, options.max_side)
-    if isinstance(maps.clips, Slices):
-        return _Slices(Orthogonal(maps, maps.clips), picture, options.max_side)
-    return _Drawn(maps, video_writer(options.names.video, maps.clips.frame_rate, facts), options.max_side)
+def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
+    clips = maps.clips
+    if isinstance(clips, Slices):
+        return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
+    writer = _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
+    return _Drawn(maps, writer, options.max_side)
 
 
 def file_name(source: Source) -> str:

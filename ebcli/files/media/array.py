@@ -66,11 +66,8 @@ class Arrays(Medium):
         with reading(file):
             values, _, coordinates = self.load(file, spec)
             *depth, height, width = values.shape[1:]
-            slices = None
-            if depth:
-                slices = Slices((0,), depth[0], 1.0, depth[0])
-                if isinstance(coordinates, Affine):
-                    slices = Slices((0,), depth[0], 1.0, depth[0], 0.0, coordinates.spacing, coordinates.flipped)
+            space = (coordinates.spacing, coordinates.flipped) if isinstance(coordinates, Affine) else ()
+            slices = Slices((0,), depth[0], 1.0, depth[0], 0.0, *space) if depth else None
             return spec.read_array(values), (width, height), slices
 
     def frames(

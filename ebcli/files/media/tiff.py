@@ -11,8 +11,8 @@ from typing import IO, Any
 
 from numpy.typing import NDArray
 
-from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.coordinates import GEO_TAGS, Coordinates, GeoTags
+from ebcli.errors import ImageError
+from ebcli.files.coordinates import Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.array import Arrays, Data, opened
@@ -42,20 +42,16 @@ class Tiff(Arrays):
         return super().frames(file, spec, part, clips)
 
     def pages(self, file: Path | IO[bytes]) -> int:
-        if self.axes != "HW":
-            return 1
-        try:
-            with _opened(file) as tiff:
-                return sum(len(series.pages) for series in tiff.series)  # without smaller copies
-        except ConfigurationError:
-            return PHOTO.pages(file)
+        with contextlib.suppress(Exception):  # of Pillow, which does not read all that tifffile reads
+            return PHOTO.pages(file) if self.axes == "HW" else 1
+        return 1
 
     def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
-        try:
-            with _opened(file) as tiff:
-                return _geo_tags(tiff.pages[0]) if self.axes == "HW" else None
-        except Exception:  # Pillow read it nevertheless, or tifffile is missing
+        if self.axes != "HW":
             return None
+        with contextlib.suppress(Exception), _opened(file) as tiff:  # Pillow read it, or tifffile is missing
+            return GeoTags.of({tag.code: tag for tag in tiff.pages[0].tags})
+        return None
 
     def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
         with _opened(file) as tiff:
@@ -92,10 +88,6 @@ def _is_photo(file: Path | IO[bytes], spec: InputSpec) -> bool:
             return is_8_bit or (page.samplesperpixel == 1 and spec.channels == 3)
     except Exception:  # broken, or tifffile is missing: Pillow may read it
         return True
-
-
-def _geo_tags(page: Any) -> GeoTags | None:
-    return GeoTags.of({code: page.tags[code].value for code in GEO_TAGS if code in page.tags})
 
 
 register(Tiff("HW"))
