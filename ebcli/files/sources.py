@@ -138,7 +138,7 @@ def find(
 
 def _parts(folder: Path, media: Iterable[Medium]) -> list[Path]:
     """The files of a directory that is one input; none of other paths."""
-    return next((files for medium in media if os.path.isdir(folder) and (files := medium.files(folder))), [])
+    return next((files for medium in media if (files := medium.files(folder))), []) if os.path.isdir(folder) else []
 
 
 def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:

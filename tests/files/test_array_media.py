@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import os
+import shutil
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -158,8 +159,14 @@ def test_a_dicom_series_is_ordered_by_position_and_rescaled(tmp_path: Path) -> N
     assert loaded is not None and isinstance(loaded.clips, Slices)
     assert loaded.clips.spacing == pytest.approx((0.5, 0.7, 3.0))
     assert loaded.stamp.bytes == sum(file.stat().st_size for file in (tmp_path / "ct").iterdir())
+    medium = Reader(volumes()).taken[-1]
+    assert len(medium.files(tmp_path / "ct")) == 5
     (tmp_path / "ct" / "notes.txt").write_text("not a slice")
-    assert Reader(volumes()).taken[-1].files(tmp_path / "ct") == []
+    assert medium.files(tmp_path / "ct") == []
+    for name in ("a.dcm", "b.dcm"):  # volumes of several frames
+        (tmp_path / "more").mkdir(exist_ok=True)
+        shutil.copy(str(get_testdata_file("rtdose.dcm")), tmp_path / "more" / name)
+    assert medium.files(tmp_path / "more") == []
 
 
 def test_dicom_images_windows_and_inverted_gray(tmp_path: Path) -> None:

@@ -40,18 +40,19 @@ class Dicom(Arrays):
     def files(self, folder: Path) -> list[Path]:
         if self.axes != "DHW":
             return []
-        try:
-            files = [folder / entry.name for entry in os.scandir(folder) if not entry.name.startswith(".")]
-        except OSError:
-            return []
-        return sorted(files) if len(files) > 1 and all(map(_is_dicom, files)) else []
+        with contextlib.suppress(OSError, ImageError):
+            files = sorted(folder / entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+            if len(files) > 1 and all(map(_is_dicom, files)):
+                with _private():
+                    return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
+        return []
 
     def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
         with _private():
             files = self.files(file) if isinstance(file, Path) else []
             headers = _in_order([*map(_header, files)]) if files else [_header(file)]
             first = headers[0]
-            frames = len(headers) if files else int(first.get("NumberOfFrames") or 1)
+            frames = len(headers) if files else _frames(first)
             if self.axes == "HW" and frames > 1:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             self.check([first.SamplesPerPixel, *[frames] * (self.axes == "DHW"), first.Rows, first.Columns], _NUMBERS)
@@ -67,7 +68,7 @@ def _in_order(headers: Sequence[Any]) -> list[Any]:
     facts = {
         "series": lambda one: one.get("SeriesInstanceUID"),
         "orientations": lambda one: tuple(np.round(_directions(one), 3).ravel().tolist()),
-        "sizes": lambda one: (one.Rows, one.Columns, one.SamplesPerPixel, one.get("NumberOfFrames") or 1),
+        "sizes": lambda one: (one.Rows, one.Columns, one.SamplesPerPixel, _frames(one)),
     }
     for what, fact in facts.items():
         if (count := len({fact(header) for header in headers})) > 1:
@@ -104,12 +105,16 @@ def _is_dicom(path: Path) -> bool:
         return False
 
 
-def _header(file: Path | IO[bytes]) -> Any:
-    """A data set whose pixels are not decoded yet."""
+def _frames(header: Any) -> int:
+    return int(header.get("NumberOfFrames") or 1)
+
+
+def _header(file: Path | IO[bytes], is_short: bool = False) -> Any:
+    """A data set whose pixels are not decoded yet; a short one has none."""
     pydicom = import_optional("pydicom")
     with opened(file) as content:
-        header = pydicom.dcmread(content, force=True)
-    if "PixelData" not in header:
+        header = pydicom.dcmread(content, force=True, stop_before_pixels=is_short)
+    if "PixelData" not in header and not is_short:
         raise ImageError("it has no pixels, or is truncated" if "Rows" in header else "it is no DICOM image")
     return header
 
