@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.parameters import Channels, SectionOption, complete_model, complete_weights
+from ebcli.cli.parameters import Numbers, SectionOption, complete_model, complete_weights
 from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATH = click.Path(path_type=Path)
-_CHANNELS = Channels()
 
 
 def section(name: str) -> Callable[..., Callable[[F], F]]:
@@ -30,6 +29,11 @@ def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
 
 
 _model = section("Model")
+
+
+def _numbers(name: str, metavar: str, text: str, kind: type[float] | type[int] = float) -> Callable[[F], F]:
+    return _model(name, metavar=metavar, type=Numbers(kind), show_default=False, help=text)
+
 
 MODEL = (
     _model(
@@ -59,16 +63,12 @@ MODEL = (
     ),
     _model("--resize", metavar="PIXELS", type=int, show_default=False, help="Resize the shorter side to PIXELS."),
     _model("--crop", metavar="PIXELS", type=int, show_default=False, help="Crop the center to PIXELS."),
-    _model(
-        "--mean",
-        metavar="X[,X,X]",
-        type=_CHANNELS,
-        show_default=False,
-        help="Subtract this mean from pixels of 0 to 1.",
-    ),
-    _model(
-        "--std", metavar="X[,X,X]", type=_CHANNELS, show_default=False, help="Divide pixels by this standard deviation."
-    ),
+    _model("--depth", metavar="N", type=int, show_default=False, help="Resize volumes to N slices."),
+    _numbers("--mean", "X[,X...]", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
+    _numbers("--std", "X[,X...]", "Divide pixels by this standard deviation."),
+    _numbers("--channels", "N[,N...]", "Give the network these channels of an array or TIFF, numbered from 1.", int),
+    _numbers("--bands", "N[,N,N]", "Draw over these channels of an array or TIFF: one, or red, green and blue.", int),
+    _numbers("--range", "LOW,HIGH", "Scale arrays, TIFF and medical images: LOW becomes 0, and HIGH becomes 1."),
     _model(
         "--fit",
         type=click.Choice(FITS),

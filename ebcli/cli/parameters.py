@@ -229,16 +229,20 @@ class PixelOrMask(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Channels(click.ParamType):
+class Numbers(click.ParamType):
     """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
 
     name = "numbers"
 
+    def __init__(self, kind: type[float] | type[int] = float) -> None:
+        self._kind = kind
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            return tuple(map(float, str(value).split(",")))
+            return tuple(map(self._kind, str(value).split(",")))
         except ValueError:
-            self.fail(f"{value!r} is neither a number nor three numbers separated by commas", param, ctx)
+            whole = "whole " if self._kind is int else ""
+            self.fail(f"{value!r} is neither a {whole}number nor {whole}numbers separated by commas", param, ctx)
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

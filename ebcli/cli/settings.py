@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from ebcli.cli.parameters import NOTES, BoxOf, Channels, PixelOrMask, SectionOption, Shard, Threshold
+from ebcli.cli.parameters import NOTES, BoxOf, Numbers, PixelOrMask, SectionOption, Shard, Threshold
 from ebcli.errors import closest
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.sources import is_network_file
@@ -47,6 +47,7 @@ _PROJECT_LIMITS: dict[str | None, Any] = {
     "batch_size": 32,
     "resize": 2048,
     "crop": 2048,
+    "depth": 2048,
 }
 # tomllib takes memory that is quadratic in the parts of a dotted key
 _PROJECT_BYTES, _PROJECT_DOTS = 1 << 18, 500
@@ -147,7 +148,7 @@ def _default(option: SectionOption, name: str, value: Any, where: str) -> Any:
         return not value if f"--{name}" in option.secondary_opts else value
     if option.multiple:
         return [_text(one, name, where) for one in (value if isinstance(value, list) else [value])]
-    if isinstance(value, list) and isinstance(option.type, Channels):
+    if isinstance(value, list) and isinstance(option.type, Numbers):
         return ",".join(_text(one, name, where) for one in value)
     return _text(value, name, where)
 

@@ -1,4 +1,4 @@
-"""The contact sheet of a video: some of its frames with their maps."""
+"""The contact sheet of a video or a volume: some of its frames or slices with their maps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def sheet_frames(clips: Clips) -> list[int]:
 
 
 def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str) -> Figure:
-    """Draw some frames of a video with their maps in one figure, with their times.
+    """Draw some frames of a video, or slices of a volume, with their maps in one figure.
 
     Args:
         shown: the frames, reduced by ``panel.small_frame``.
@@ -36,8 +36,8 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
     several = len({row.map.layer for row in maps}) > 1
     for row in maps:
         one = replace(row, style=replace(without_photo_beside(row.style, "overlay"), caption=False))
-        times = [f"{row.clips.time(frame.number):.2f} s" if row.clips else "" for frame in shown]
-        tiles = [map_tile(one, frame, time) for frame, time in zip(shown, times, strict=True)]
+        titles = [row.clips.title(frame.number) if row.clips else "" for frame in shown]
+        tiles = [map_tile(one, frame, title) for frame, title in zip(shown, titles, strict=True)]
         heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
         lines += wrapped(heading, tiles, COLUMNS)
     style = one.style if len({row.style.vmax for row in maps}) == 1 else replace(one.style, vmax=None)

@@ -1,4 +1,4 @@
-"""Maps frame by frame, on one color scale; a photo is a clip of one frame."""
+"""Maps frame by frame, on one color scale; a photo is a clip of one frame, a volume a clip of its slices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ebcli.drawing.legend import captioned
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.frame_ranges import Clips
+from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 
 
@@ -32,7 +32,7 @@ class FrameMaps:
     Attributes:
         map: the map; the sum over all its cells is that of a map.
         size: the width and height of frames.
-        clips: which clips of a video they are; None for a photo.
+        clips: which clips of a video they are, or the slices of a volume; None for a photo.
         style: how it is drawn, with one color scale for all frames.
         is_blank: whether there is nothing to draw in any frame.
         number: which of the image's subjects it is, from 0; its outlines have a color of their own.
@@ -81,6 +81,8 @@ class FrameMaps:
         values = self.map.drawn_values
         if self.clips is None:
             return values
+        if isinstance(self.clips, Slices):
+            values = self.clips.upright(values)
         count = len(values)
         depth = count // len(self.clips.starts)
         cells = values[shown.clip * depth : (shown.clip + 1) * depth]

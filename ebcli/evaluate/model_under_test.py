@@ -71,7 +71,8 @@ class ModelUnderTest:
             "layers": self._layers,
             "methods": self._methods,
         }
-        self.probe(*self.loaded.transforms.shape)
+        height, width = self.loaded.transforms.shape
+        self.probe(height, width)
 
     def probe(self, height: int, width: int) -> None:
         """Explain a blank image of that size, so that misfits are reported before any work starts.
@@ -79,7 +80,8 @@ class ModelUnderTest:
         Raises:
             ConfigurationError: the network does not accept such images, or a method does not apply to a layer.
         """
-        probe(self.loaded.name, self.net, (height, width), lambda blank: list(self.explain(blank, [0], "probe")))
+        spec = replace(self.loaded.transforms, size=(height, width))
+        probe(self.loaded.name, self.net, spec, lambda blank: list(self.explain(blank, [0], "probe")))
 
     def inputs(self, image: Image.Image, side: int | None = None) -> Tensor:
         """Preprocess an RGB image: its center crop, normalized, (1, 3, side, side).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
+from typing import Any
 
 from ebcli.errors import ConfigurationError, check_at_least
 
@@ -56,6 +57,10 @@ class Clips:
         """The time of a frame in the video, in seconds."""
         return self.start + frame / self.frame_rate
 
+    def title(self, frame: int) -> str:
+        """Which frame it is, in words."""
+        return f"{self.time(frame):.2f} s"
+
     def explained(self) -> Iterator[tuple[int, int, int]]:
         """Each frame that has a map, once: its number, the number of its clip, and its place there."""
         after = 0
@@ -64,6 +69,27 @@ class Clips:
             for frame in range(max(start, after), end):
                 yield frame, clip, frame - start
             after = end
+
+
+@dataclass(frozen=True)
+class Slices(Clips):
+    """The slices of a volume, as the frames of one clip.
+
+    Attributes:
+        spacing: the distances of cells along x, y and z.
+        flipped: whether x, y and z are drawn in reverse.
+    """
+
+    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
+    flipped: tuple[bool, bool, bool] = (False, False, False)
+
+    def title(self, frame: int) -> str:
+        return f"slice {frame + 1} of {self.total}"
+
+    def upright(self, values: Any) -> Any:
+        """An array (..., H, W) with rows and columns as they are drawn."""
+        x, y, _ = (-1 if is_flipped else 1 for is_flipped in self.flipped)
+        return values[..., ::y, ::x]
 
 
 def clip_starts(total: int, frames: int, every: int = 1) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ebcli.errors import ConfigurationError, ImageError
+from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.input_spec import Placement
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
@@ -70,7 +70,7 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
     """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
         yield
-    except ImageError:
+    except EbcliError:
         raise
     except UnidentifiedImageError as error:
         if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():

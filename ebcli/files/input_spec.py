@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.errors import ImageError
+
 if TYPE_CHECKING:
     from torch import Tensor
 
 _LONGEST_RESIZED = 8192  # pixels; an image resized to more is wider than any photo
 _USUAL_SIDE = 224  # pixels, to try networks that take images of any size
+_USUAL_VOLUME = 64  # cells a side, likewise
+_HIGHEST = {"uint8": 255.0, "uint16": 65535.0}
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -46,10 +50,10 @@ class Placement(NamedTuple):
 
 @dataclass(frozen=True)
 class InputSpec:
-    """The preprocessing of a network: resize, center crop, normalize.
+    """What a network gets, and the preprocessing that makes it: resize, center crop, normalize.
 
-    A call does all three, as torchvision's presets do: a Pillow image or a tensor (..., 3, H, W) becomes the input
-    (..., 3, height, width); frames (T, 3, H, W) become a clip (3, T, height, width).
+    A call does all three, as torchvision's presets do: a Pillow image or a tensor (..., C, H, W) becomes the input
+    (..., C, height, width); frames (T, C, H, W) become a clip (C, T, height, width).
 
     Attributes:
         size: height and width of the center crop; smaller images are padded. None for networks that take whole images
@@ -58,7 +62,7 @@ class InputSpec:
             longer side (``"pad"``); or height and width. None for images as they are.
         fit: ``"crop"``, ``"squash"``, ``"pad"``, which pads with the mean color, or ``"whole"``: the whole image at its
             own aspect ratio, for networks that take images of any size; the longer side is rounded, see ``step``.
-        mean, std: normalization of pixels from 0 to 1, per channel.
+        mean, std: normalization of pixels from 0 to 1, per channel; or one number for all.
         resample: Pillow's filter.
         frames: frames per clip; None for images.
         rate: frames per second.
@@ -67,6 +71,13 @@ class InputSpec:
         stride: the network's largest stride in pixels, if it is no power of two; None if it is one.
         longest: of ``"whole"``, the most that the longer side may have; None for no limit.
         fill: of ``"pad"``, the value of padding, from 0 to 255; None for the mean color.
+        channels: channels of the input; photos become gray for 1.
+        depth: slices of a volume; 0 for networks that take volumes of any depth, None for images and videos.
+        selected: the channels of an array that the network gets, from 1; empty for all.
+        bands: the channels of an array that pictures show as red, green and blue, from 1; empty for the first ones.
+        range: the values of an array that become 0 and 1; None for the whole range of 8 and 16 bits without a sign, and
+            other values as they are.
+        network: the network's name, for messages.
     """
 
     size: tuple[int, int] | None
@@ -81,6 +92,12 @@ class InputSpec:
     stride: int | None = None
     longest: int | None = None
     fill: int | None = None
+    channels: int = 3
+    depth: int | None = None
+    selected: tuple[int, ...] = ()
+    bands: tuple[int, ...] = ()
+    range: tuple[float, float] | None = None
+    network: str = field(default="the network", compare=False, repr=False)
 
     @classmethod
     def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
@@ -96,9 +113,35 @@ class InputSpec:
         )
 
     @property
+    def axes(self) -> str:
+        """The input's axes behind the channels: ``"HW"`` of images, ``"THW"`` of clips, ``"DHW"`` of volumes."""
+        return "THW" if self.frames is not None else "HW" if self.depth is None else "DHW"
+
+    @property
     def shape(self) -> tuple[int, ...]:
-        """Height and width of what a network gets, or of images to try it with; for video, frames come first."""
-        return (*([self.frames] if self.frames else []), *(self.size or (_USUAL_SIDE, _USUAL_SIDE)))
+        """The lengths of the axes of what a network gets, or of what to try it with."""
+        side = _USUAL_SIDE if self.depth is None else _USUAL_VOLUME
+        first = self.frames if self.depth is None else self.depth or side
+        return (*([first] if first else []), *(self.size or (side, side)))
+
+    @property
+    def of_volumes(self) -> InputSpec:
+        """The same for volumes of any size."""
+        return replace(self, size=None, resize=None, fit="squash", depth=0)
+
+    def with_channels(self, count: int) -> InputSpec:
+        """The same with so many channels, whose values are not normalized unless there are as many already."""
+        return (
+            self if count == self.channels else replace(self, channels=count, mean=(0.0,) * count, std=(1.0,) * count)
+        )
+
+    def check_channels(self, count: int) -> None:
+        """Raise ImageError if data with that many channels does not fit the network."""
+        if count != self.channels:
+            hint = (
+                f": repeat it with --channels {','.join('1' * self.channels)}" if count == 1 < self.channels < 4 else ""
+            )
+            raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
 
     def place(self, size: tuple[int, int]) -> Placement:
         """Where the network looks in an upright image of ``size`` (width, height)."""
@@ -110,18 +153,60 @@ class InputSpec:
         return Placement(left, top, left + crops[0], top + crops[1]).scaled(new, size)
 
     def read(self, image: Image.Image) -> NDArray[np.uint8]:
-        """What the network gets of an image or a frame, (height, width, 3): to the pixel what torchvision makes of it.
+        """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
 
         Of images more than 30 times as long as wide, values may differ in rounding.
+
+        Raises:
+            ImageError: the image has another number of channels than the network takes.
         """
-        if self.frames is not None:
-            return self._of_frame(image)
+        image = self._in_channels(image)
+        pixels = self._cropped(image, self._fill) if self.frames is None else self._of_frame(image)
+        return pixels.reshape(*pixels.shape[:2], self.channels)
+
+    def read_array(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """What the network gets of an array (C, H, W), (height, width, C), or of a volume (C, D, H, W).
+
+        Raises:
+            ImageError: it has other channels than the network takes, or values that are not finite.
+        """
+        if values.ndim == 4:
+            found = np.stack([self.read_array(values[:, i]) for i in range(values.shape[1])])
+            if self.depth in (0, len(found)):
+                return found
+            cells = Image.fromarray(found.reshape(len(found), -1))
+            return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(-1, *found.shape[1:])
+        if max(self.selected, default=0) > len(values):
+            raise ImageError(f"it has {_channels(len(values))}, but --channels names channel {max(self.selected)}")
+        values = values[[number - 1 for number in self.selected]] if self.selected else values
+        self.check_channels(len(values))
+        fill = self.mean if self.fit == "pad" else (0.0,) * self.channels
+        bands = [self._cropped(Image.fromarray(self.scaled(band)), one) for band, one in zip(values, fill, strict=True)]
+        found = np.stack(bands, axis=-1)
+        if not np.isfinite(found).all():
+            raise ImageError("it has values that are not finite: replace them, for example by 0")
+        return found
+
+    def scaled(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """The values of an array, those in ``range`` from 0 to 1."""
+        low, high = self.range or (0.0, _HIGHEST.get(values.dtype.name, 1.0))
+        with np.errstate(over="ignore"):
+            return (np.asarray(values, np.float32) - np.float32(low)) / np.float32(high - low)
+
+    def _in_channels(self, image: Image.Image) -> Image.Image:
+        """The image in gray if the network takes one channel."""
+        if self.channels == 1 and image.mode == "RGB":
+            return image.convert("L")
+        self.check_channels(len(image.getbands()))
+        return image
+
+    def _cropped(self, image: Image.Image, fill: Any) -> NDArray[Any]:
         new = self._resized(image.size)
         if self._crop is None:
             return np.asarray(image if image.size == new else image.resize(new, self.resample))
         crops = self._crop[::-1]
         left, top = start = [_start(side, crop) for side, crop in zip(new, crops, strict=True)]
-        seen = Image.new("RGB", crops, self._fill)
+        seen = Image.new(image.mode, crops, fill)
         if max(new) <= _LONGEST_RESIZED:
             seen.paste(image if image.size == new else image.resize(new, self.resample), (-left, -top))
             return np.asarray(seen)
@@ -135,16 +220,17 @@ class InputSpec:
         seen.paste(part, (low[0] - left, low[1] - top))
         return np.asarray(seen)
 
-    def normalize(self, pixels: NDArray[np.uint8]) -> Tensor:
-        """Pixels (B, ..., H, W, 3) as the network's input (B, 3, ..., H, W)."""
+    def normalize(self, pixels: NDArray[Any]) -> Tensor:
+        """Pixels (B, ..., H, W, C), of 8 bits or from 0 to 1, as the network's input (B, C, ..., H, W)."""
         import torch
 
         if not pixels.flags.writeable:
             pixels = pixels.copy()  # torch warns of arrays that it may not write to
-        images = torch.from_numpy(pixels).movedim(-1, 1).contiguous() / 255
-        shape = (-1, *(1 for _ in images.shape[2:]))
+        images = torch.from_numpy(pixels).movedim(-1, 1).contiguous()
+        images = images / 255 if pixels.dtype == np.uint8 else images
+        shape = (-1, *(1 for _ in images.shape[2:]))  # of one number for all channels, too
         mean, std = (torch.tensor(values).reshape(shape) for values in (self.mean, self.std))
-        return images.sub_(mean).div_(std)
+        return images.sub(mean).div_(std)
 
     def __call__(self, image: Any) -> Tensor:
         import torch
@@ -154,7 +240,7 @@ class InputSpec:
         size = self._resized((width, height))[::-1]
         # torchvision resizes frames without antialiasing
         image = functional.resize(image, size, InterpolationMode[self.resample.name], antialias=self.frames is None)
-        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(image)
+        pixels = image if isinstance(image, torch.Tensor) else functional.pil_to_tensor(self._in_channels(image))
         values = functional.convert_image_dtype(pixels, torch.float)
         if self._crop is not None:
             fill = torch.tensor(self._fill, device=values.device)[:, None, None] / 255
@@ -210,6 +296,10 @@ class InputSpec:
             for band in image.split()
         ]
         return np.rint(np.stack([np.asarray(band) for band in bands], axis=-1)).astype(np.uint8)
+
+
+def _channels(count: int) -> str:
+    return f"{count} channel{'s' * (count != 1)}"
 
 
 def _start(side: int, crop: int) -> int:

@@ -22,6 +22,7 @@ PAGE = Path("report", "index.html")
 COMPARISON = Path("comparison", "index.html")
 MARKER = ".eb-saliency"  # has the SHA-256 of each file of this program that is not in the records
 PRIVATE = f"{MARKER}-"
+NIFTI, GEOTIFF = "nii.gz", "tif"  # of maps with the coordinates of a volume or of a GeoTIFF
 FIGURE_FORMATS = ("pdf", "svg")  # of panels only: their text stays text
 AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
@@ -30,13 +31,13 @@ _JPEG = {".jpg", ".jpeg", ".jpe", ".jfif"}
 _LONGEST_STEM = 160  # bytes; leaves room for a class and a suffix in the 255 that file systems allow
 _LONGEST_SLUG = 60
 _ROOM_OF_NUMBERED = 50  # characters of a class name before its number
-_NUMBER = re.compile(r"-([0-9]{1,4})(?:[@+][^.]*)?\.[a-z]+$")
+_NUMBER = re.compile(r"-([0-9]{1,4})(?:[@+][^.]*)?\.(?:nii\.gz|[a-z]+)$")
 _SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside the video of the same class
 _OUTSIDE = "absolute"
 _OF_OTHERS = re.compile(rf"{_OUTSIDE}|parent(-\d+)?")  # folders for inputs from outside the working directory
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
-_OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|(?:\.sheet)?\.[a-z]+)"
+_OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|\.nii\.gz|(?:\.sheet)?\.[a-z]+)"
 _RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers){_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
@@ -154,6 +155,11 @@ def raw_relpath(relpath: Path, mark: str = "") -> Path:
     return relpath.with_name(f"{relpath.name}.maps{mark}.npz" if mark else f"{relpath.name}.npz")
 
 
+def is_raw(name: str) -> bool:
+    """Whether a result has numbers, and is no picture."""
+    return name.endswith((".npz", f".{NIFTI}", f".{GEOTIFF}"))
+
+
 def parse_result_name(result: Path) -> tuple[Path, int | None] | None:
     """The input's ``output_relpath`` and the class index of a result; None if the name is not a result's.
 
@@ -196,6 +202,7 @@ class ResultNames:
         described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
         sweep: the layers are those that ``all`` stands for.
+        volumes: they are of volumes, whose pictures have contact sheets, too.
     """
 
     format: str
@@ -207,6 +214,7 @@ class ResultNames:
     described: bool = False
     video: str = ""
     sweep: bool = False
+    volumes: bool = False
 
     def suffix(self, relpath: Path) -> str:
         """The format of an image's pictures, such as ``png``.
@@ -220,25 +228,35 @@ class ResultNames:
             return self.format
         return "jpg" if relpath.suffix.lower() in _JPEG else "png"
 
-    def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]]) -> list[Path]:
+    def of(self, relpath: Path, maps: Iterable[tuple[int, str | None, str]], placed: str = "") -> list[Path]:
         """The results of one image: its pictures or its panel, then its ``.npz`` file; videos before their sheets.
+
+        After these, its maps as files with coordinates.
 
         Args:
             relpath: the input's path below the output directory.
             maps: the class index, class name and layer of each map.
+            placed: the suffix of maps with coordinates, ``NIFTI`` or ``GEOTIFF``; empty if there are none.
         """
         each = list(numbered(maps))
+
+        def of_maps(suffix: str) -> list[Path]:
+            return [
+                picture_relpath(relpath, index, _numbered(name, number), suffix, self._marks((layer,)), self.described)
+                for (index, name, layer), number in each
+            ]
+
         if self.panel:
             mark = marks((), self.method) if self.sweep else self._marks(self.layers)
             results = [panel_relpath(relpath, self.suffix(relpath), mark, self.sweep)]
         else:
             picture = self.suffix(relpath)
-            results = [
-                picture_relpath(relpath, index, _numbered(name, number), suffix, self._marks((layer,)), self.described)
-                for suffix in ([self.video, f"{_SHEET}{picture}"] if self.video else [picture])
-                for (index, name, layer), number in each
-            ]
-        return [*results, raw_relpath(relpath, self._marks(self.layers))] if self.raw else results
+            results = of_maps(self.video or picture) + (
+                of_maps(f"{_SHEET}{picture}") if self.video or self.volumes else []
+            )
+        if self.raw:
+            results.append(raw_relpath(relpath, self._marks(self.layers)))
+        return results + (of_maps(placed) if placed else [])
 
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
@@ -246,11 +264,12 @@ class ResultNames:
         if parsed is None:
             return False
         relpath, index = parsed
+        placed = next((suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")), "")
         if index is None:
             return path in self.of(relpath, ())
         number = _NUMBER.search(path.name)
         one = [(index, class_names.get(index), layer) for layer in self.layers]
-        return index in class_names and path in self.of(relpath, one * max(1, int(number[1]) if number else 1))
+        return index in class_names and path in self.of(relpath, one * max(1, int(number[1]) if number else 1), placed)
 
     def _marks(self, layers: tuple[str, ...]) -> str:
         return marks(() if self.layers == (self.default_layer,) else layers, self.method)

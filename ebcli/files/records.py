@@ -13,7 +13,7 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.naming import RECORDS
+from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 
@@ -99,8 +99,8 @@ class Record:
         input: its path as given.
         status: ``"done"``; ``"failed"``, see ``error``; ``"planned"`` in a dry run; ``"not an image"`` for other files
             in a directory, which are not written to the records.
-        output: the result files: a picture for each of ``classes`` or one panel of all, then the ``.npz`` file. Of a
-            video, a video for each of ``classes`` comes first.
+        output: the result files: a picture for each of ``classes`` or one panel of all, then the ``.npz`` file and the
+            maps with coordinates. Of a video, a video for each of ``classes`` comes first, and of a volume its slices.
         output_bytes: their sizes.
         classes: the maps in order; with several layers, each class once per layer.
         seconds: time spent on this image, without waiting.
@@ -200,7 +200,7 @@ class Record:
         _check_numbers([self.seconds, self.seen])
         integers = [*self.output_bytes, *self.against, *(self.image_size or ()), self.tiles, self.pages]
         integers += [index for index in (self.label, self.predicted) if index is not None]
-        pictures, count = len([name for name in names if not name.endswith(".npz")]), len(self.classes)
+        pictures, count = len([name for name in names if not is_raw(name)]), len(self.classes)
         if self.status == "done" and self.error is None:
             integers += (self.input_bytes, self.input_mtime_ns)
             possible = (1, count, 2 * count) if count else (0,)

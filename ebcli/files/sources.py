@@ -12,7 +12,7 @@ from io import BytesIO
 from pathlib import Path
 
 from ebcli.errors import ImageError
-from ebcli.files.media.frames import frame_files
+from ebcli.files.media.medium import MEDIA, Medium
 from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
@@ -25,7 +25,7 @@ _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: u
 
 @dataclass(frozen=True)
 class Source:
-    """One file to work on, or one directory of frames.
+    """One file to work on, or one directory of frames or slices.
 
     Attributes:
         path: its path; for remote files and members of tar files, see ``ebcli.files.storage``.
@@ -50,7 +50,7 @@ class Source:
 
     def stamp(self) -> Stamp:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
-        if self.span is None and url_of(self.path) is None and (files := frame_files(self.path)):
+        if self.span is None and url_of(self.path) is None and (files := _parts(self.path, MEDIA)):
             states = [stamp_of(file) for file in files]
             return Stamp(sum(one.bytes for one in states), max(one.mtime_ns for one in states))
         return stamp_of(self.path if self.span is None else self.span.tar, self.remote)
@@ -82,7 +82,7 @@ def find(
     remote: RemoteOptions = DEFAULT,
     shard: tuple[int, int] | None = None,
     stdin: Path | None = None,
-    with_frames: bool = False,
+    as_one: Sequence[Medium] = (),
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
@@ -105,9 +105,9 @@ def find(
         remote: limits for remote files and for files in tar files. Secrets in URLs are moved there.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
         stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
-        with_frames: whether a local directory of numbered frames is one video; see ``frame_files``.
+        as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
-    folders = _Walk(without, exclude, shard, with_frames)
+    folders = _Walk(without, exclude, shard, as_one)
     found: dict[str, Source] = {}
     skipped, own = [], OwnResults()
     for given in paths:
@@ -134,6 +134,11 @@ def find(
         count = "1 file" if len(skipped) == 1 else f"{len(skipped)} files"
         warnings.warn(f"skipped {count} that this program wrote, such as '{skipped[0]}'", stacklevel=2)
     return list(found.values())
+
+
+def _parts(folder: Path, media: Iterable[Medium]) -> list[Path]:
+    """The files of a directory that is one input; none of other paths."""
+    return next((files for medium in media if (files := medium.files(folder))), []) if os.path.isdir(folder) else []
 
 
 def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
@@ -163,10 +168,10 @@ def _matches(path: Path, patterns: Sequence[str]) -> bool:
 
 class _Walk:
     def __init__(
-        self, without: Path | None, exclude: Sequence[str], shard: tuple[int, int] | None, with_frames: bool
+        self, without: Path | None, exclude: Sequence[str], shard: tuple[int, int] | None, as_one: Sequence[Medium]
     ) -> None:
         self._without = None if without is None else _identity(without)
-        self._exclude, self._shard, self._with_frames = exclude, shard, with_frames
+        self._exclude, self._shard, self._as_one = exclude, shard, as_one
         self._entered: set[tuple[int, int] | None] = set()
 
     def files(self, root: Path) -> Iterator[tuple[Source, Path]]:
@@ -174,7 +179,7 @@ class _Walk:
         links = deque([root])
         while links:
             start = links.popleft()
-            if self._with_frames and frame_files(start):
+            if _parts(start, self._as_one):
                 folder = start if start.name not in ("", os.pardir) else start.resolve()
                 yield Source(folder, named=start == root), Path(folder.name)
                 continue
@@ -183,7 +188,7 @@ class _Walk:
                 path, is_folder, is_listed = next(waiting[-1], (None, False, True))
                 if path is None:
                     waiting.pop()
-                elif is_folder and self._with_frames and frame_files(path):
+                elif is_folder and _parts(path, self._as_one):
                     if _is_in(self._shard, path):
                         yield Source(path, named=False), path.relative_to(root)
                 elif is_folder and self._enters(path, root):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.files.directory import first_link
-from ebcli.files.naming import numbered
+from ebcli.files.naming import is_raw, numbered
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
 
 
@@ -107,7 +107,7 @@ def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
         yield Outcome(record, record.layer, (), record.seconds, None)
         return
     results = [Path(result.path) for result in record.results]
-    pictures = [result for result in results if result.suffix != ".npz"]
+    pictures = [result for result in results if not is_raw(result.name)]
     if len(pictures) == 1:  # a panel of all maps
         pictures *= len(record.classes)
     pictures = pictures[len(pictures) - len(record.classes) :]  # the videos of the same maps stand before

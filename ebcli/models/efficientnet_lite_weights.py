@@ -13,6 +13,7 @@ from PIL import Image
 
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import InputSpec
+from ebcli.models.keywords import BUNDLED
 
 # the packages that have the file, and where in them it is
 FILES = {
@@ -24,7 +25,9 @@ NAME = "IMAGENET1K_V1"  # as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
 STRENGTH_ON_NOISE = 0.0015  # of contrastive maps at that layer, as ``Explainer`` measures it
 # (x - 127) / 128 for pixels of 0 to 255
-PRESET = InputSpec((224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resample=Image.Resampling.BICUBIC)
+PRESET = InputSpec(
+    (224, 224), mean=(127 / 255,) * 3, std=(128 / 255,) * 3, resample=Image.Resampling.BICUBIC, network=BUNDLED
+)
 
 
 def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str, Any]:

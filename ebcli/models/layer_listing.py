@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import takewhile
 from operator import is_
@@ -28,7 +28,7 @@ from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.probe import probe
+from ebcli.models.probe import fitting_first_layer, probe
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
@@ -86,9 +86,9 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
         (8, 8, 16)
     """
     name, net = _named(model)
-    size = _size(model, input_size)
+    spec = _input(model, input_size)
     batch = 1 if isinstance(model, LoadedModel) and model.one_by_one else _BATCH
-    outputs = _outputs(name, net, size, batch)
+    outputs, size = _outputs(name, net, spec, batch), spec.shape
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
         _, size = net.sizes(*size)
     found = []
@@ -144,13 +144,14 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     is_flat = not any(isinstance(one, (nn.Sequential, nn.ModuleList)) for one in net.modules())
     if is_flat and (tokens := _tokens_before_norms(layers(model, input_size))):
         return tokens
-    side = min(_size(model, input_size)[-2:])
+    spec = _input(model, input_size)
+    side = min(spec.shape[-2:])
     if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
         coarsest = max(stride for _, stride, _ in below)
         stage = min((layer for layer, stride, _ in below if stride == coarsest), key=lambda layer: layer.count("."))
         below = list(takewhile(lambda layer: layer[0] != stage, below)) or below
     if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
-        shared = _shared(name, net, _size(model, input_size), [layer for layer, *_ in below])
+        shared = _shared(name, net, spec, [layer for layer, *_ in below])
         below = [layer for layer in below if layer[0] in shared] or below
     strides = [stride for _, stride, _ in below]
     chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
@@ -194,14 +195,23 @@ def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
     return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
 
 
-def _size(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> tuple[int, ...]:
-    """Height and width of the input in pixels; for video, the number of frames comes first."""
+def _input(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
+    """What the network gets, of that size."""
+    if isinstance(input_size, int):
+        input_size = input_size, input_size
+    *first, height, width = input_size or (0, 0)
+    frames = first[0] if first else None
+    if isinstance(model, nn.Module):
+        return fitting_first_layer(model, InputSpec((height, width) if input_size else None, frames=frames))
+    spec = model.transforms
     if input_size is None:
-        return (InputSpec(None) if isinstance(model, nn.Module) else model.transforms).shape
-    return (input_size, input_size) if isinstance(input_size, int) else input_size
+        return spec
+    if spec.depth is not None:
+        return replace(spec, size=(height, width), depth=frames or spec.depth)
+    return replace(spec, size=(height, width), frames=frames)
 
 
-def _outputs(name: str, net: nn.Module, size: tuple[int, ...], batch: int) -> dict[str, Tensor]:
+def _outputs(name: str, net: nn.Module, spec: InputSpec, batch: int) -> dict[str, Tensor]:
     """The output of each module that is called once and returns one tensor, in execution order.
 
     The outputs are on the meta device: shapes without data. The network is left unchanged.
@@ -219,7 +229,7 @@ def _outputs(name: str, net: nn.Module, size: tuple[int, ...], batch: int) -> di
     handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
     try:
         with torch.no_grad(), evaluating(net):  # training would add the blank images to batch norms' statistics
-            images = probe(name, net, size, forward, batch)
+            images = probe(name, net, spec, forward, batch)
     finally:
         for handle in handles:
             handle.remove()
@@ -325,7 +335,7 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
     return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
 
 
-def _shared(name: str, net: nn.Module, size: tuple[int, ...], layers: Sequence[str]) -> set[str]:
+def _shared(name: str, net: nn.Module, spec: InputSpec, layers: Sequence[str]) -> set[str]:
     """Those of some layers that everything passes through on its way from the input to the output."""
     made: dict[str, Any] = {}
 
@@ -340,7 +350,7 @@ def _shared(name: str, net: nn.Module, size: tuple[int, ...], layers: Sequence[s
         for layer in layers:
             hooks.callback(net.get_submodule(layer).register_forward_hook(partial(note, layer)).remove)
         with torch.enable_grad(), evaluating(net):
-            end, start = probe(name, net, size, forward)
+            end, start = probe(name, net, spec, forward)
     return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}
 
 

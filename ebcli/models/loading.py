@@ -123,7 +123,7 @@ def load_model(
                 )
             own = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
-            own = InputSpec.of(source.transforms(net, label))
+            own = replace(InputSpec.of(source.transforms(net, label)), network=name)
             if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
                 warnings.warn(f"{name} {source.assumption}", stacklevel=2)
             settings.applied_to(own)  # or else the settings are at fault
@@ -143,7 +143,7 @@ def load_model(
         net = net.eval().to(device)
         if is_detector(net):
             net = DetectionScores(net)
-    found, count = _tried(name, net, settings.applied_to(own).shape, task, len(categories or ()))
+    found, count = _tried(name, net, settings.applied_to(own), task, len(categories or ()))
     if found == DETECTION and settings.fit == WHOLE:
         settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = _fitted(source, name, net, settings, own)
@@ -154,12 +154,12 @@ def load_model(
     return LoadedModel(name, net, spec, categories, label, count, files, scores, found, source.one_by_one)
 
 
-def _tried(name: str, net: nn.Module, size: tuple[int, ...], task: str | None, known: int) -> tuple[str, int]:
+def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:
     """The task of a network and the number of its classes, of which so many are known, from a forward pass."""
     if isinstance(net, DetectionScores):
         return DETECTION, net.num_classes
     with torch.no_grad():
-        output = recognized(net, probe(name, net, size, net), size, known)
+        output = recognized(net, probe(name, net, spec, net), spec.shape, known)
     if isinstance(output, Candidates):
         return DETECTION, output.logits.shape[1]
     if task == DETECTION:
@@ -183,7 +183,7 @@ def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocess
     side = min(spec.shape)
     try:
         with torch.no_grad(), evaluating(net):
-            probe(name, net, (side, side + side // spec.step * spec.step), net)
+            probe(name, net, replace(spec, size=(side, side + side // spec.step * spec.step)), net)
     except EbcliError:
         return settings.fixed(own)
     return spec

@@ -26,8 +26,7 @@ class Preprocessing:
     Attributes:
         resize: length of the shorter side after resizing, in pixels.
         crop: side of the center crop in pixels, the network's input size.
-        mean, std: normalization of pixels from 0 to 1, (pixel - mean) / std; one number, or three for red, green
-            and blue.
+        mean, std: normalization of pixels from 0 to 1, (pixel - mean) / std; one number, or one for each channel.
         fit: ``"crop"`` resizes the shorter side and cuts off the ends of the longer one, ``"squash"`` resizes both
             sides regardless of the aspect ratio, ``"pad"`` resizes the longer side and pads the shorter one with the
             mean color. With another fit than the model's and without ``resize``, the network sees the whole image.
@@ -36,6 +35,10 @@ class Preprocessing:
             padded. Videos are cropped nevertheless.
         tiles: the number of tiles across the shorter side: the image becomes larger than the network's input, which
             sees it in overlapping tiles. None for the whole image at once.
+        depth: the number of slices to which volumes are resized; each slice is resized to ``crop``.
+        channels: the channels of an array that the network gets, numbered from 1, in this order; None for all.
+        bands: one channel of an array that pictures show in gray, or three as red, green and blue; None for the first.
+        range: the two values of an array that become 0 and 1, before ``mean`` and ``std``.
 
     Raises:
         ConfigurationError: a value is out of its range.
@@ -54,6 +57,10 @@ class Preprocessing:
     std: Channels | None = None
     fit: str | None = None
     tiles: int | None = None
+    depth: int | None = None
+    channels: Sequence[int] | None = None
+    bands: Sequence[int] | None = None
+    range: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         if self.fit is not None and self.fit not in FITS:
@@ -62,20 +69,36 @@ class Preprocessing:
             raise ConfigurationError(f"tiles is {self.tiles}, but it must be between 1 and {_MOST_TILES}")
         if self.tiles is not None and self.fit not in (None, WHOLE):
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
-        for name in ("resize", "crop"):
+        for name, unit in (("resize", "pixels"), ("crop", "pixels"), ("depth", "slices")):
             side = getattr(self, name)
             if side is not None and not 1 <= side <= _LARGEST_SIDE:
-                raise ConfigurationError(f"{name} is {side} pixels, but must be from 1 to {_LARGEST_SIDE}")
+                raise ConfigurationError(f"{name} is {side} {unit}, but must be from 1 to {_LARGEST_SIDE}")
         for name, low in (("mean", -inf), ("std", 0.0)):
             value = getattr(self, name)
             if value is None:
                 continue
-            values = (float(value),) * 3 if isinstance(value, (int, float)) else tuple(map(float, value))
-            values *= 3 if len(values) == 1 else 1
-            if len(values) != 3 or not all(low < one < inf for one in values):
-                what = "numbers above 0" if name == "std" else "numbers"
-                raise ConfigurationError(f"{name} is {value}, but must be one or three {what}")
-            object.__setattr__(self, name, values)  # one number and three equal ones compare equal
+            values = (float(value),) if isinstance(value, (int, float)) else tuple(map(float, value))
+            if not values or not all(low < one < inf for one in values):
+                what = "a number above 0" if name == "std" else "a number"
+                raise ConfigurationError(f"{name} is {value}, but must be {what}, or one for each channel")
+            # one number and three equal ones compare equal
+            object.__setattr__(self, name, values[:1] if len({*values}) == 1 else values)
+
+        self._check_channels()
+
+    def _check_channels(self) -> None:
+        for name in ("channels", "bands"):
+            numbers = getattr(self, name)
+            if numbers is None:
+                continue
+            if not numbers or min(numbers) < 1 or (name == "bands" and len(numbers) not in (1, 3)):
+                which = "one channel or three" if name == "bands" else "channels"
+                raise ConfigurationError(f"{name} is {numbers}, but must be {which}, numbered from 1")
+            object.__setattr__(self, name, tuple(map(int, numbers)))
+        if self.range is not None:
+            if len(self.range) != 2 or not -inf < self.range[0] < self.range[1] < inf:
+                raise ConfigurationError(f"range is {self.range}, but must be two numbers, the lower one first")
+            object.__setattr__(self, "range", tuple(map(float, self.range)))
 
     def applied_to(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing with these settings.
@@ -83,20 +106,24 @@ class Preprocessing:
         Raises:
             ConfigurationError: the crop is larger than the resized image, or the network sees whole images.
         """
-        if self.tiles is not None and (spec.size is None or spec.frames is not None):
+        if self.tiles is not None and (spec.size is None or spec.axes != "HW"):
             raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
         fit = self.fit or (spec.fit if self.tiles is None else WHOLE)
-        if fit == WHOLE and (spec.size is None or spec.frames is not None):
+        if fit == WHOLE and (spec.size is None or spec.axes != "HW"):
             fit = spec.fit
+        elif spec.depth is not None and self.fit is not None:
+            raise ConfigurationError(f"{spec.network} gets whole volumes: drop --fit")
         elif spec.size is None and self.fit is not None:
             raise ConfigurationError("the network sees whole images: drop --fit")
         elif spec.frames is not None and self.fit is not None:
             raise ConfigurationError("clips are always cropped at the center: drop --fit")
-        if spec.size is None and self.crop is not None:
+        if spec.depth is None and self.depth is not None:
+            raise ConfigurationError(f"{spec.network} gets no volumes: drop the depth")
+        if spec.size is None and spec.depth is None and self.crop is not None:
             raise ConfigurationError("the network sees whole images: drop --crop")
         size = spec.size if self.crop is None else (self.crop, self.crop)
         resize = spec.resize if self.resize is None else (self.resize,)
-        if size is not None and self.resize is None and fit not in (CROP, spec.fit):
+        if size is not None and self.resize is None and (fit not in (CROP, spec.fit) or spec.depth is not None):
             resize = size[:1]
         is_set = bool(self.resize or self.crop) and fit != WHOLE
         if is_set and size is not None and resize is not None and size[0] > min(resize):
@@ -104,9 +131,17 @@ class Preprocessing:
                 f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set both --resize "
                 "and --crop"
             )
-        channels: dict[str, Any] = {"mean": self.mean or spec.mean, "std": self.std or spec.std}
+        changed: dict[str, Any] = {"depth": self.depth or spec.depth, "range": self.range or spec.range}
+        changed |= {"selected": self.channels or spec.selected, "bands": self.bands or spec.bands}
+        for name in ("mean", "std"):
+            values = getattr(self, name) or getattr(spec, name)
+            if len(values) not in (1, spec.channels):
+                raise ConfigurationError(
+                    f"--{name} has {len(values)} values, but {spec.network} takes {spec.channels} channels"
+                )
+            changed[name] = tuple(values) * (spec.channels if len(values) == 1 else 1)
         longest = spec.longest if self.resize is None else None
-        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **channels)
+        return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **changed)
 
     def fixed(self, spec: InputSpec) -> InputSpec:
         """The same preprocessing for networks that do not take images of any size.

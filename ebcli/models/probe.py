@@ -1,17 +1,21 @@
-"""Trying a network on a blank image, so that misfits are reported before any work starts."""
+"""Trying a network on a blank image: what it takes, and misfits before any work starts."""
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ebcli.eb.capture import single_tensor
+from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.files.input_spec import InputSpec
 from ebcli.imports import contained
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory
@@ -22,38 +26,79 @@ T = TypeVar("T")
 _MISFIT = re.compile(r"shape|size|dimension|height|width|channel|\dd\b", re.IGNORECASE)
 
 
-def probe(name: str, net: nn.Module, size: tuple[int, ...], run: Callable[[Tensor], T], batch: int = 1) -> T:
-    """Call ``run`` with blank images (batch, 3, *size) on the network's device and in its data type.
+def blank(net: nn.Module, spec: InputSpec, batch: int = 1) -> Tensor:
+    """Black images (batch, C, H, W), clips or volumes on the network's device and in its data type."""
+    parameter = next(net.parameters(), torch.empty(0))
+    return torch.zeros(batch, spec.channels, *spec.shape, device=parameter.device, dtype=parameter.dtype)
+
+
+def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T], batch: int = 1) -> T:
+    """Call ``run`` with blank images (batch, C, H, W) on the network's device and in its data type.
 
     Args:
         name: the network's name, for messages.
         net: the network.
-        size: (height, width) in pixels, or (frames, height, width) for a video.
+        spec: what the network gets.
         run: a forward pass, or anything that contains one.
         batch: number of images.
 
     Raises:
         ConfigurationError: ``run`` failed. Errors of this package are passed on unchanged.
     """
-    parameter = next(net.parameters(), torch.empty(0))
     try:
-        blank = torch.zeros(batch, 3, *size, device=parameter.device, dtype=parameter.dtype)
+        images = blank(net, spec, batch)
         with contained(name):
-            return run(blank)
+            return run(images)
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
-        reason, pixels = f"{type(error).__name__}: {first_line(error)}", f"{' x '.join(map(str, size[-2:]))} pixels"
-        images, image = f"images of {pixels}", f"an image of {pixels}"
-        if len(size) == 3:
-            images, image = (f"{what} of {size[0]} frames of {pixels}" for what in ("clips", "a clip"))
+        *first, height, width = spec.shape
+        what, parts = {"HW": ("image", ""), "THW": ("clip", "frames of "), "DHW": ("volume", "slices of ")}[spec.axes]
+        size = f"{first[0]} {parts}{height} x {width} pixels" if first else f"{height} x {width} pixels"
+        if spec.channels != 3:
+            size += f" with {spec.channels} channel{'s' * (spec.channels > 1)}"
+        reason, one = f"{type(error).__name__}: {first_line(error)}", f"a{'n' * (not first)} {what} of {size}"
         if is_out_of_memory(error):
             raise ConfigurationError(
-                f"there is not enough memory for {name} on {image}: choose a smaller --resize and --crop"
+                f"there is not enough memory for {name} on {one}: choose a smaller --resize and --crop"
             ) from error
         if isinstance(error, (RuntimeError, ValueError, AssertionError)) and _MISFIT.search(str(error)):
-            raise ConfigurationError(f"{name} does not accept {images} ({reason})") from error
-        raise ConfigurationError(f"{name} failed on {image} ({reason}; --debug shows the traceback)") from error
+            raise ConfigurationError(f"{name} does not accept {what}s of {size} ({reason})") from error
+        raise ConfigurationError(f"{name} failed on {one} ({reason}; --debug shows the traceback)") from error
+
+
+class _FirstConvolutionError(Exception):
+    """The first convolution is reached, so the rest of the network need not run."""
+
+
+def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
+    """The preprocessing with as many channels as the first convolution takes, and of volumes if it is 3-D.
+
+    If the network fails before, that is the first one that it defines. Values are then from 0 to 1.
+    """
+    defined = [module for module in net.modules() if isinstance(module, _ConvNd)]
+    if not defined:
+        return spec
+    reached: list[tuple[_ConvNd, tuple[int, ...]]] = []
+
+    def note(module: _ConvNd, operands: tuple[Tensor, ...]) -> None:
+        reached.append((module, tuple(operands[0].shape)))
+        raise _FirstConvolutionError
+
+    hooks = [module.register_forward_pre_hook(note) for module in defined]
+    try:
+        # the probe reports what fails, and shows what is printed
+        with torch.no_grad(), evaluating(net), suppress(Exception), redirect_stdout(io.StringIO()):
+            net(blank(net, spec))
+            return spec
+    finally:
+        for hook in hooks:
+            hook.remove()
+    first, shape = reached[0] if reached else (defined[0], ())
+    is_volume = isinstance(first, nn.Conv3d) and spec.axes == "HW"
+    if shape[1:2] == (first.in_channels,) and not is_volume:
+        return spec
+    return (spec.of_volumes if is_volume else spec).with_channels(first.in_channels)
 
 
 @contextmanager

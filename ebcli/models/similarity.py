@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.input_spec import InputSpec
 from ebcli.models.probe import probe
 
 
@@ -98,8 +99,8 @@ def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
 
 
 def _run(name: str, net: nn.Module, images: Tensor) -> Any:
-    size = (images.shape[2], images.shape[3])
-    return probe(name, net, size, lambda blank: net(images.to(blank)))
+    spec = InputSpec((images.shape[2], images.shape[3]), channels=images.shape[1])
+    return probe(name, net, spec, lambda blank: net(images.to(blank)))
 
 
 def _head(name: str, net: nn.Module, images: Tensor) -> str:

@@ -108,7 +108,7 @@ def _read(image: Image.Image | str | os.PathLike[str], loaded: LoadedModel) -> t
         content = io.BytesIO()
         to_rgb(image).save(content, "PNG", compress_level=1)
     pixels, size, _ = medium.read(content, spec, ClipOptions())
-    (shown,) = medium.frames(content, spec.rate, ClipOptions(), None)
+    (shown,) = medium.frames(content, spec, ClipOptions(), None)
     return NetworkInput(pixels, Stamp(0, 0), 0.0, size), shown
 
 

@@ -27,6 +27,7 @@ from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteEr
 from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, default_layer, load_model
+from ebcli.models.checkpoint import first_line
 from ebcli.models.device import default_batch_size, is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
 from ebcli.models.probe import probe, strides_of_cells
@@ -77,10 +78,12 @@ class Explainer:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
         self._keep_relevance = plan.output.raw
-        if not self._is_video:  # most convolutions and poolings are faster in channels_last, on CPUs and on GPUs
+        if self.loaded.transforms.axes == "HW":  # most convolutions are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
+        is_volume = self.loaded.transforms.depth is not None
+        is_alone = is_volume or not (self._task.in_batches or self._is_video)
         chosen = 1 if self.loaded.one_by_one else execution.batch_size
-        usual = default_batch_size(self.device) if self._task.in_batches or self._is_video else 1
+        usual = 1 if is_alone else default_batch_size(self.device)
         # clips or tiles of one image at a time
         self._pieces = chosen or (max(1, usual // _FRAMES) if self._is_video else usual)
         # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
@@ -147,8 +150,8 @@ class Explainer:
         """The first images that the network gets together: those of one size, or one that is explained in tiles."""
         if self._tiles(images[0]) is not None:
             return images[:1]
-        shape = images[0].pixels.shape
-        return [*takewhile(lambda image: image.pixels.shape == shape, images[: self.batch_size])]
+        form = images[0].form
+        return [*takewhile(lambda image: image.form == form, images[: self.batch_size])]
 
     def _tiles(self, image: NetworkInput) -> Tiles | None:
         """The tiles in which an image is explained; None if it is explained at once."""
@@ -172,7 +175,10 @@ class Explainer:
                 return self._finite(images)
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
-                raise
+                if self.loaded.transforms.depth != 0:
+                    raise
+                sides = " x ".join(map(str, images[0].pixels.shape[:-1]))  # of any size, as it is
+                return [ImageError(f"{self.loaded.name} fails on volumes of {sides} ({first_line(error)})")]
         if self.device.startswith("cuda"):
             torch.cuda.empty_cache()
         return None
@@ -324,14 +330,14 @@ class Explainer:
         labels = class_labels(loaded, network.against)
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
-        size, others = loaded.transforms.shape, network.against or ()
+        spec, others = loaded.transforms, network.against or ()
         known = (network.classes or ()) if others else ()  # how far two classes are apart depends on both
         free = next((index for index in (*known, *range(loaded.num_classes)) if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
-        image = torch.randn(1, 3, *size, generator=torch.Generator().manual_seed(0))
+        image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))
         image = image.to(self.device, self._dtype)
         with strides_of_cells(loaded.net) as by_grid:
-            results = probe(loaded.name, loaded.net, size, lambda _: self._backprop(image, target, maps))
+            results = probe(loaded.name, loaded.net, spec, lambda _: self._backprop(image, target, maps))
         by_layer = dict(zip(network.layers, results, strict=True))
         try:
             noise = strengths_by_layer(by_layer)

@@ -101,20 +101,20 @@ class Pipeline:
         An image waits for others of its size, so that the network gets full batches.
         """
         batch_size = self._batch_size
-        groups: dict[tuple[int, ...], list[_Numbered]] = {}
+        groups: dict[tuple[object, ...], list[_Numbered]] = {}
         for number, source, item in self._read(sources):
             if isinstance(item, Record):
                 known: Future[Record] = Future()
                 known.set_result(item)
                 yield number, known
                 continue
-            group = groups.setdefault(item.pixels.shape, [])
+            group = groups.setdefault(item.form, [])
             group.append((number, source, item))
             oldest = number - _BATCHES_APART * batch_size
-            for shape, others in [*groups.items()]:
+            for form, others in [*groups.items()]:
                 is_large = item.pixels.nbytes > _LARGE and others is group
                 if len(others) == batch_size or is_large or others[0][0] <= oldest:
-                    yield from self._explained(groups.pop(shape))
+                    yield from self._explained(groups.pop(form))
         for group in groups.values():
             yield from self._explained(group)
 

@@ -99,16 +99,18 @@ def prepare(plan: RunPlan) -> Prepared:
         explainer = _loaded(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
-    loaded, is_video = network.loaded, network.loaded.task == VIDEO
-    if not is_video and inputs.clips != ClipOptions():
+    loaded = network.loaded
+    if loaded.task != VIDEO and inputs.clips != ClipOptions():
         raise ConfigurationError(f"--every, --start and --duration are for videos, but {loaded.name} explains images")
-    # videos have contact sheets, which are figures, too
-    if not (is_video or output.panel) and (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi):
+    # videos and volumes have contact sheets, which are figures, too
+    if (style.cell_size, style.dpi) != (DrawingStyle.cell_size, DrawingStyle.dpi) and not (
+        output.panel or loaded.transforms.axes != "HW"
+    ):
         raise ConfigurationError("--cell-size and --dpi are for figures: add --panel, or drop them")
-    if is_video:
-        listing = partial(listing, with_frames=True)
-        sources = listing(shard=inputs.shard)
     reader = Reader(loaded.transforms, inputs.clips, inputs.max_pixels)
+    if loaded.transforms.axes != "HW":
+        listing = partial(listing, as_one=reader.taken)
+        sources = listing(shard=inputs.shard)
     sources = _labeled(sources, inputs, network, reader)
     if output.scale == "run" and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
@@ -118,7 +120,7 @@ def prepare(plan: RunPlan) -> Prepared:
     elif doubts := caveat(loaded.name):
         warnings.warn(doubts, stacklevel=2)
     common = _common(plan, network, style)
-    total, skipped = len(sources), []
+    total, skipped = len(sources), list[Path]()
     if output.skip_existing:
         done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
@@ -177,7 +179,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
     for i in chosen:
         with suppress(EbcliError):
             sample += filter(None, [load(images[i])])
-    sample.sort(key=lambda image: image.pixels.shape)
+    sample.sort(key=lambda image: (len(image.form), image.form))
     for explanation in explainer.explain(sample):
         for map_ in explanation.maps if isinstance(explanation, Explanation) else ():
             largest = max(largest, *(_largest(one, style) for one in (map_.values, *map_.beside.values())))
@@ -254,7 +256,8 @@ def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSt
     video = video_format(output.format) if network.loaded.task == VIDEO else ""
     layers, default = network.layers, network.default_layer
     sweep = plan.maps.layers == (ALL,)
-    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep)
+    is_volume = network.loaded.transforms.depth is not None
+    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep, is_volume)
     provenance = {
         "model": common.model,
         "weights": weights,

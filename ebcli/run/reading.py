@@ -7,16 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-import ebcli.files.media  # noqa: F401 - registers the kinds of data
 from ebcli.errors import ImageError
+from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
 from ebcli.files.input_spec import InputSpec
-from ebcli.files.media.frames import has_video_suffix
 from ebcli.files.media.medium import MEDIA, Medium, Shown
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
@@ -28,18 +27,18 @@ class NetworkInput:
     """An image or a video as the network gets it.
 
     Attributes:
-        pixels: (crop, crop, 3), or (height, width, 3) for networks that see whole images; 8 bits. Of a video,
-            (clips, frames, crop, crop, 3).
+        pixels: (crop, crop, C), or (height, width, C) for networks that see whole images; 8 bits, or floats of arrays.
+            Of a video, (clips, frames, crop, crop, C), and of a volume, (slices, height, width, C).
         stamp: the state of the file that was read.
         seconds: the time that loading took.
         size: the image's width and height.
         label: its true class, if it is known.
         waited: the time that the network was idle before it had this image.
-        clips: which clips of a video these are.
+        clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
     """
 
-    pixels: NDArray[np.uint8]
+    pixels: NDArray[Any]
     stamp: Stamp
     seconds: float
     size: tuple[int, int]
@@ -47,6 +46,11 @@ class NetworkInput:
     waited: float = 0.0
     clips: Clips | None = None
     pages: int = 1
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What images of one batch have in common: the shape and the data type of their pixels."""
+        return *self.pixels.shape, self.pixels.dtype.name
 
 
 @dataclass(frozen=True)
@@ -68,7 +72,12 @@ class Reader:
     @property
     def unit(self) -> str:
         """What a file is called, such as ``"image"``."""
-        return next(medium.unit for medium in self.media if medium.takes(self.spec))
+        return self.taken[0].unit
+
+    @property
+    def taken(self) -> list[Medium]:
+        """The kinds of data that the network gets."""
+        return [medium for medium in self.media if medium.takes(self.spec)]
 
     def accepts(self, source: Source) -> bool:
         """Whether to work on a file."""
@@ -86,8 +95,10 @@ class Reader:
         if medium is None:
             return None
         stamp, file = source.opened()
-        if self.spec.frames is None and has_video_suffix(source.path):
-            raise ImageError("it is a video, not an image: choose a network for video, such as --model r3d_18")
+        for other in self.media:
+            if other.network and not other.takes(self.spec) and other.has_suffix(source.path):
+                kind = f"a{'n' * (medium.unit[0] in 'aeiou')} {medium.unit}"
+                raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
         return NetworkInput(
             pixels, stamp, perf_counter() - start, size, source.label, clips=clips, pages=medium.pages(file)
@@ -105,10 +116,19 @@ class Reader:
         now, file = source.opened()
         if now != loaded.stamp or medium is None:
             raise ImageError("the file changed during the run")
-        with closing(medium.frames(file, self.spec.rate, self.part, loaded.clips)) as found:
+        with closing(medium.frames(file, self.spec, self.part, loaded.clips)) as found:
             for shown in found:
                 image = shown.image
                 yield shown if image.size == loaded.size else shown._replace(image=image.resize(loaded.size))
+
+    def coordinates(self, source: Source) -> Coordinates | None:
+        """Where in space the pixels of a file lie; None if it does not say.
+
+        Raises:
+            ImageError: it cannot be read any more.
+        """
+        medium = medium_of(source, self.spec, self.media)
+        return None if medium is None else medium.coordinates(source.opened()[1], self.spec)
 
 
 def has_known_suffix(path: Path) -> bool:
@@ -123,10 +143,9 @@ def medium_of(source: Source, spec: InputSpec | None = None, media: Sequence[Med
     by their suffixes only, as opening every one would be slow.
     """
     fitting = [medium for medium in media if spec is None or medium.takes(spec)]
-    for medium in fitting:
+    for medium in reversed(fitting):  # of TIFF files, photos are only some
         if medium.has_suffix(source.path):
             return medium
-    if source.named:
-        return fitting[0]
     is_local = source.span is None and url_of(source.path) is None
-    return next((medium for medium in fitting if is_local and medium.recognizes(source.path)), None)
+    found = next((medium for medium in fitting if is_local and medium.recognizes(source.path)), None)
+    return fitting[0] if found is None and source.named else found

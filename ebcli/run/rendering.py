@@ -18,9 +18,11 @@ from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.drawing.volume import Orthogonal, peak_of
 from ebcli.errors import ImageError
+from ebcli.files.coordinates import Span
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.frame_ranges import Clips
+from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import ResultNames, output_relpath
 from ebcli.files.records import ClassRecord
@@ -63,12 +65,14 @@ class RenderedFiles:
         classes: the record of each map.
         thumbnails: their contents by path.
         spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
+        placed: the suffix of the last files, the maps with coordinates; empty if there are none.
     """
 
     files: list[bytes]
     classes: tuple[ClassRecord, ...]
     thumbnails: dict[Path, bytes]
     spent: dict[str, float]
+    placed: str = ""
 
 
 def render(
@@ -81,7 +85,7 @@ def render(
 ) -> RenderedFiles:
     """Render one file's results: a picture or video per map, the figures, then the arrays; with ``names``, thumbnails.
 
-    Figures are a panel of a photo, and contact sheets of a video. One frame at a time is in memory.
+    Figures are a panel of a photo, and contact sheets of a video or a volume. One frame at a time is in memory.
 
     Raises:
         ImageError: the file changed since the network saw it, or the format cannot hold the frames.
@@ -96,42 +100,49 @@ def render(
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
     suffix = options.names.suffix(output_relpath(source.path))
-    writers, figures = list[VideoWriter](), [[one] for one in maps]
+    writers, figures = list[_Drawn](), [[one] for one in maps]
     if options.names.panel:
         figures = [maps]
     else:
-        writers = [_writer(options, suffix, clips, common | about([map_])) for map_ in explanation.maps]
+        writers = [_writer(options, suffix, one, common | about([one.map])) for one in maps]
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
+    middle = peak_of(maps[0])[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
     kept, small = list[Shown](), dict[Path, bytes]()
     for shown in reader.frames(source, loaded):
         laps.end("decode")
-        photo = shown if options.max_side is None else shown._replace(image=shrunk(shown.image, options.max_side))
-        for map_, writer in zip(maps, writers, strict=False):  # there may be no writers
-            drawn = map_.drawn(photo)
-            laps.end("draw")
-            writer.add(drawn)
-            laps.end("encode")
+        for writer in writers:
+            writer.add(shown, laps)
         if figures and shown.number in numbers:
             kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image, options.style)))
-        if names is not None and shown.number == numbers[len(numbers) // 2]:
+        if names is not None and shown.number == middle:
             small = thumbnails(names, shown, maps)
         laps.end("draw")
     if figures and len(kept) < len(numbers):
         raise ImageError("the file changed during the run")
-    files = [writer.finish() for writer in writers]
+    files = [writer.finish(laps) for writer in writers]
     for rows in figures:
         figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
         laps.end("draw")
         files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
         laps.end("encode")
+    placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
         files.append(encode_arrays({**options.raw_provenance, "image_size": np.array(size), **arrays}))
+        if (coordinates := reader.coordinates(source)) is not None:
+            placed = coordinates.suffix
+            files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     laps.end("encode")
     classes = tuple(_recorded(one, options.regions) for one in maps)
     laps.end("draw")
-    return RenderedFiles(files, classes, small, laps.spent)
+    return RenderedFiles(files, classes, small, laps.spent, placed)
+
+
+def _spans(map_: Map, clips: Clips | None) -> list[Span]:
+    """The pixels along x and y, and the slices, that a map covers."""
+    left, top, right, bottom = map_.placement
+    return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
 def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
@@ -172,10 +183,6 @@ class _Picture:
         return self._content
 
 
-def _writer(options: RenderOptions, suffix: str, clips: Clips | None, facts: Mapping[str, str]) -> VideoWriter:
-    return _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
-
-
 class Laps:
     """A stopwatch: ``end`` adds the time since the last lap to a stage."""
 
@@ -187,6 +194,41 @@ class Laps:
         now = perf_counter()
         self.spent[stage] += now - self._start
         self._start = now
+
+
+@dataclass
+class _Drawn:
+    """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
+
+    maps: FrameMaps
+    writer: VideoWriter
+    longest: int | None
+    volume: Orthogonal | None = None
+
+    def add(self, shown: Shown, laps: Laps) -> None:
+        if self.volume is not None:
+            self.volume.add(shown)
+            return
+        photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
+        self._write(self.maps.drawn(photo), laps)
+
+    def finish(self, laps: Laps) -> bytes:
+        if self.volume is not None:
+            self._write(self.volume.drawn(self.longest), laps)
+        return self.writer.finish()
+
+    def _write(self, drawn: Image.Image, laps: Laps) -> None:
+        laps.end("draw")
+        self.writer.add(drawn)
+        laps.end("encode")
+
+
+def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
+    clips = maps.clips
+    if isinstance(clips, Slices):
+        return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
+    writer = _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
+    return _Drawn(maps, writer, options.max_side)
 
 
 def file_name(source: Source) -> str:
@@ -228,7 +270,7 @@ def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayL
         arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
         if relevance := [map_.relevance for map_ in maps if map_.relevance is not None]:
             arrays[f"relevance{where}"] = np.stack(relevance)
-        if clips is not None:
+        if clips is not None and not isinstance(clips, Slices):
             depth = len(maps[0].values) // len(clips.starts)
             centers = (np.arange(depth) + 0.5) * clips.frames / depth - 0.5
             arrays[f"times{where}"] = np.array([clips.time(start + at) for start in clips.starts for at in centers])

@@ -15,6 +15,7 @@ import numpy as np
 from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
+from ebcli.files.frame_ranges import Slices
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
@@ -81,7 +82,7 @@ class ImageStages:
         except Exception as error:
             return self._failed(source, error, before + perf_counter() - start), {}
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
-        results = self.options.names.of(relpath, maps)
+        results = self.options.names.of(relpath, maps, rendered.placed)
         spent = {
             **rendered.spent,
             "decode": loaded.seconds + rendered.spent["decode"],
@@ -100,7 +101,7 @@ class ImageStages:
             image_size=None if self.options.regions is None else loaded.size,
             label=explanation.label,
             predicted=explanation.predicted,
-            clips=None if loaded.clips is None else asdict(loaded.clips),
+            clips=None if loaded.clips is None or isinstance(loaded.clips, Slices) else asdict(loaded.clips),
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
             pages=loaded.pages,

@@ -67,9 +67,9 @@ def test_a_directory_of_numbered_images_is_one_video(tmp_path: Path) -> None:
     write_frames(tmp_path / "clip", moving_square(12), first=3)
     assert [path.name for path in frame_files(tmp_path / "clip")] == [f"frame{i}.png" for i in range(3, 15)]
     assert positions(tmp_path / "clip") == list(range(12))
-    sources = find([tmp_path], with_frames=True)
+    sources = find([tmp_path], as_one=[Frames()])
     assert [(source.path, source.named) for source in sources] == [(tmp_path / "clip", False)]
-    assert find([tmp_path / "clip"], with_frames=True) == [Source(tmp_path / "clip")]
+    assert find([tmp_path / "clip"], as_one=[Frames()]) == [Source(tmp_path / "clip")]
     assert len(find([tmp_path])) == 12  # for networks that explain images
     before = sources[0].stamp()
     Image.new("RGB", (SIDE, SIDE), "red").save(tmp_path / "clip/frame7.png")

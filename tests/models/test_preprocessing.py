@@ -58,7 +58,7 @@ def test_one_number_equals_three() -> None:
         ({"fit": "stretch"}, "unknown fit 'stretch': choose crop, squash, pad"),
         ({"resize": 0}, "resize is 0"),
         ({"crop": -1}, "crop is -1"),
-        ({"mean": (0.5, 0.5)}, "one or three numbers"),
+        ({"mean": ()}, "a number, or one for each channel"),
         ({"mean": float("nan")}, "mean is nan"),
         ({"std": 0}, "above 0"),
         ({"std": (1, 1, float("inf"))}, "above 0"),
@@ -67,6 +67,13 @@ def test_one_number_equals_three() -> None:
 def test_values_out_of_range_are_refused(settings: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         Preprocessing(**settings)  # type: ignore[arg-type]
+
+
+def test_as_many_numbers_as_channels_are_needed() -> None:
+    with pytest.raises(ConfigurationError, match=r"^--mean has 2 values, but the network takes 3 channels$"):
+        Preprocessing(mean=(0.5, 0.25)).applied_to(InputSpec((224, 224)))
+    assert Preprocessing(mean=(0.5, 0.25)).applied_to(InputSpec((224, 224), channels=2, std=(1, 1))).std == (1, 1)
+    assert Preprocessing(std=2).applied_to(InputSpec((224, 224), channels=5, mean=(0.0,) * 5)).std == (2,) * 5
 
 
 def test_a_crop_larger_than_the_resized_image_is_refused() -> None:
@@ -103,7 +110,7 @@ def test_a_size_that_needs_too_much_memory_is_named(error: Exception) -> None:
         raise error
 
     with pytest.raises(ConfigurationError) as caught:
-        probe("the network", nn.Identity(), (4000, 5000), run)
+        probe("the network", nn.Identity(), InputSpec((4000, 5000)), run)
     assert str(caught.value) == (
         "there is not enough memory for the network on an image of 4000 x 5000 pixels: choose a smaller --resize and "
         "--crop"

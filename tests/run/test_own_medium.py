@@ -39,7 +39,7 @@ class Letters(Medium):
         image = decoded(file)
         return spec.read(image), image.size, None
 
-    def frames(self, file: Any, rate: float, part: ClipOptions, clips: object) -> Generator[Shown]:
+    def frames(self, file: Any, spec: InputSpec, part: ClipOptions, clips: object) -> Generator[Shown]:
         yield Shown(decoded(file))
 
 

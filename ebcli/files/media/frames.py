@@ -145,6 +145,7 @@ class Frames(Medium):
     """A video, cut into clips for the network."""
 
     unit = "video"
+    network = "a network for video, such as --model r3d_18"
 
     def takes(self, spec: InputSpec) -> bool:
         return spec.frames is not None
@@ -154,6 +155,9 @@ class Frames(Medium):
 
     def recognizes(self, path: Path) -> bool:
         return is_video(path)
+
+    def files(self, folder: Path) -> list[Path]:
+        return frame_files(folder)
 
     def read(
         self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
@@ -167,7 +171,7 @@ class Frames(Medium):
         length, every = spec.frames, part.every
         seen: dict[int, NDArray[np.uint8]] = {}
         total, size, last = 0, (0, 0), None
-        limit = _LARGEST_CLIPS // (3 * prod(spec.shape[1:]))
+        limit = _LARGEST_CLIPS // (spec.channels * prod(spec.shape[1:]))
         for total, frame in enumerate(sampled(file, spec.rate, part), 1):
             if (total - 1) // length % every:
                 continue
@@ -184,10 +188,12 @@ class Frames(Medium):
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
         return pixels, size, Clips(starts, length, spec.rate, total, part.start)
 
-    def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
+    ) -> Generator[Shown]:
         assert clips is not None
         wanted = {one[0]: one for one in clips.explained()}
-        with contextlib.closing(sampled(file, rate, part)) as found:
+        with contextlib.closing(sampled(file, spec.rate, part)) as found:
             for number, frame in enumerate(islice(found, max(wanted) + 1)):
                 if number in wanted:
                     yield Shown(frame.load(), *wanted[number])

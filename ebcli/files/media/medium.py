@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
-import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.input_spec import InputSpec
 
@@ -18,7 +18,7 @@ from ebcli.files.input_spec import InputSpec
 class Shown(NamedTuple):
     """A frame to draw maps over: its number, counted from the first one, the number of its clip, and its place there.
 
-    A photo is a clip of one frame.
+    A photo is a clip of one frame, a volume a clip of its slices.
     """
 
     image: Image.Image
@@ -32,9 +32,11 @@ class Medium(ABC):
 
     Attributes:
         unit: what a file of it is called, such as ``"image"``.
+        network: what a network for it is, for messages about networks for other kinds; empty if there is none.
     """
 
     unit: str
+    network: str = ""
 
     @abstractmethod
     def takes(self, spec: InputSpec) -> bool:
@@ -48,11 +50,17 @@ class Medium(ABC):
         """Whether the content of a local file or directory says so, whatever its name is."""
         return False
 
+    def files(self, folder: Path) -> list[Path]:
+        """The files of a local directory that is one input, in order; none if it is another directory."""
+        return []
+
     @abstractmethod
     def read(
         self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
-    ) -> tuple[NDArray[np.uint8], tuple[int, int], Clips | None]:
-        """What the network gets of a file, the width and height of its frames, and of a video which clips that is.
+    ) -> tuple[NDArray[Any], tuple[int, int], Clips | None]:
+        """What the network gets of a file, the width and height of its frames, and which frames of a video these are.
+
+        Pixels have 8 bits, or are floats from 0 to 1. The slices of a volume are frames.
 
         Raises:
             ImageError: it cannot be read.
@@ -63,12 +71,18 @@ class Medium(ABC):
         return 1
 
     @abstractmethod
-    def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
+    ) -> Generator[Shown]:
         """The frames (RGB) that have maps, in order.
 
         Raises:
             ImageError: it cannot be read.
         """
+
+    def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
+        """Where in space the pixels of a file lie that ``read`` has read; None if it does not say."""
+        return None
 
 
 MEDIA: list[Medium] = []

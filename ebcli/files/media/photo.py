@@ -21,7 +21,7 @@ class Photo(Medium):
     unit = "image"
 
     def takes(self, spec: InputSpec) -> bool:
-        return spec.frames is None
+        return spec.axes == "HW"
 
     def has_suffix(self, path: Path) -> bool:
         return has_image_suffix(path)
@@ -38,8 +38,11 @@ class Photo(Medium):
     def pages(self, file: Path | IO[bytes]) -> int:
         return pages(file)
 
-    def frames(self, file: Path | IO[bytes], rate: float, part: ClipOptions, clips: Clips | None) -> Generator[Shown]:
+    def frames(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
+    ) -> Generator[Shown]:
         yield Shown(decode(file))
 
 
-register(Photo())
+PHOTO = Photo()
+register(PHOTO)

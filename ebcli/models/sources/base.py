@@ -6,6 +6,7 @@ import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +100,21 @@ class ModelSource(ABC):
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         """The preprocessing; by default, torchvision's usual one, changed by ``net.preprocessing`` if it exists.
 
-        Sources may also return one of torchvision's presets, such as ``ImageClassification``.
+        Sources may also return one of torchvision's presets, such as ``ImageClassification``. The channels are those
+        that the first convolution takes, or ``net.channels``; if there are not three, values are not normalized. A
+        network whose first convolution is 3-D, or whose preprocessing has a ``depth``, takes volumes.
 
         For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
         """
+        from ebcli.models.probe import fitting_first_layer
         from ebcli.models.video import usual_preset
 
         usual = usual_preset(net) if self.task(net) == VIDEO else InputSpec((224, 224))
-        own = getattr(net, "preprocessing", None)
+        usual = replace(usual, network=self.name)
+        own, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
+        if isinstance(own, Preprocessing) and own.depth:
+            usual = usual.of_volumes
+        usual = usual.with_channels(channels) if isinstance(channels, int) else fitting_first_layer(net, usual)
         return own.applied_to(usual) if isinstance(own, Preprocessing) else usual
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:

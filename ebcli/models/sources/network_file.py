@@ -63,8 +63,6 @@ class NetworkFile(ModelSource):
         batch, channels, *sides = (one if isinstance(one, int) and one > 0 else None for one in shape)
         if batch not in (None, 1):
             raise ConfigurationError(f"{self.name} takes {batch} images at once: export it for one, or for any number")
-        if channels not in (None, 3):
-            raise ConfigurationError(f"{self.name} takes images of {channels} channels, but only three are supported")
         self.one_by_one, self.takes_any_size = batch == 1, None if None in sides else False
         height, width = (side or _USUAL_SIDE for side in sides)
         fit, resize = (CROP, (height,)) if height == width else (SQUASH, (height, width))
@@ -73,4 +71,6 @@ class NetworkFile(ModelSource):
         if rank == 3:  # of the YOLO kind
             scaling = "0 to 1"
             self._spec = InputSpec((height, width), resize, PAD if fit == CROP else fit, (0.0,) * 3, (1.0,) * 3)
+        if channels not in (None, 3):
+            scaling, self._spec = "0 to 1", self._spec.with_channels(channels)
         self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"

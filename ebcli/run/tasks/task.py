@@ -100,13 +100,16 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
             raise ConfigurationError(
                 f"--{option} works only with {', '.join(others)}, but {loaded.name} is for {loaded.task}: {hint}"
             )
+    spec = loaded.transforms
     misplaced = {
-        "--boxes and --masks mark regions of images": plan.output.boxes or plan.output.masks,
-        "--style mask needs transparency, which videos lack": plan.style.name == "mask",
+        "--boxes and --masks mark regions of images": spec.axes != "HW" and (plan.output.boxes or plan.output.masks),
+        "--beside compares maps of images": spec.depth is not None and plan.maps.beside,
+        "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
     }
     for reason, is_misplaced in misplaced.items():
-        if is_misplaced and loaded.transforms.frames is not None:
-            raise ConfigurationError(f"{reason}, but {loaded.name} is for {loaded.task}: drop it")
+        if is_misplaced:
+            kind = "volumes" if spec.depth is not None else loaded.task
+            raise ConfigurationError(f"{reason}, but {loaded.name} is for {kind}: drop it")
     if loaded.transforms.tiles and not task.in_batches:
         raise ConfigurationError(
             f"--tiles works only with classifiers, but {loaded.name} is for {loaded.task}: drop it"

@@ -1,0 +1,112 @@
+"""Where the cells of a map lie in space, and maps as files that viewers lay over the input."""
+
+from __future__ import annotations
+
+import gzip
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebcli.files.naming import GEOTIFF, NIFTI
+from ebcli.imports import import_optional
+
+Span = tuple[float, float]
+
+_SOFTWARE = "eb-saliency"
+_RASTER_TYPE, _POINT = 1025, 2  # of GeoTIFF: positions are those of the pixels' centers
+_PLACES = 33550, 33922, 34264  # GeoTIFF's scale, tie points and matrix
+_KEYS = 34735, 34736, 34737  # its coordinate system: directory, numbers and texts
+
+
+@dataclass(frozen=True)
+class Coordinates(ABC):
+    """The coordinate system of an image or a volume.
+
+    Attributes:
+        matrix: (4, 4), from the indices (x, y, z, 1) of a cell to its position.
+        suffix: of files with such coordinates.
+    """
+
+    matrix: NDArray[np.float64]
+    suffix: ClassVar[str]
+
+    @abstractmethod
+    def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
+        """The content of a file of a map (h, w) or (d, h, w), which covers these cells along x, y and z."""
+
+    def _of_cells(self, map_: NDArray[np.float32], spans: Sequence[Span], center: float) -> NDArray[np.float64]:
+        """The matrix of the map's own cells; ``center`` is where in a cell its position is meant, 0 or 0.5."""
+        cells = np.eye(4)
+        for axis, ((low, high), count) in enumerate(zip(spans, map_.shape[::-1], strict=True)):
+            step = (high - low) / count
+            cells[axis, axis], cells[axis, 3] = step, low + center * (step - 1)
+        return self.matrix @ cells
+
+
+class Affine(Coordinates):
+    """That of a volume: millimeters to the right, the front and the top, as in NIfTI."""
+
+    suffix = NIFTI
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """The distances of cells along x, y and z."""
+        found = np.linalg.norm(self.matrix[:3, :3], axis=0)
+        x, y, z = np.where(np.isfinite(found) & (found > 0), found, 1.0).tolist()
+        return x, y, z
+
+    @property
+    def flipped(self) -> tuple[bool, bool, bool]:
+        """The axes x, y and z that lead to the right, the front or the top, which radiologists draw on the left."""
+        columns = self.matrix[:3, :3].T
+        x, y, z = (bool(column[np.abs(column).argmax()] > 0) for column in columns)
+        return x, y, z
+
+    def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
+        nibabel = import_optional("nibabel")
+        volume = nibabel.Nifti1Image(map_.astype(np.float32).T, self._of_cells(map_, spans, 0.5))
+        volume.header.set_xyzt_units("mm")
+        volume.header["descrip"] = _SOFTWARE
+        return gzip.compress(volume.to_bytes(), mtime=0)  # equal maps are equal files
+
+
+@dataclass(frozen=True)
+class GeoTags(Coordinates):
+    """That of a GeoTIFF.
+
+    Attributes:
+        keys: the tags of its coordinate system: code, type, count, value, and True, as tifffile writes them.
+        center: where in a pixel its position is meant, 0 or 0.5.
+    """
+
+    suffix = GEOTIFF
+    keys: Sequence[tuple[Any, ...]]
+    center: float
+
+    @classmethod
+    def of(cls, tags: Mapping[int, Any]) -> GeoTags | None:
+        """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
+        scale, points, matrix = (tags[code].value if code in tags else None for code in _PLACES)
+        if matrix is not None and len(matrix) == 16:
+            found = np.reshape(np.asarray(matrix, np.float64), (4, 4))
+        elif scale is not None and points is not None and len(points) >= 6:
+            found = np.diag([scale[0], -scale[1], 1.0, 1.0])
+            found[:2, 3] = np.array(points[3:5]) - found[[0, 1], [0, 1]] * points[:2]
+        else:
+            return None
+        keys = [(tag.code, tag.dtype, tag.count, tag.value, True) for code in _KEYS if (tag := tags.get(code))]
+        directory = np.reshape(tags[_KEYS[0]].value, (-1, 4)).tolist() if _KEYS[0] in tags else []
+        is_center = [_RASTER_TYPE, 0, 1, _POINT] in directory
+        return cls(found, keys, 0.5 if is_center else 0.0)
+
+    def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
+        file, matrix = io.BytesIO(), self._of_cells(map_, spans, self.center).ravel().tolist()
+        tags = [(_PLACES[2], "d", 16, matrix, True), *self.keys]
+        values = map_.astype(np.float32)
+        import_optional("tifffile").imwrite(file, values, extratags=tags, software=_SOFTWARE, metadata=None)
+        return file.getvalue()

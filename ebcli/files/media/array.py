@@ -1,0 +1,178 @@
+"""Arrays of numbers: images (C, H, W) and volumes (C, D, H, W) in NumPy's files, and what other such media share."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import zipfile
+from abc import abstractmethod
+from collections.abc import Generator, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.errors import ImageError
+from ebcli.files.coordinates import Affine, Coordinates
+from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
+from ebcli.files.images import check_pixels, reading
+from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.medium import Medium, Shown, register
+from ebcli.files.safe_open import safe_open
+
+_SAMPLED = 1 << 20  # values that choose the ends of the gray scale
+_SHADOWS, _LIGHTS = 1, 99  # percentiles of values that are drawn black and white
+_HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+
+
+class Data(NamedTuple):
+    """What a file holds.
+
+    Attributes:
+        values: (C, H, W), or (C, D, H, W) of a volume.
+        window: the values that are drawn black and white; None to choose them.
+        coordinates: where the values lie in space, if that is known.
+    """
+
+    values: NDArray[Any]
+    window: tuple[float, float] | None = None
+    coordinates: Coordinates | None = None
+
+
+class Arrays(Medium):
+    """Numbers instead of colors: images or volumes.
+
+    Args:
+        axes: those of the networks that get them, ``"HW"`` or ``"DHW"``.
+    """
+
+    def __init__(self, axes: str) -> None:
+        self.axes = axes
+        self.unit = "image" if axes == "HW" else "volume"
+
+    def takes(self, spec: InputSpec) -> bool:
+        return spec.axes == self.axes
+
+    @abstractmethod
+    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+        """What a file holds; any exception says that it is broken."""
+
+    def read(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
+    ) -> tuple[NDArray[Any], tuple[int, int], Clips | None]:
+        with reading(file):
+            values, _, coordinates = self.load(file, spec)
+            *depth, height, width = values.shape[1:]
+            space = (coordinates.spacing, coordinates.flipped) if isinstance(coordinates, Affine) else ()
+            slices = Slices((0,), depth[0], 1.0, depth[0], 0.0, *space) if depth else None
+            return spec.read_array(values), (width, height), slices
+
+    def frames(
+        self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None
+    ) -> Generator[Shown]:
+        with reading(file):
+            values, window, _ = self.load(file, spec)
+        bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
+        if max(bands) > len(values):
+            raise ImageError(f"it has {len(values)} channels, but --bands names channel {max(bands)}")
+        shown = [values[number - 1] for number in bands]
+        low, high = spec.range or window or _window(shown)
+
+        def drawn(planes: Sequence[NDArray[Any]]) -> Image.Image:
+            levels = [(np.asarray(plane, np.float32) - low) * (255 / (high - low)) for plane in planes]
+            gray = np.nan_to_num(np.stack(levels, -1)).clip(0, 255).round().astype(np.uint8)
+            return Image.fromarray(gray.repeat(3 // len(planes), -1))
+
+        if isinstance(clips, Slices):
+            for i in range(clips.total):
+                yield Shown(drawn([clips.upright(band[i]) for band in shown]), i, 0, i)
+        else:
+            yield Shown(drawn(shown))
+
+    def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
+        with reading(file):
+            return self.load(file, spec).coordinates
+
+    def check(self, shape: Sequence[int], kind: np.dtype[Any]) -> None:
+        """Raise ImageError if an array of this shape and data type is no image or volume, or too large to be read."""
+        if kind.kind not in "buif":
+            raise ImageError(f"its data type is {kind}, but integers or floats are needed")
+        if len(shape) - len(self.axes) not in (0, 1) or 0 in shape:
+            axes = ", ".join(self.axes)
+            named = " x ".join(map(str, shape)) or "no"
+            raise ImageError(f"it has {named} values, but an array ({axes}) or (C, {axes}) is needed")
+        check_pixels((shape[-1], math.prod(shape[:-1])))
+
+
+def _window(bands: Sequence[NDArray[Any]]) -> tuple[float, float]:
+    """The values that are drawn black and white: 0 and 255 of 8 bits, else all but the darkest and brightest ones."""
+    if bands[0].dtype == np.uint8:
+        return 0.0, 255.0
+    flat = [band.reshape(-1) for band in bands]
+    sample = np.concatenate([band[:: 1 + band.size // _SAMPLED] for band in flat]).astype(np.float32)
+    sample = sample[np.isfinite(sample)]
+    low, high = np.percentile(sample, (_SHADOWS, _LIGHTS)).tolist() if sample.size else (0.0, 1.0)
+    return (low, high) if high > low else (low, low + 1)
+
+
+@contextlib.contextmanager
+def opened(file: Path | IO[bytes]) -> Iterator[IO[bytes]]:
+    """A file, open at its beginning."""
+    if not isinstance(file, Path):
+        file.seek(0)
+        yield file
+    elif os.path.isdir(file):
+        raise ImageError("the directory cannot be listed")
+    else:
+        with safe_open(file) as content:
+            yield content
+
+
+class NumPy(Arrays):
+    """``.npy`` and ``.npz`` files."""
+
+    def has_suffix(self, path: Path) -> bool:
+        return path.suffix.lower() in {".npy", ".npz"}
+
+    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+        with opened(file) as content:
+            if not zipfile.is_zipfile(content):
+                content.seek(0)
+                return Data(self._array(content))
+            with zipfile.ZipFile(content) as archive:
+                names = [name for name in archive.namelist() if name.endswith(".npy")]
+                if len(names) != 1:
+                    raise ImageError(f"it has {len(names)} arrays, but one is needed: save the image on its own")
+                with archive.open(names[0]) as member:
+                    return Data(self._array(member))
+
+    def _array(self, file: Any) -> NDArray[Any]:
+        """The array in a file, which is not read yet if that is possible."""
+        try:
+            version = np.lib.format.read_magic(file)
+        except ValueError as error:
+            raise ImageError(f"it is neither an array nor another {self.unit} that can be read") from error
+        if version not in _HEADERS:
+            raise ImageError(f"it has version {version[0]}.{version[1]} of NumPy's format, which is not for numbers")
+        shape, is_fortran, kind = _HEADERS[version](file)
+        self.check(shape, kind)
+        size = math.prod(shape) * kind.itemsize
+        order: Literal["F", "C"] = "F" if is_fortran else "C"
+        values: NDArray[Any]
+        try:
+            there = os.fstat(file.fileno()).st_size - file.tell()
+            values = np.memmap(file, kind, "r", file.tell(), shape, order) if there >= size else np.empty(0)
+        except OSError:  # bytes in memory, and members of archives
+            content = file.read(size)
+            there = len(content)
+            values = np.frombuffer(content, kind).reshape(shape, order=order) if there >= size else np.empty(0)
+        if there < size:
+            raise ImageError(f"it is truncated: it has {there} of {size} bytes")
+        return values[None] if values.ndim == len(self.axes) else values
+
+
+register(NumPy("HW"))
+register(NumPy("DHW"))

@@ -1,0 +1,184 @@
+"""DICOM: images and volumes in files, and series of slices in directories. No field about a patient is read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ebcli.errors import EbcliError, ImageError
+from ebcli.files.coordinates import Affine
+from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.array import Arrays, Data, opened
+from ebcli.files.media.medium import register
+from ebcli.files.media.nifti import Nifti
+from ebcli.files.safe_open import safe_open
+from ebcli.imports import import_optional
+
+_SUFFIXES = {".dcm", ".ima"}
+_PREAMBLE, _MAGIC = 128, b"DICM"
+_GAP = 0.1  # of the distance of slices, by which distances may differ
+_NUMBERS = np.dtype(np.float32)
+_TO_RAS = np.diag([-1.0, -1.0, 1.0, 1.0])  # DICOM's axes lead to the left and the back
+
+
+class Dicom(Arrays):
+    """An image, or a volume: a file with several frames, or a directory of slices."""
+
+    def has_suffix(self, path: Path) -> bool:
+        return path.suffix.lower() in _SUFFIXES
+
+    def recognizes(self, path: Path) -> bool:
+        return bool(self.files(path)) if os.path.isdir(path) else _is_dicom(path)
+
+    def files(self, folder: Path) -> list[Path]:
+        if self.axes != "DHW":
+            return []
+        with contextlib.suppress(OSError, ImageError):
+            files = sorted(folder / entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
+            if len(files) > 1 and all(map(_is_dicom, files)):
+                with _private():
+                    return files if _frames(_header(files[0], True)) == 1 else []  # others are volumes themselves
+        return []
+
+    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+        with _private():
+            files = self.files(file) if isinstance(file, Path) else []
+            headers = _in_order([*map(_header, files)]) if files else [_header(file)]
+            first = headers[0]
+            frames = len(headers) if files else _frames(first)
+            if self.axes == "HW" and frames > 1:
+                raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
+            self.check([first.SamplesPerPixel, *[frames] * (self.axes == "DHW"), first.Rows, first.Columns], _NUMBERS)
+            parts = [_pixels(header) for header in headers]
+            values, window = np.concatenate([values for values, _ in parts], 1), parts[0][1]
+            return Data(values[:, 0], window) if self.axes == "HW" else Data(values, window, _affine(headers))
+
+
+def _in_order(headers: Sequence[Any]) -> list[Any]:
+    """The slices of a series in the order of their positions."""
+    if any("ImagePositionPatient" not in one or "ImageOrientationPatient" not in one for one in headers):
+        raise ImageError("a slice of it has no position, so their order is unknown")
+    facts = {
+        "series": lambda one: one.get("SeriesInstanceUID"),
+        "orientations": lambda one: tuple(np.round(_directions(one), 3).ravel().tolist()),
+        "sizes": lambda one: (one.Rows, one.Columns, one.SamplesPerPixel, _frames(one)),
+    }
+    for what, fact in facts.items():
+        if (count := len({fact(header) for header in headers})) > 1:
+            raise ImageError(f"its slices are of {count} {what}: give each series a directory of its own")
+    headers = sorted(headers, key=_depth)
+    gaps = np.diff([_depth(header) for header in headers])
+    usual, narrow, wide = float(np.median(gaps)), int(gaps.argmin()), int(gaps.argmax())
+    if gaps[narrow] <= _GAP * usual:
+        raise ImageError(f"two of its slices are at {_depth(headers[narrow]):g} mm: it is mixed of several series")
+    if gaps[wide] > (1 + _GAP) * usual:
+        ends = [_depth(header) for header in headers[wide : wide + 2]]
+        raise ImageError(f"slices are missing between {ends[0]:g} and {ends[1]:g} mm, as most are {usual:g} mm apart")
+    return headers
+
+
+@contextlib.contextmanager
+def _private() -> Iterator[None]:
+    """Errors without what pydicom says of a file, which may quote fields about the patient."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except (EbcliError, OSError):
+        raise
+    except Exception as error:  # broken files make pydicom raise nearly anything
+        raise ImageError(f"it is broken, or no DICOM image ({type(error).__name__})") from None
+
+
+def _is_dicom(path: Path) -> bool:
+    try:
+        with safe_open(path) as file:
+            return file.read(_PREAMBLE + len(_MAGIC))[_PREAMBLE:] == _MAGIC
+    except OSError:
+        return False
+
+
+def _frames(header: Any) -> int:
+    return int(header.get("NumberOfFrames") or 1)
+
+
+def _header(file: Path | IO[bytes], is_short: bool = False) -> Any:
+    """A data set whose pixels are not decoded yet; a short one has none."""
+    pydicom = import_optional("pydicom")
+    with opened(file) as content:
+        header = pydicom.dcmread(content, force=True, stop_before_pixels=is_short)
+    if "PixelData" not in header and not is_short:
+        raise ImageError("it has no pixels, or is truncated" if "Rows" in header else "it is no DICOM image")
+    return header
+
+
+def _pixels(header: Any) -> tuple[NDArray[Any], tuple[float, float] | None]:
+    """The values (C, D, H, W), gray ones in units of the modality, and which of them are drawn black and white."""
+    pixels, colors = import_optional("pydicom.pixels"), header.PhotometricInterpretation
+    syntax = header.file_meta.TransferSyntaxUID.name
+    try:
+        values = pixels.pixel_array(header)  # in RGB
+    except (NotImplementedError, RuntimeError):
+        raise ImageError(
+            f"its pixels are compressed or encrypted as {syntax}, which no installed decoder reads: decompress it, "
+            "or pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg"
+        ) from None
+    if colors == "PALETTE COLOR":
+        values = pixels.apply_color_lut(values, header)
+    is_gray = colors.startswith("MONOCHROME")
+    values = values.reshape(-1, header.Rows, header.Columns, 1 if is_gray else 3).transpose(3, 0, 1, 2)
+    if not is_gray:
+        return values, None
+    slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
+    values = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
+    window = None
+    if header.get("WindowWidth"):
+        center, width = (float(np.atleast_1d(header[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
+        window = center - width / 2, center + width / 2
+    if colors == "MONOCHROME1":  # large values are dark
+        lowest = -(1 << (header.BitsStored - 1)) if header.PixelRepresentation else 0
+        ends = (2 * lowest + (1 << header.BitsStored) - 1) * slope + 2 * intercept
+        values, window = np.float32(ends) - values, window and (ends - window[1], ends - window[0])
+    return values, window if window and window[1] > window[0] else None
+
+
+def _directions(header: Any) -> NDArray[np.float64]:
+    """The directions (2, 3) in which columns and rows follow each other."""
+    return np.array(header.ImageOrientationPatient, np.float64).reshape(2, 3)
+
+
+def _position(header: Any) -> NDArray[np.float64]:
+    return np.array(header.ImagePositionPatient, np.float64)
+
+
+def _depth(header: Any) -> float:
+    """The position of a slice along the normal of all slices, in millimeters."""
+    return float(np.cross(*_directions(header)) @ _position(header))
+
+
+def _affine(headers: Sequence[Any]) -> Affine | None:
+    """Where slices that are sorted by position lie, or the frames of a file; None if it does not say."""
+    first = headers[0]
+    if "ImagePositionPatient" not in first or "ImageOrientationPatient" not in first:
+        return None
+    down, across = map(float, first.get("PixelSpacing") or (1, 1))
+    columns, rows = _directions(first)
+    if len(headers) > 1:
+        step = (_position(headers[-1]) - _position(first)) / (len(headers) - 1)
+    else:
+        thickness = first.get("SpacingBetweenSlices") or first.get("SliceThickness") or 1
+        step = np.cross(columns, rows) * float(thickness)
+    matrix = np.eye(4)
+    matrix[:3] = np.stack([columns * across, rows * down, step, _position(first)], 1)
+    return Affine(_TO_RAS @ matrix)
+
+
+register(Dicom("HW"))
+register(Dicom("DHW"))

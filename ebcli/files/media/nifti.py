@@ -1,0 +1,57 @@
+"""NIfTI volumes, ``.nii`` and ``.nii.gz``; their axes are read as (z, y, x), and a fourth one as channels."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ebcli.errors import ImageError
+from ebcli.files.coordinates import Affine
+from ebcli.files.input_spec import InputSpec
+from ebcli.files.media.array import Arrays, Data, opened
+from ebcli.files.media.medium import register
+from ebcli.imports import import_optional
+
+_GZIP = b"\x1f\x8b"
+_HEADER = 540  # bytes, of the longer version
+
+
+class Nifti(Arrays):
+    """A volume."""
+
+    network = "a network for volumes, as --model FILE.py:FACTORY"
+
+    def has_suffix(self, path: Path) -> bool:
+        return path.name.lower().endswith((".nii", ".nii.gz"))
+
+    def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
+        nibabel = import_optional("nibabel")
+        with opened(file) as content:
+            is_packed = content.read(2) == _GZIP
+            content.seek(0)
+            try:
+                return self._volume(gzip.GzipFile(fileobj=content) if is_packed else content, nibabel)
+            except (OSError, EOFError, zlib.error) as error:
+                raise ImageError("it is truncated, or broken") from error
+
+    def _volume(self, stream: Any, nibabel: Any) -> Data:
+        start = stream.read(_HEADER)
+        stream.seek(0)
+        kinds = nibabel.Nifti1Image, nibabel.Nifti2Image
+        kind = next((kind for kind in kinds if kind.header_class.may_contain_header(start)), None)
+        if kind is None:
+            raise ImageError("it is no NIfTI file, or its header is broken")
+        volume = kind.from_stream(stream)
+        shape = volume.shape[::-1]
+        while len(shape) > 3 and shape[0] == 1:
+            shape = shape[1:]
+        self.check(shape, volume.get_data_dtype())
+        values = np.asanyarray(volume.dataobj).T.reshape(shape)
+        return Data(values if len(shape) == 4 else values[None], None, Affine(volume.affine))
+
+
+register(Nifti("DHW"))

@@ -1,0 +1,235 @@
+"""Runs on volumes and arrays: their maps lie where the evidence is, in files that viewers lay over the input."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import nibabel
+import numpy as np
+import pydicom
+import pytest
+import tifffile
+from bright_nets import NETS, OPTIONS, center, dicom_series, volume
+from click.testing import CliRunner
+from PIL import Image
+from pydicom.data import get_testdata_file
+
+from ebcli.cli.saliency import main
+
+SHAPE, PLACE = (12, 20, 24), (3, 14, 6)
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("nets.py").write_text(NETS)
+
+
+def run(network: str, *arguments: str, status: int = 0) -> list[dict[str, Any]]:
+    result = CliRunner().invoke(main, ["--model", f"nets.py:{network}", *OPTIONS, *arguments])
+    assert result.exit_code == status, result.output
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+AFFINES = {
+    "isotropic": np.diag([2.0, 2.0, 2.0, 1.0]),
+    "anisotropic": np.array([[0.7, 0, 0, -10], [0, 0.9, 0, 20], [0, 0, 3.5, 5], [0, 0, 0, 1]]),
+    "flipped": np.array([[-1.5, 0, 0, 30], [0, 1, 0, -12], [0, 0, -2, 7], [0, 0, 0, 1.0]]),
+    "oblique": np.array([[1.2, 0.3, 0.1, 4], [-0.3, 1.1, 0.2, 5], [0, -0.2, 2.5, 6], [0, 0, 0, 1.0]]),
+}
+
+
+@pytest.mark.parametrize("name", AFFINES)
+@pytest.mark.parametrize("network", ["solid", "fixed"])
+def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) -> None:
+    nibabel.save(nibabel.Nifti1Image(volume(SHAPE, PLACE).T, AFFINES[name]), "scan.nii.gz")
+    (record,) = run(network, "scan.nii.gz", "--raw")
+    assert [Path(path).name for path in record["output"]] == [
+        "scan.nii.gz.0-bright@0+marginal.png",
+        "scan.nii.gz.0-bright@0+marginal.sheet.png",
+        "scan.nii.gz.maps@0+marginal.npz",
+        "scan.nii.gz.0-bright@0+marginal.nii.gz",
+    ]
+    found = nibabel.load(record["output"][3])
+    map_ = np.asarray(found.dataobj)
+    assert map_.shape == (SHAPE[::-1] if network == "solid" else (16, 16, 12))
+    where = found.affine @ [*center(map_), 1]
+    expected = AFFINES[name] @ [*PLACE[::-1], 1]
+    np.testing.assert_allclose(where[:3], expected[:3], atol=1e-3 if network == "solid" else 0.25)
+    np.testing.assert_allclose(np.load(record["output"][2])["maps"][0].T, map_)
+    # opposite corners of the whole volume, not of its cells' centers
+    ends = [
+        affine @ [*(np.array(shape) - 0.5), 1]
+        for affine, shape in ((found.affine, map_.shape), (AFFINES[name], SHAPE[::-1]))
+    ]
+    np.testing.assert_allclose(ends[0], ends[1], atol=1e-4)
+
+
+def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space() -> None:
+    place, spacing = PLACE, (1, 1, 3)
+    nibabel.save(nibabel.Nifti1Image(volume(SHAPE, place).T, np.diag([*spacing, 1.0])), "right.nii.gz")
+    np.save("plain.npy", volume(SHAPE, place))
+    of_right, of_plain = run("solid", "right.nii.gz", "plain.npy")
+    zoom = 256 / SHAPE[2]
+    depth, height, width = (round(zoom * side * step) for side, step in zip(SHAPE, spacing[::-1], strict=True))
+    picture = Image.open(of_right["output"][0])
+    gap = picture.width - 2 * width - height
+    assert picture.height == max(height, depth) and 4 <= gap <= 0.05 * height
+    # its axes lead to the right, the front and the top, so all are drawn in reverse
+    for box, (row, column), (rows, columns) in (
+        ((0, 0, width, height), (place[1], place[2]), (SHAPE[1], SHAPE[2])),
+        ((width + gap // 2, 0, 2 * width + gap // 2, depth), (place[0], place[2]), (SHAPE[0], SHAPE[2])),
+        ((2 * width + gap, 0, 2 * width + gap + height, depth), (place[0], place[1]), (SHAPE[0], SHAPE[1])),
+    ):
+        pixels = np.asarray(picture.crop(box).convert("L"), float)
+        pixels -= pixels.min()
+        at = center(pixels**4) / pixels.shape
+        np.testing.assert_allclose(at, [1 - (row + 0.5) / rows, 1 - (column + 0.5) / columns], atol=0.03)
+    picture = Image.open(of_plain["output"][0])  # as it is stored
+    pixels = np.asarray(picture.crop((0, 0, 256, height)).convert("L"), float)
+    at = center((pixels - pixels.min()) ** 4) / pixels.shape
+    np.testing.assert_allclose(at, [(place[1] + 0.5) / SHAPE[1], (place[2] + 0.5) / SHAPE[2]], atol=0.03)
+
+
+def test_a_dicom_series_beside_other_data_is_one_volume_in_its_place() -> None:
+    values = volume(SHAPE, PLACE)
+    dicom_series(Path("data/ct"), values, (0.5, 0.7, 3.0))
+    np.save("data/a.npy", values)
+    Path("data/notes.txt").write_text("text")
+    records = run("solid", "data", "--raw", "--report")
+    assert [Path(record["input"]).name for record in records] == ["a.npy", "ct"]
+    assert [record["status"] for record in records] == ["done", "done"]
+    found = nibabel.load(records[1]["output"][3])
+    lps = np.array([-30 + 0.5 * PLACE[2], 20 + 0.7 * PLACE[1], 5 + 3 * PLACE[0]])  # of the slices' own positions
+    where = found.affine @ [*center(np.asarray(found.dataobj)), 1]
+    np.testing.assert_allclose(where[:3], lps * [-1, -1, 1], atol=1e-3)
+    assert len(list(Path("saliency/report/thumbnails").rglob("*.png"))) == 2
+    again = run("solid", "data", "--raw", "--report", "--skip-existing")
+    assert again == []
+    os.utime("data/ct/000.dcm", ns=(1, 2**61))  # one of the slices is new
+    (record,) = run("solid", "data", "--raw", "--report", "--skip-existing")
+    assert record["input"].endswith("ct")
+    checked = CliRunner().invoke(main, ["--verify", "saliency"])
+    assert checked.exit_code == 0, checked.output
+
+
+def test_photos_and_arrays_share_a_run() -> None:
+    Path("data").mkdir()
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[4:8, 20:24] = 200
+    Image.fromarray(pixels).save("data/a.png")
+    np.save("data/b.npy", pixels.transpose(2, 0, 1))
+    np.save("data/c.npy", pixels.transpose(2, 0, 1)[:2])
+    np.save("data/d.npy", (pixels.transpose(2, 0, 1) / 255).astype(np.float32))
+    records = run("color", "data", "--raw", "--batch-size", "2", status=1)
+    assert [record["status"] for record in records] == ["done", "done", "failed", "done"]
+    assert records[2]["error"] == "it has 2 channels, but nets.py:color takes 3"
+    maps = [np.load(record["output"][1])["maps"] for record in records if record["status"] == "done"]
+    np.testing.assert_allclose(maps[1], maps[0], atol=1e-6)
+    np.testing.assert_allclose(maps[2], maps[0], atol=1e-6)
+    np.testing.assert_allclose(center(maps[0][0]), [5.5, 21.5], atol=1e-4)
+
+
+KEYS = (1, 1, 0, 3, 1024, 0, 1, 1, 1025, 0, 1, 1, 3072, 0, 1, 32633)
+
+
+@pytest.mark.parametrize("raster", [1, 2])
+@pytest.mark.parametrize("layout", ["scale", "matrix"])
+def test_a_geotiff_map_lies_where_the_image_is_bright(raster: int, layout: str) -> None:
+    values = np.zeros((13, 40, 60), np.uint16)
+    values[:, 30:34, 12:16] = 60000
+    keys = (*KEYS[:11], raster, *KEYS[12:])
+    if layout == "scale":
+        where = [(33550, "d", 3, (10.0, 20.0, 0.0)), (33922, "d", 6, (0.0, 0.0, 0.0, 5e5, 4e6, 0.0))]
+    else:
+        where = [(34264, "d", 16, (10.0, 0, 0, 5e5, 0, -20.0, 0, 4e6, 0, 0, 0, 0, 0, 0, 0, 1))]
+    tags = [(*tag, True) for tag in (*where, (34735, "H", len(keys), keys), (34737, "s", 0, "WGS 84|"))]
+    tifffile.imwrite("a.tif", values, planarconfig="separate", photometric="minisblack", extratags=tags)
+    (record,) = run("bands", "a.tif", "--raw", "--bands", "4,3,2", "--fit", "squash")
+    assert record["output"][-1].endswith("a.tif.0-bright@0+marginal.tif")
+    with tifffile.TiffFile(record["output"][-1]) as tiff:
+        page = tiff.pages[0]
+        map_, matrix = page.asarray(), np.reshape(page.tags[34264].value, (4, 4))
+        assert tuple(page.tags[34735].value) == keys and page.tags[34737].value == "WGS 84|"
+    row, column = center(map_) + (0.5 if raster == 1 else 0)  # of areas, corners have positions
+    found = matrix @ [column, row, 0, 1]
+    shift = 0 if raster == 1 else 0.5
+    np.testing.assert_allclose(found[:2], [5e5 + 10 * (14 - shift), 4e6 - 20 * (32 - shift)], atol=5)
+
+
+def test_no_field_about_a_patient_is_in_any_result() -> None:
+    Path("xray").mkdir()
+    header = pydicom.dcmread(str(get_testdata_file("CT_small.dcm")))
+    fields = [str(header[name].value) for name in ("PatientName", "PatientID", "StudyInstanceUID", "InstitutionName")]
+    assert all(len(field) > 3 for field in fields)
+    shutil.copy(str(get_testdata_file("CT_small.dcm")), "xray/one.dcm")
+    Path("xray/cut.dcm").write_bytes(Path("xray/one.dcm").read_bytes()[:9000])
+    dicom_series(Path("ct"), volume((6, 9, 9), (3, 4, 4)), (1, 1, 2))
+    spoken = ""
+    for network, data in (("gray", "xray"), ("solid", "ct")):
+        options = ("--model", f"nets.py:{network}", *OPTIONS, "--raw", "--report", "--caption", "-v")
+        result = CliRunner().invoke(main, [*options, data, "-o", f"maps-{data}"])
+        assert result.exit_code == (1 if data == "xray" else 0), result.output
+        spoken += result.output
+    written = [path for folder in ("maps-xray", "maps-ct") for path in Path(folder).rglob("*") if path.is_file()]
+    assert len(written) > 10
+    for path in written:
+        content = path.read_bytes()
+        packed = nibabel.load(path).to_bytes() if path.name.endswith(".nii.gz") else b""
+        for field in fields:
+            assert field.encode() not in content + packed, path
+            assert field not in str(path)
+    assert not any(field in spoken for field in fields)
+
+
+def test_a_network_declares_its_channels_and_that_it_takes_volumes() -> None:
+    np.save("a.npy", np.stack([volume((8, 9, 9), (3, 4, 4))] * 2))
+    np.save("b.npy", volume((8, 9, 9), (3, 4, 4)))
+    done, failed = run("declared", "a.npy", "b.npy", "--raw", status=1)
+    assert np.load(done["output"][2])["maps"].shape == (1, 8, 16, 16)
+    assert failed["error"] == "it has 1 channel, but nets.py:declared takes 2: repeat it with --channels 1,1"
+
+
+def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
+    for name, shape in (("a.npy", (4, 20, 20)), ("b.npy", (12, 20, 20))):
+        np.save(name, volume(shape, (2, 9, 9)))
+    small, whole = run("narrow", "a.npy", "b.npy", status=1)
+    assert small["error"].startswith("nets.py:narrow fails on volumes of 4 x 20 x 20 (")
+    assert whole["status"] == "done"
+
+
+@pytest.mark.parametrize(
+    ("network", "arguments", "said"),
+    [
+        (
+            "solid",
+            ("--boxes",),
+            "--boxes and --masks mark regions of images, but nets.py:solid is for volumes: drop it",
+        ),
+        (
+            "solid",
+            ("--beside", "grad-cam", "--panel"),
+            "--beside compares maps of images, but nets.py:solid is for volum",
+        ),
+        ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes: drop --fit"),
+        ("gray", ("--depth", "4"), "nets.py:gray gets no volumes: drop the depth"),
+        (
+            "collapsing",
+            ("--layer", "1"),
+            "layer '1' has no spatial dimensions (output shape (4, 64, 64)): choose a layer",
+        ),
+        ("gray", ("--channels", "0"), "channels is (0,), but must be channels, numbered from 1"),
+        ("gray", ("--bands", "1,2"), "bands is (1, 2), but must be one channel or three, numbered from 1"),
+        ("gray", ("--range", "5,5"), "range is (5.0, 5.0), but must be two numbers, the lower one first"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(network: str, arguments: tuple[str, ...], said: str) -> None:
+    np.save("a.npy", volume((8, 9, 9), (3, 4, 4)))
+    options = ("--model", f"nets.py:{network}", *OPTIONS)
+    result = CliRunner().invoke(main, [*options, "a.npy", *arguments])
+    assert result.exit_code == 2
+    assert said in result.stderr
