@@ -139,7 +139,9 @@ def test_the_recipe_requires_what_the_package_requires() -> None:
 def test_the_extra_all_has_the_extras_of_users() -> None:
     extras = PROJECT["optional-dependencies"]
     (everything,) = extras["all"]
-    assert Requirement(everything).extras == extras.keys() - {"all"}
+    under_agpl = {"ultralytics"}
+    assert Requirement(everything).extras == extras.keys() - {"all"} - under_agpl
+    assert under_agpl.isdisjoint(Requirement(text).name for text in PROJECT["dependencies"])
 
 
 def test_the_demo_draws_the_most_likely_classes() -> None:

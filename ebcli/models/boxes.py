@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torchvision.ops import batched_nms, box_convert
 
 from ebcli.eb.capture import single_tensor
 
@@ -76,7 +76,7 @@ class Candidates(NamedTuple):
         """
         known = logits.detach()
         scores = known.softmax(-1)[..., :-1] if has_no_object else known.sigmoid()
-        corners = box_convert(boxes.detach(), "cxcywh", "xyxy") * boxes.new_tensor([size[1], size[0]] * 2)
+        corners = _corners(boxes.detach()) * boxes.new_tensor([size[1], size[0]] * 2)
         return cls(logits.mT[:, : scores.shape[-1]], corners, scores.mT)
 
     def detections(self, score: float) -> list[list[Detection]]:
@@ -89,6 +89,8 @@ class Candidates(NamedTuple):
         kept = kept[scores[kept].argsort(descending=True, stable=True)]
         boxes = self.boxes[i].float()
         if self.overlap is not None:
+            from torchvision.ops import batched_nms  # takes a second to import, which classifiers need not wait
+
             kept = kept[batched_nms(boxes[kept], scores[kept], labels[kept], self.overlap)]
         values = zip(*(each[kept].tolist() for each in (labels, scores, boxes)), kept.tolist(), strict=True)
         return [Detection(label, value, tuple(box), anchor) for label, value, box, anchor in values]
@@ -140,7 +142,7 @@ class YoloOutput:
             scores = scores * known[:, 4:5]
             if self.num_classes == 1:  # such networks learn the objectness only
                 logits = raw[:, 4:5]
-        return Candidates(logits, box_convert(known[:, :4].mT, "cxcywh", "xyxy"), scores, _OVERLAP)
+        return Candidates(logits, _corners(known[:, :4].mT), scores, _OVERLAP)
 
 
 def recognized(net: nn.Module, output: Any, size: Sequence[int], num_classes: int = 0) -> Any:
@@ -156,6 +158,12 @@ def recognized(net: nn.Module, output: Any, size: Sequence[int], num_classes: in
         return output
     net.register_forward_hook(reading)
     return reading(net, (), output)
+
+
+def _corners(boxes: Tensor) -> Tensor:
+    """Boxes (..., 4) with left, top, right and bottom from those with center x and y, width and height."""
+    center, size = boxes.split(2, -1)
+    return torch.cat([center - size / 2, center + size / 2], -1)
 
 
 def _cell_counts(size: Sequence[int]) -> set[int]:

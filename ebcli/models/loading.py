@@ -154,9 +154,7 @@ def _tried(name: str, net: nn.Module, size: tuple[int, ...], task: str | None, k
     if isinstance(net, DetectionScores):
         return DETECTION, net.num_classes
     with torch.no_grad():
-        output = probe(name, net, size, net)
-    if task in (None, DETECTION):
-        output = recognized(net, output, size, known)
+        output = recognized(net, probe(name, net, size, net), size, known)
     if isinstance(output, Candidates):
         return DETECTION, output.logits.shape[1]
     if task == DETECTION:

@@ -6,7 +6,6 @@ Its files are pickles. Ultralytics is asked to admit only known classes, which i
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -22,7 +21,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
 from ebcli.models.boxes import Candidates, YoloOutput
-from ebcli.models.checkpoint import first_line, load_checkpoint, read_checkpoint
+from ebcli.models.checkpoint import first_line, read_checkpoint
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
 from ebcli.models.sources.base import ModelSource, fetching
 
@@ -33,11 +32,8 @@ _TASKS = {
 }
 _GRAY = 114  # of the letterbox
 _SIDE, _SIDE_OF_CLASSIFIERS = 640, 224  # pixels, unless the file says otherwise
-# read when it is imported; the environment's own come first
-_SETTINGS = {
-    **{"YOLO_VERBOSE": "false", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"},
-    "ULTRALYTICS_SAFE_LOAD": "true",
-}
+_SETTINGS = {"YOLO_VERBOSE": "false", "YOLO_OFFLINE": "true", "YOLO_AUTOINSTALL": "false"}
+_SETTINGS |= {"ULTRALYTICS_SAFE_LOAD": "true"}
 
 
 class Ultralytics(ModelSource):
@@ -50,15 +46,11 @@ class Ultralytics(ModelSource):
         self._title, self._trained_on = f"ultralytics/{name}", dict[str, Any]()
         with _restored():
             self._library = import_optional("ultralytics")
-            self._downloads = import_optional("ultralytics.utils.downloads")
         self._is_local, suffix = os.path.isfile(name), Path(name).suffix
-        if suffix not in (".pt", ".yaml") or not (self._is_local or suffix == ".yaml" or name in self._published):
-            hint = closest(name, self._published) or "name a .pt file, or a configuration such as yolo11n.yaml"
+        known = sorted(self._library.utils.downloads.GITHUB_ASSETS_NAMES)
+        if suffix != ".yaml" and (suffix != ".pt" or not (self._is_local or name in known)):
+            hint = closest(name, known) or "name a .pt file, or a configuration such as yolo11n.yaml"
             raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
-
-    @property
-    def _published(self) -> list[str]:
-        return sorted(self._downloads.GITHUB_ASSETS_NAMES)
 
     def published(self, weights: str) -> str | None:
         if weights != DEFAULT:
@@ -69,18 +61,12 @@ class Ultralytics(ModelSource):
         if not self._is_local or self.name.endswith(".yaml"):
             return self._read(str(Path(self.name).with_suffix(".yaml")))
         net: Any = self._read(self.name)
-        with _silent():
-            untrained = type(net)(net.yaml, verbose=False)
+        untrained = type(net)(net.yaml, verbose=False)
         untrained.names = net.names
         return self._complete(untrained, net.task)
 
     def pretrained(self, weights: str) -> nn.Module:
         return self.build() if weights == UNTRAINED else self._read(str(self._file()))
-
-    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
-        net = self.build()
-        load_checkpoint(net, state, title)
-        return net
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         is_classifier = net.task == "classify"
@@ -107,15 +93,14 @@ class Ultralytics(ModelSource):
         file = Path(torch.hub.get_dir(), "checkpoints", self.name)
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
-            with fetching(self._title, f"put that file into {file.parent}, or pass --weights none"), _silent():
-                self._downloads.attempt_download_asset(file)
+            with fetching(self._title, f"put that file into {file.parent}, or pass --weights none"):
+                self._library.utils.downloads.attempt_download_asset(file)
         return file
 
     def _read(self, file: str) -> nn.Module:
         """The network of a file or of a configuration."""
         try:
-            with _silent():
-                model = self._library.YOLO(file)
+            model = self._library.YOLO(file)
         except Exception as error:  # whatever unpickling and the library raise
             if _is_state_dict(file):
                 raise ConfigurationError(
@@ -145,7 +130,7 @@ class Ultralytics(ModelSource):
             )
         net.task = task
         if is_yolo and getattr(head, "one2one_cv2", None) is not None:
-            head.end2end, head.postprocess = True, _unsorted
+            head.end2end, head.postprocess = True, lambda candidates, *_: candidates  # all, not the best in order
         net.register_forward_hook(_candidates if is_yolo else _logits)
         return net
 
@@ -157,11 +142,6 @@ def _candidates(net: Any, inputs: Any, output: Any) -> Candidates:
     head = net.model[-1]
     found = YoloOutput(head.nc, has_objectness=False, is_transposed=head.end2end)(net, inputs, output)
     return found._replace(boxes=output[..., :4].detach(), overlap=None) if head.end2end else found
-
-
-def _unsorted(candidates: Tensor, *_: Any) -> Tensor:
-    """In place of a head's choice of its best candidates: all of them, (B, candidates, 4 + num_classes + others)."""
-    return candidates
 
 
 def _logits(_net: nn.Module, _inputs: Any, output: Any) -> Tensor:
@@ -176,7 +156,10 @@ def _is_state_dict(file: str) -> bool:
 
 @contextlib.contextmanager
 def _restored() -> Iterator[None]:
-    """Set what Ultralytics reads when it is imported, and restore what it then replaces for the whole process."""
+    """Set what Ultralytics reads when it is imported, and restore what it then replaces for the whole process.
+
+    Settings that the environment has come first.
+    """
     before, opened, saved = {**os.environ}, Image.open, torch.save
     os.environ.update({**_SETTINGS, **before})
     try:
@@ -186,15 +169,3 @@ def _restored() -> Iterator[None]:
         Image.open, torch.save = opened, saved
         os.environ.clear()
         os.environ.update(before)
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Silence the logging of Ultralytics."""
-    log = logging.getLogger("ultralytics")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        log.setLevel(level)
