@@ -125,6 +125,11 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         dense("YOLO", "untrained", "place"),
         dense("YOLO", "contrastive", "chance"),
     ),
+    "a small DETR has {:.3f}, untrained {:.3f}, and chance is {:.2f}": lambda: (
+        dense("DETR", "contrastive", "place"),
+        dense("DETR", "untrained", "place"),
+        dense("DETR", "contrastive", "chance"),
+    ),
     "Five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
     "Captum takes {:.1f} forward passes there. zennit's `ZPlus` takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),
