@@ -66,7 +66,7 @@ def test_command(line: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> No
     arguments = shlex.split(line)[1:]
     if "timm/vit_small_patch16_224" in arguments:
         arguments += ["--weights", "none"]  # the published ones would be downloaded
-    result = CliRunner().invoke(main, [*arguments, "--workers", "0"])
+    result = CliRunner().invoke(main, arguments, env={"EB_SALIENCY_WORKERS": "0"})
     assert result.exit_code == 0, result.output
     if "layers" in arguments:
         assert result.stdout.splitlines()[0].split() == ["0", "Conv2d", "32x30x30", "2.13"]
