@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from ebcli.models.boxes import Detection as Detection
     from ebcli.models.classes import read_class_names as read_class_names
     from ebcli.models.classes import resolve_class as resolve_class
+    from ebcli.models.default_layers import default_layer as default_layer
+    from ebcli.models.default_layers import layer_per_resolution as layer_per_resolution
     from ebcli.models.detection import DetectionScores as DetectionScores
     from ebcli.models.detection import detections as detections
     from ebcli.models.layer_listing import Layer as Layer
-    from ebcli.models.layer_listing import default_layer as default_layer
-    from ebcli.models.layer_listing import layer_per_resolution as layer_per_resolution
     from ebcli.models.layer_listing import layers as layers
     from ebcli.models.layer_listing import resolve_layer as resolve_layer
     from ebcli.models.loaded import LoadedModel as LoadedModel
@@ -32,7 +32,8 @@ _OFFERED = {
     "ebcli.models.boxes": "Candidates Detection",
     "ebcli.models.classes": "read_class_names resolve_class",
     "ebcli.models.detection": "DetectionScores detections",
-    "ebcli.models.layer_listing": "Layer default_layer layer_per_resolution layers resolve_layer",
+    "ebcli.models.default_layers": "default_layer layer_per_resolution",
+    "ebcli.models.layer_listing": "Layer layers resolve_layer",
     "ebcli.models.loaded": "LoadedModel",
     "ebcli.models.loading": "load_model",
     "ebcli.models.names": "model_names",

@@ -1,47 +1,26 @@
-"""The layers of a network: output shapes, strides, and the default layer for maps."""
+"""The layers of a network: names, output shapes and strides."""
 
 from __future__ import annotations
 
-import math
-import re
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import takewhile
-from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
-from torch.fx import GraphModule
 
 from ebcli.eb import layers_on_path
-from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.eb.graph import descend
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
-from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import fitting_first_layer, probe
-
-# Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
-# stride 224 / 13 = 17.2. No layer of stride 32 appears that low.
-MAX_STRIDE = 16 * 1.25
-
-# A side of the map: with fewer cells, the maps of small images would be a few blocks
-LEAST_CELLS = 9
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps
 _BATCH = 2
-
-_WEIGHTED = nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d
 
 
 @dataclass(frozen=True)
@@ -85,8 +64,8 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
         >>> ebcli.layers(net, input_size=(32, 64))[0].shape
         (8, 8, 16)
     """
-    name, net = _named(model)
-    spec = _input(model, input_size)
+    name, net = named(model)
+    spec = input_of(model, input_size)
     batch = 1 if isinstance(model, LoadedModel) and model.one_by_one else _BATCH
     outputs, size = _outputs(name, net, spec, batch), spec.shape
     if isinstance(net, DetectionScores):  # strides are in pixels of the image that detectors resized themselves
@@ -98,83 +77,6 @@ def layers(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | N
         stride = _stride(shape, size) if len(output) == batch else None
         found.append(Layer(layer, type(net.get_submodule(layer)).__name__, shape, stride))
     return found
-
-
-def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None) -> str:
-    """Choose the layer for maps: the literature's choice, the best one measured, or the deepest of about stride 16.
-
-    Of the layers below the classifier with the largest stride up to ``MAX_STRIDE`` that have ``LEAST_CELLS`` a side, it
-    is the last one of the outermost modules: ``features.5`` rather than ``features.6.0.block.0``, which is only part of
-    the next stage. For vision transformers, Swin and ConvNeXt, whose blocks mix distant cells, it is what the first
-    block reads. Of detectors, segmentation networks and ONNX files, only layers count that all probability passes
-    through: pyramids of features read several, and so do residual sums.
-
-    Args:
-        model: the model, or a network, of which neither literature nor measurements are known.
-        input_size: see `layers`.
-
-    Raises:
-        ConfigurationError: the network does not accept images of that size.
-        LayerError: no layer below the classifier has a spatial layout.
-
-    Examples:
-        >>> import ebcli
-        >>> ebcli.default_layer(ebcli.load_model())
-        'features.11'
-        >>> ebcli.default_layer(ebcli.load_model("resnet18", weights="none"))
-        'layer3'
-    """
-    name, net = _named(model)
-    if isinstance(net, DetectionScores):
-        return _below_pyramid(net, "backbone.body")
-    task = model.task if isinstance(model, LoadedModel) else None
-    if task == SEGMENTATION and hasattr(getattr(net, "backbone", None), "return_layers"):
-        return _below_pyramid(net, "backbone")
-    for pattern, choose in _SETTLED:
-        if isinstance(model, LoadedModel) and pattern.fullmatch(name):
-            return choose(net)
-    below = _below_classifier(model, input_size)
-    if not below:
-        raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
-    if task == DETECTION:  # tokens may be queries
-        below = [layer for layer in below if len(layer[2]) > 2] or below
-    blocks = _transformer_blocks(net, below)
-    if len(blocks) > 1:
-        return _first_tokens(blocks[0], below)
-    is_flat = not any(isinstance(one, (nn.Sequential, nn.ModuleList)) for one in net.modules())
-    if is_flat and (tokens := _tokens_before_norms(layers(model, input_size))):
-        return tokens
-    spec = _input(model, input_size)
-    side = min(spec.shape[-2:])
-    if task == SEGMENTATION:  # above the coarsest features, each cell is explained by itself
-        coarsest = max(stride for _, stride, _ in below)
-        stage = min((layer for layer, stride, _ in below if stride == coarsest), key=lambda layer: layer.count("."))
-        below = list(takewhile(lambda layer: layer[0] != stage, below)) or below
-    if task in (DETECTION, SEGMENTATION) or isinstance(net, GraphModule):
-        shared = _shared(name, net, spec, [layer for layer, *_ in below])
-        below = [layer for layer in below if layer[0] in shared] or below
-    strides = [stride for _, stride, _ in below]
-    chosen = max((one for one in strides if one <= min(MAX_STRIDE, side / LEAST_CELLS)), default=min(strides))
-    return _last_outermost(net, [name for name, stride, _ in below if stride == chosen])
-
-
-def layer_per_resolution(loaded: LoadedModel) -> list[str]:
-    """Choose one layer per resolution, from the classifier down: near stride 32, near stride 16, ...
-
-    Layers below the classifier are grouped by the power of two nearest to their stride. Each group is represented by
-    the last of its outermost modules, or by ``default_layer`` if that is in the group.
-
-    Raises:
-        LayerError: no layer below the classifier has a spatial layout.
-    """
-    default = default_layer(loaded)
-    stages: dict[int, list[str]] = {}
-    for name, stride, _ in _below_classifier(loaded):
-        stages.setdefault(round(math.log2(stride)), []).append(name)
-    return [
-        default if default in stage else _last_outermost(loaded.net, stage)
-        for _, stage in sorted(stages.items(), reverse=True)
-    ]
 
 
 def resolve_layer(loaded: LoadedModel, name: str) -> str:
@@ -190,12 +92,12 @@ def resolve_layer(loaded: LoadedModel, name: str) -> str:
     return name
 
 
-def _named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
+def named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
     """A model's name for messages, and its network."""
     return (type(model).__name__, model) if isinstance(model, nn.Module) else (model.name, model.net)
 
 
-def _input(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
+def input_of(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
     """What the network gets, of that size."""
     if isinstance(input_size, int):
         input_size = input_size, input_size
@@ -260,117 +162,3 @@ def _stride(shape: tuple[int, ...], size: tuple[int, ...]) -> float | None:
         if rows * columns > 1 and rows <= height and columns <= width and abs(columns - width * rows / height) < 1:
             return height / rows
     return None
-
-
-def _below_classifier(
-    model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None
-) -> list[tuple[str, float, tuple[int, ...]]]:
-    """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
-    _, net = _named(model)
-    listed = layers(model, input_size)
-    weighted = [i for i, layer in enumerate(listed) if isinstance(net.get_submodule(layer.name), _WEIGHTED)]
-    below = listed[: weighted[-1]] if weighted else listed
-    return [(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]
-
-
-def _transformer_blocks(net: nn.Module, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> list[str]:
-    """The blocks of a vision transformer in order, taken from its outermost container; empty for other networks.
-
-    Transformers that reduce their tokens, such as Swin, count as other networks.
-    """
-    tokens = [(name, stride) for name, stride, shape in below if len(shape) == 2]
-    if len({stride for _, stride in tokens}) != 1:
-        return []
-    containers: dict[str, list[str]] = {}
-    for name, _ in tokens:
-        parent = name.rpartition(".")[0]
-        if isinstance(net.get_submodule(parent), (nn.Sequential, nn.ModuleList)):
-            containers.setdefault(parent, []).append(name)
-    return min(containers.values(), key=lambda blocks: blocks[0].count("."), default=[])
-
-
-def _first_tokens(block: str, below: Sequence[tuple[str, float, tuple[int, ...]]]) -> str:
-    """The tokens that the first block reads, with the class token if there is one; else what the block returns."""
-    tokens = [(name, shape) for name, _, shape in below if len(shape) == 2]
-    start = next(i for i, (name, _) in enumerate(tokens) if name == block or name.startswith(f"{block}."))
-    (shape,) = {shape for name, shape in tokens if name == block}
-    before = [name for name, found in tokens[:start] if found == shape]
-    return before[-1] if before else block
-
-
-def _tokens_before_norms(listed: Sequence[Layer]) -> str | None:
-    """What the first norm reads in a vision transformer without containers of blocks, as from a file."""
-    tokens = Counter(layer.shape for layer in listed if len(layer.shape) == 2 and layer.stride is not None)
-    if 3 * sum(tokens.values()) < len(listed):
-        return None
-    stream = max(tokens, key=lambda shape: tokens[shape])
-    last: Layer | None = None
-    for layer in listed:
-        if "Norm" in layer.type or (last and last.shape == stream != layer.shape):  # norms may be spelled out
-            break
-        if layer.stride is not None:
-            last = layer
-    return last.name if last else None
-
-
-def _last_outermost(net: nn.Module, names: Sequence[str]) -> str:
-    if isinstance(net, GraphModule):  # one of operations, of which none is around others
-        return names[-1]
-    outermost = min(name.count(".") for name in names)
-    return next(name for name in reversed(names) if name.count(".") == outermost)
-
-
-def _below_pyramid(net: nn.Module, body: str) -> str:
-    """The first features that the heads read: all probability passes through them, but not through later ones."""
-    modules = dict(net.named_modules())
-    returned = getattr(modules.get(body), "return_layers", None)  # of torchvision's IntermediateLayerGetter
-    if returned:
-        first = next(iter(returned))
-        # MobileNet's blocks are numbered; the one that a detector reads first starts the stage of stride 32
-        is_coarse = first.isdecimal() and isinstance(net, DetectionScores)
-        return f"{body}.{int(first) - 1 if is_coarse else first}"
-    features = modules.get("backbone.features")  # of SSD and SSDlite
-    if features is None:
-        return "backbone"
-    return "backbone.features.0" if isinstance(features[0], nn.Sequential) else "backbone.features"
-
-
-def _shared(name: str, net: nn.Module, spec: InputSpec, layers: Sequence[str]) -> set[str]:
-    """Those of some layers that everything passes through on its way from the input to the output."""
-    made: dict[str, Any] = {}
-
-    def note(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        made[layer] = single_tensor(output, layer).grad_fn
-
-    def forward(blank: Tensor) -> tuple[Any, Any]:
-        output = single_tensor(net(blank.requires_grad_().clone()), "the output")
-        return output.grad_fn, get_gradient_edge(blank).node
-
-    with ExitStack() as hooks:
-        for layer in layers:
-            hooks.callback(net.get_submodule(layer).register_forward_hook(partial(note, layer)).remove)
-        with torch.enable_grad(), evaluating(net):
-            end, start = probe(name, net, spec, forward)
-    return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}
-
-
-def _fourth_max_pool(net: nn.Module) -> str:
-    return [name for name, module in net.named_modules() if isinstance(module, nn.MaxPool2d)][3]
-
-
-def _stem(net: nn.Module) -> str:
-    """What the first block reads, as torchvision (features.0) and timm (stem, patch_embed) name it."""
-    return next(name for name in ("features.0", "stem", "patch_embed") if name in dict(net.named_modules()))
-
-
-# Publications draw Excitation Backprop at VGG-16's pool4 (features.23) and ResNet's layer3
-_SETTLED: tuple[tuple[re.Pattern[str], Callable[[nn.Module], str]], ...] = (
-    (re.compile(r"(timm/)?vgg\d+[\w.]*"), _fourth_max_pool),
-    (re.compile(r"(timm/)?(wide_)?resne(t|xt)\d+[\w.]*"), lambda _net: "layer3"),
-    # measured on a small trained MC3; later layers blur time
-    (re.compile(r"(r3d|mc3|r2plus1d)_18"), lambda _net: "layer2"),
-    # on trained networks, later layers have mixed: see docs/evidence.md
-    (re.compile(r"swin3d\w*"), lambda _net: "patch_embed"),
-    (re.compile(r"mvit\w*"), lambda _net: "pos_encoding"),  # the tokens that the first block reads
-    (re.compile(r"(timm/)?(convnext|swin)(?!v2_cr)[\w.]*"), _stem),
-)
