@@ -10,13 +10,14 @@ from numpy.typing import NDArray
 
 NETS = """
 import ebcli
+import torch
 from torch import nn
 
 def bright(channels, convolution, pool):
     first = convolution(channels, 1, 1, bias=False)
     nn.init.ones_(first.weight)
     net = nn.Sequential(first, nn.ReLU(), pool(1), nn.Flatten(), nn.Linear(1, 2))
-    nn.init.ones_(net[-1].weight)
+    net[-1].weight.data[:, 0] = torch.tensor([1.0, -1.0])
     net.categories = ["bright", "other"]
     return net
 
@@ -102,4 +103,4 @@ def dicom_series(folder: Path, values: NDArray[Any], spacing: tuple[float, float
         header.ImagePositionPatient = [-30, 20, 5 + spacing[2] * i]
         for name, value in changes.items():
             setattr(header, name, value(i) if callable(value) else value)
-        header.save_as(folder / f"{(i * 7) % 101:03d}.dcm")
+        header.save_as(folder / f"{(i * 37) % 101:03d}.dcm")

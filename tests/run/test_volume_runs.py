@@ -69,9 +69,11 @@ def test_a_nifti_map_lies_where_the_volume_is_bright(name: str, network: str) ->
     np.testing.assert_allclose(ends[0], ends[1], atol=1e-4)
 
 
-def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space() -> None:
+@pytest.mark.parametrize("signs", [(1, 1, 1), (-1, 1, 1), (1, -1, -1)])
+def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space(signs: tuple[int, int, int]) -> None:
     place, spacing = PLACE, (1, 1, 3)
-    nibabel.save(nibabel.Nifti1Image(volume(SHAPE, place).T, np.diag([*spacing, 1.0])), "right.nii.gz")
+    affine = np.diag([*np.multiply(signs, spacing), 1.0])
+    nibabel.save(nibabel.Nifti1Image(volume(SHAPE, place).T, affine), "right.nii.gz")
     np.save("plain.npy", volume(SHAPE, place))
     of_right, of_plain = run("solid", "right.nii.gz", "plain.npy")
     zoom = 256 / SHAPE[2]
@@ -79,16 +81,17 @@ def test_the_slices_cross_where_the_volume_is_bright_and_are_drawn_as_in_space()
     picture = Image.open(of_right["output"][0])
     gap = picture.width - 2 * width - height
     assert picture.height == max(height, depth) and 4 <= gap <= 0.05 * height
-    # its axes lead to the right, the front and the top, so all are drawn in reverse
-    for box, (row, column), (rows, columns) in (
-        ((0, 0, width, height), (place[1], place[2]), (SHAPE[1], SHAPE[2])),
-        ((width + gap // 2, 0, 2 * width + gap // 2, depth), (place[0], place[2]), (SHAPE[0], SHAPE[2])),
-        ((2 * width + gap, 0, 2 * width + gap + height, depth), (place[0], place[1]), (SHAPE[0], SHAPE[1])),
+    # axes to the right, the front and the top are drawn in reverse
+    sides = [(at + 0.5) / side for at, side in zip(place, SHAPE, strict=True)]
+    sides = [1 - at if sign > 0 else at for at, sign in zip(sides, signs[::-1], strict=True)]
+    for box, where in (
+        ((0, 0, width, height), (sides[1], sides[2])),
+        ((width + gap // 2, 0, 2 * width + gap // 2, depth), (sides[0], sides[2])),
+        ((2 * width + gap, 0, 2 * width + gap + height, depth), (sides[0], sides[1])),
     ):
         pixels = np.asarray(picture.crop(box).convert("L"), float)
         pixels -= pixels.min()
-        at = center(pixels**4) / pixels.shape
-        np.testing.assert_allclose(at, [1 - (row + 0.5) / rows, 1 - (column + 0.5) / columns], atol=0.03)
+        np.testing.assert_allclose(center(pixels**4) / pixels.shape, where, atol=0.03)
     picture = Image.open(of_plain["output"][0])  # as it is stored
     pixels = np.asarray(picture.crop((0, 0, 256, height)).convert("L"), float)
     at = center((pixels - pixels.min()) ** 4) / pixels.shape
@@ -128,7 +131,10 @@ def test_photos_and_arrays_share_a_run() -> None:
     records = run("color", "data", "--raw", "--batch-size", "2", status=1)
     assert [record["status"] for record in records] == ["done", "done", "failed", "done"]
     assert records[2]["error"] == "it has 2 channels, but nets.py:color takes 3"
-    maps = [np.load(record["output"][1])["maps"] for record in records if record["status"] == "done"]
+    done = [record for record in records if record["status"] == "done"]
+    scores = [record["classes"][0]["score"] for record in done]  # a batch of both would mix 0 to 255 with 0 to 1
+    assert scores == pytest.approx([scores[0]] * 3, abs=1e-6)
+    maps = [np.load(record["output"][1])["maps"] for record in done]
     np.testing.assert_allclose(maps[1], maps[0], atol=1e-6)
     np.testing.assert_allclose(maps[2], maps[0], atol=1e-6)
     np.testing.assert_allclose(center(maps[0][0]), [5.5, 21.5], atol=1e-4)
