@@ -105,9 +105,9 @@ def input_of(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] |
     frames = first[0] if first else None
     if isinstance(model, nn.Module):
         return fitting_first_layer(model, InputSpec((height, width) if input_size else None, frames=frames))
-    spec = model.transforms
     if input_size is None:
-        return spec
+        return model.transforms
+    spec = model.transforms or InputSpec(None)
     if spec.depth is not None:
         return replace(spec, size=(height, width), depth=frames or spec.depth)
     return replace(spec, size=(height, width), frames=frames)
