@@ -211,6 +211,7 @@ def test_works_whose_cost_was_measured_are_those_of_the_script() -> None:
     of_script = {
         (row.model, row.layer or "input", "contrastive" if row.contrastive else "marginal", row.batch, row.classes)
         for row in ROWS
+        if not row.file  # in units of the original
     }
     own = [row for row in evidence.read("cost") if row["by"] == "ebcli"]
     found = {(row["network"], row["layer"], row["map"], int(row["batch"]), int(row["classes"])) for row in own}

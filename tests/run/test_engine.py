@@ -151,7 +151,7 @@ def test_a_checkpoint_with_classes_of_its_own(tmp_path: Path) -> None:
 
 
 def test_list_layers() -> None:
-    result = invoke("layers", "--model", "resnet18", "--weights", "none")
+    result = CliRunner().invoke(main, ["layers", "--model", "resnet18", "--weights", "none"])
     assert result.exit_code == 0
     assert result.stderr.split() == ["NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT"]
     # conv4_x in the paper's table, with 256 channels of 14 x 14 cells of 16 pixels for an input of 224

@@ -116,7 +116,7 @@ def test_a_dicom_series_beside_other_data_is_one_volume_in_its_place() -> None:
     os.utime("data/ct/000.dcm", ns=(1, 2**61))  # one of the slices is new
     (record,) = run("solid", "data", "--raw", "--report", "--skip-existing")
     assert record["input"].endswith("ct")
-    checked = CliRunner().invoke(main, ["--verify", "saliency"])
+    checked = CliRunner().invoke(main, ["verify", "saliency"])
     assert checked.exit_code == 0, checked.output
 
 
