@@ -190,8 +190,11 @@ def test_a_sequence_without_its_batch():
 
 def test_a_loaded_model_in_place_of_its_network():
     loaded = ebcli.load_model("resnet18", weights="none")
-    with pytest.raises(EbcliError, match=r"\.net"):
-        ebcli.excitation_backprop(loaded, torch.rand(1, 3, 64, 64), 1)
+    image = torch.rand(1, 3, 64, 64)
+    found, expected = (ebcli.excitation_backprop(one, image, 1).maps for one in (loaded, loaded.net))
+    assert torch.equal(found, expected)
+    with pytest.raises(EbcliError, match="must be a torch.nn.Module or LoadedModel, not a str"):
+        ebcli.excitation_backprop("resnet18", image, 1)
 
 
 def test_a_photo_in_place_of_a_tensor():
