@@ -46,7 +46,8 @@ def explain(
     """Explain what a network sees in a photo, with the command's defaults: whole image, default layer, contrastive.
 
     Args:
-        model: a name for `load_model`, which loads it at each call, or a `LoadedModel`.
+        model: a name for `load_model`, which loads it at each call, or a `LoadedModel`, whose own preprocessing then
+            decides what the network sees: by default the center crop, where a name gives the whole image.
         image: a Pillow image, or the path of a photo.
         targets: classes to explain, by name or index; any texts for `clip/NAME`. None for the most likely class, or for
             all detections or segments.

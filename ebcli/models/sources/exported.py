@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import torch
@@ -26,12 +27,16 @@ class Exported(NetworkFile):
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
+        log = logging.getLogger("torch.export")
+        log.disabled = True  # it shows the traceback of each format that it tries
         try:
             self._program = torch.export.load(name)
         except Exception as error:  # a file can be wrong in any way
             raise ConfigurationError(
                 f"{name} is no exported program ({first_line(error)}): write it with torch.export.save()"
             ) from error
+        finally:
+            log.disabled = False
         signature, shapes = self._program.graph_signature, {}
         if len(signature.user_inputs) != 1:
             names = ", ".join(map(str, signature.user_inputs))
