@@ -136,7 +136,9 @@ def test_wrong_files(nets: dict[str, nn.Module], tmp_path: Path, caplog: pytest.
     whole = Path(saved(nets["vgg"], tmp_path / "whole.pt2"))
     (tmp_path / "half.pt2").write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
     refused(tmp_path / "half.pt2", "half.pt2 is no exported program")
-    assert not [one for one in caplog.records if one.levelname == "WARNING"]  # PyTorch logs tracebacks of all formats that it tries
+    assert not [
+        one for one in caplog.records if one.levelname == "WARNING"
+    ]  # PyTorch logs tracebacks of all formats that it tries
     torch.jit.save(torch.jit.trace(nets["vgg"].eval(), torch.rand(1, 3, SIDE, SIDE)), tmp_path / "script.pt2")
     refused(tmp_path / "script.pt2", "script.pt2 is no exported program")
     refused("none.pt2", "the file none.pt2 does not exist")
