@@ -52,7 +52,7 @@ class InputOptions:
 
     def __post_init__(self) -> None:
         if not self.images:
-            raise ConfigurationError("no images given: name at least one image, directory, tar file or URL")
+            raise ConfigurationError("no images given: name some, as in eb-saliency photo.jpg; -h lists options")
         if not all((*self.include, *self.exclude)):
             raise ConfigurationError("a pattern is empty: drop it, or give one such as '*.jpg'")
         if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:

@@ -200,6 +200,7 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
         ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
         ("--top-k none a.jpg", "Error: Invalid value for '-k' / '--top-k': 'none' is not a valid integer.\n"),
         ("a.jpg -o", "Error: Option '-o' requires an argument.\n"),
+        ("", "Error: no images given: name some, as in eb-saliency photo.jpg; -h lists options\n"),
     ],
 )
 def test_wrong_usage_takes_one_line(arguments: str, message: str) -> None:
