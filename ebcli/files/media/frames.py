@@ -226,8 +226,10 @@ def _of_video(file: IO[bytes], start: float) -> Iterator[Frame]:
     """The frames of a video file; the first ones may be skipped."""
     av = import_optional("av")
     end = time = 0.0
+    # before PyAV 19, titles that are not UTF-8 were errors
+    lenient = {} if int(av.__version__.partition(".")[0]) >= 19 else {"metadata_errors": "replace"}
     try:
-        with av.open(file, options={"format_whitelist": _DEMUXERS}, metadata_errors="replace") as container:
+        with av.open(file, options={"format_whitelist": _DEMUXERS}, **lenient) as container:
             stream = container.streams.best("video")
             if stream is None:
                 raise ImageError("it has no video stream, or is truncated")
