@@ -159,8 +159,7 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
         work = engine.run(plan)
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results, out))
-    written: list[str] = []
-    status = print_results(work, plan, options, out, written)
+    status, to_open = print_results(work, plan, options, out)
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
         _write_annotations(output.directory, work.common.configuration)
@@ -168,9 +167,9 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
         workers, images = plan.execution.workers, plan.inputs.images
         page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
-        written = [str(page)]
-    if options["show"] and written:
-        click.launch(written[0])
+        to_open = str(page)
+    if options["show"] and to_open:
+        click.launch(to_open)
     return status
 
 

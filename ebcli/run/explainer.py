@@ -69,11 +69,13 @@ class Explainer:
 
     def __init__(self, plan: RunPlan, total: int = sys.maxsize, loaded: LoadedModel | None = None) -> None:
         model, maps, execution = plan.model, plan.maps, plan.execution
-        self.loaded = loaded or load_model(device=resolve_device(execution.device), **vars(model))
         if loaded is None:
-            self.loaded.net.to(getattr(torch, execution.dtype))
-        parameter = next(self.loaded.net.parameters(), torch.empty(0))
-        self.device, self._dtype = str(parameter.device), parameter.dtype
+            self.device, self._dtype = resolve_device(execution.device), getattr(torch, execution.dtype)
+            self.loaded = load_model(device=self.device, **vars(model))
+            self.loaded.net.to(self._dtype)
+        else:
+            parameter = next(loaded.net.parameters(), torch.empty(0))
+            self.loaded, self.device, self._dtype = loaded, str(parameter.device), parameter.dtype
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
