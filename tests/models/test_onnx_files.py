@@ -155,10 +155,8 @@ def test_layers_have_the_names_of_the_nodes_and_defaults_those_of_the_architectu
     found = listed["/layer3/layer3.0/relu_1/Relu"]
     assert (found.type, found.shape, found.stride) == ("ReLU", (256, 4, 4), 16)
     assert ebcli.default_layer(loaded["resnet"]) == "/layer1/layer1.0/relu_1/Relu"
-    vit = nets["vit"][0]
-    assert ebcli.default_layer(loaded["vit"]) == same_values(
-        vit, "encoder.dropout", loaded["vit"].net
-    )  # what the first norm reads, with positions
+    tokens = same_values(nets["vit"][0], "encoder.dropout", loaded["vit"].net)  # which the first norm reads
+    assert ebcli.default_layer(loaded["vit"]) == tokens
     assert ebcli.default_layer(loaded["plain vit"]) == "/encoder/Add"
 
 
