@@ -333,7 +333,7 @@ class Explainer:
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
         spec, others = loaded.transforms, network.against or ()
-        known = (network.classes or ()) if others else ()  # how far two classes are apart depends on both
+        known = network.possible if others else ()  # how far two classes are apart depends on both
         free = next((index for index in (*known, *range(loaded.num_classes)) if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
         image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))
