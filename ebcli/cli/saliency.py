@@ -153,6 +153,11 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
         from ebcli.gallery.page import check_page
 
         check_page(output.directory, output.overwrite)
+    table = None if plan.execution.dry_run else options["records"]
+    if table is not None:
+        from ebcli.files.table import check_table, write_table
+
+        check_table(table, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
         from ebcli.run import engine
 
@@ -163,6 +168,9 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
         _write_annotations(output.directory, work.common.configuration)
+    if table is not None and (work.total or work.skipped):
+        write_table(table, output.directory, work.common.configuration)
+        note(f"Table: {shown(table)}")
     if has_page and (work.total or work.skipped):
         workers, images = plan.execution.workers, plan.inputs.images
         page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
