@@ -118,7 +118,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 @command("doctor", options=["device", "output", "as_json"])
 def doctor(options: Mapping[str, Any]) -> int:
     """Check the installation with a small run on --device."""
-    from ebcli.cli.doctor import examine
+    from ebcli.run.doctor import examine
 
     is_well = True
     for finding in examine(options["device"], options["output"]):
