@@ -75,8 +75,6 @@ class Arrays(Medium):
         with reading(file):
             values, window, _ = self.load(file, spec)
         bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
-        if max(bands) > len(values):
-            raise ImageError(f"it has {len(values)} channels, but --bands names channel {max(bands)}")
         shown = [values[number - 1] for number in bands]
         low, high = spec.range or window or _window(shown)
 
