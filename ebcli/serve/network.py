@@ -187,6 +187,8 @@ class Network:
         return name if is_own and name else str(index)
 
     def _texts(self, question: Question) -> tuple[str, ...]:
+        if self.takes_texts and not question.targets:
+            raise ConfigurationError(f"{self.spec.name} compares images with texts: type one")
         return as_classes(question.targets, question.against)[0] if self.takes_texts else ()
 
     def _maps(self, question: Question, layers: Sequence[str]) -> MapOptions:
