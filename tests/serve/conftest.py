@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import uvicorn
 from asking import HERE, page, told, until_loaded
-from browser import start
+from browser import Browser, start
 from runs import photos as write_photos
 from starlette.testclient import TestClient
 
 from ebcli.serve.access import Guard
 from ebcli.serve.network import Network
 
-browser = pytest.fixture(scope="session")(start)
+chromium = pytest.fixture(scope="session")(start)
 
 
 @pytest.fixture
@@ -69,3 +69,10 @@ def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
     for server, thread in servers:
         server.should_exit = True
         thread.join()
+
+
+@pytest.fixture
+def browser(chromium: Browser, served: object) -> Iterator[Browser]:
+    """It leaves a page before its server ends."""
+    yield chromium
+    chromium.driver.get("about:blank")

@@ -25,7 +25,8 @@ export function valueAt(map, x, y) {
   return { row, column, value: map.values[row * width + column] * width * height };
 }
 
-// For each pixel of an axis: the cells around it and their weights. Cubic convolution with a = -0.5, as Pillow's.
+// For each pixel of an axis: the cells around it and their weights. Cubic convolution with a = -0.5, and a border of one
+// cell like the outermost ones, as in pictures.
 function taps(pixels, low, high, cells, smooth) {
   const cubic = (t) => (t < 1 ? (1.5 * t - 2.5) * t * t + 1 : t < 2 ? ((-0.5 * t + 2.5) * t - 4) * t + 2 : 0);
   const clamp = (cell) => Math.min(cells - 1, Math.max(0, cell));
@@ -33,7 +34,10 @@ function taps(pixels, low, high, cells, smooth) {
     const place = ((pixel + 0.5 - low) / (high - low)) * cells;
     if (!smooth) return [[clamp(Math.floor(place)), 1]];
     const first = Math.floor(place - 0.5) - 1;
-    return [0, 1, 2, 3].map((step) => [clamp(first + step), cubic(Math.abs(place - 0.5 - first - step))]);
+    const near = [0, 1, 2, 3].map((step) => first + step).filter((cell) => cell >= -1 && cell <= cells);
+    const weights = near.map((cell) => cubic(Math.abs(place - 0.5 - cell)));
+    const sum = weights.reduce((one, other) => one + other, 0);
+    return near.map((cell, at) => [clamp(cell), weights[at] / sum]);
   });
 }
 
@@ -62,8 +66,8 @@ function upsampled(map, values, size, scale, smooth) {
 }
 
 // Draws a map on a canvas as large as the photo on the page; false if it is blank.
-export function draw(canvas, map, size, colors, { style, signed, cells }) {
-  const scale = canvas.width / size[0];
+export function draw(canvas, map, colors, { style, signed, cells }) {
+  const scale = canvas.width / map.size[0];
   const name = signed ? "signed" : "unsigned";
   const ends = map.scales[name];
   const context = canvas.getContext("2d");

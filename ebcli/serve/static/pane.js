@@ -149,10 +149,9 @@ export class Pane {
   async ask(layer, signal) {
     const { maps } = this.known;
     const answer = decoded(await (await this.fetch(`/maps?${this.query({ layer })}`, signal)).arrayBuffer());
-    maps.size = answer.size;
-    [maps.subject] = answer.subjects;
-    for (const map of answer.maps) maps.layers.set(map.layer, map);
-    this.add(maps.subject);
+    const [subject] = answer.subjects;
+    for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size: answer.size }));
+    this.add(subject);
   }
 
   // All layers that the slider has, so that it needs no more answers.
@@ -189,7 +188,10 @@ export class Pane {
     this.part("networks").hidden = networks.length < 2;
     this.part("title").textContent = photos[state.photo] ?? "";
     const address = state.photo && `/photo/${state.photo}`;
-    if (address && this.part("photo").getAttribute("src") !== address) this.part("photo").src = address;
+    if (address && this.part("photo").getAttribute("src") !== address) {
+      this.showMap(null);
+      this.part("photo").src = address;
+    }
     this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
     this.part("target").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
     this.part("against").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
@@ -213,6 +215,9 @@ export class Pane {
 
   fillSubjects() {
     const { list } = this.known.subjects;
+    const listed = JSON.stringify([this.selected, list]);
+    if (listed === this.listed) return;
+    this.listed = listed;
     const options = list.map((subject, value) => ({
       value,
       content: [
@@ -227,10 +232,6 @@ export class Pane {
     const made = tabs("Classes", options, this.selected, choose, { vertical: true });
     this.part("found").replaceChildren(made);
     if (focused) made.querySelector("[aria-selected=true]")?.focus();
-    if (document.activeElement !== this.part("target")) {
-      const chosen = list[this.selected];
-      this.part("target").value = chosen ? nameOf(chosen) : this.state.target;
-    }
     this.outline();
   }
 
@@ -238,9 +239,8 @@ export class Pane {
   outline() {
     this.root.querySelector("svg")?.remove();
     const { list } = this.known.subjects;
-    const photo = this.part("photo");
-    const size = this.known.maps?.size;
-    if (!list.some((one) => one.outlines.length) || !size || !photo.naturalWidth) return;
+    const size = this.map?.size;
+    if (!list.some((one) => one.outlines.length) || !size) return;
     const make = (tag, attributes) => {
       const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
       for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -275,7 +275,8 @@ export class Pane {
     this.map = map;
     this.part("picture").classList.toggle("has-map", Boolean(map));
     if (!map) return;
-    const { subject } = this.known.maps;
+    const { subject } = map;
+    if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
     const told = [`score ${words(subject.score)}`, `mass ${words(map.mass)}`];
     if (map.strength !== null) told.push(`strength ${words(map.strength)}${map.evidence ? `, ${map.evidence} evidence` : ""}`);
     this.part("facts").textContent = told.join(" · ");
@@ -290,7 +291,7 @@ export class Pane {
     const photo = this.part("photo");
     if (!map || !page.colors || !photo.naturalWidth) return;
     const { style, cells } = page.look;
-    const drawn = draw(this.part("map"), map, this.known.maps.size, page.colors, {
+    const drawn = draw(this.part("map"), map, page.colors, {
       style: style === "heatmap" ? style : "overlay",
       signed: this.signed,
       cells: cells === "1",
@@ -330,7 +331,7 @@ export class Pane {
   tell(event) {
     if (!this.map) return;
     const frame = this.part("picture").getBoundingClientRect();
-    const [width, height] = this.known.maps.size;
+    const [width, height] = this.map.size;
     const scale = Math.min(frame.width / width, frame.height / height);
     const x = (event.clientX - frame.left - (frame.width - width * scale) / 2) / scale;
     const y = (event.clientY - frame.top - (frame.height - height * scale) / 2) / scale;

@@ -28,6 +28,7 @@ const page = {
     const address = `?${query}`;
     if (address !== location.search) history[isStep ? "pushState" : "replaceState"](null, "", address);
     photos();
+    shown();
   },
 
   className(network, target) {
@@ -123,7 +124,6 @@ async function classes() {
 function relook(changes) {
   Object.assign(page.look, changes);
   page.changed(false);
-  shown();
   for (const pane of page.panes) {
     pane.draw();
     pane.settle();
@@ -140,7 +140,6 @@ function compare() {
     page.panes[1].refresh();
   }
   page.changed(true);
-  shown();
 }
 
 function onKey(event) {
