@@ -66,7 +66,11 @@ class Page:
         }
         routes = [Route(path, answer) for path, answer in answers.items()]
         upload = Route("/photos", self._upload, methods=["POST"])
-        self.app = Starlette(routes=[*routes, upload], exception_handlers={EbcliError: _refuse}, lifespan=self._loading)
+        self.app = Starlette(
+            routes=[*routes, upload],
+            exception_handlers={EbcliError: _refuse, Exception: self._fail},
+            lifespan=self._loading,
+        )
 
     @asynccontextmanager
     async def _loading(self, _app: Starlette) -> AsyncIterator[None]:
@@ -117,6 +121,11 @@ class Page:
 
     def _explain(self, question: Question) -> Explanation:
         return self._network(question).explain(question, self._photos.source(question.photo))
+
+    async def _fail(self, _request: Request, error: Exception) -> Response:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        self._tell(problem)
+        return JSONResponse({"problem": problem}, 500)
 
     async def _index(self, _request: Request) -> Response:
         return _file("serve.html")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
 import threading
 import webbrowser
@@ -18,7 +19,7 @@ _MOST_REQUESTS = 500  # at once; further ones are refused
 
 
 def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], None]) -> None:
-    """Answer requests until Ctrl-C.
+    """Answer requests until Ctrl-C or SIGTERM.
 
     Args:
         page: the page.
@@ -28,6 +29,7 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
         tell: what prints the URL.
 
     Raises:
+        KeyboardInterrupt: it was ended.
         ConfigurationError: the address or the port is not free.
     """
     try:
@@ -46,12 +48,12 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
         names = frozenset({"localhost", name.lower(), host.lower()})
         config = uvicorn.Config(
             Guard(page.app, names, token),
-            log_config=None,
-            access_log=False,
+            log_level="critical",  # the page's own sentences are on the terminal
             server_header=False,
             proxy_headers=False,
             ws="none",
             limit_concurrency=_MOST_REQUESTS,
             timeout_graceful_shutdown=0,
         )
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which is raised again in the end
         uvicorn.Server(config).run([listening])
