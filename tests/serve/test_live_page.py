@@ -19,6 +19,7 @@ from color_net import GREEN, RED, painted
 from PIL import Image
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
+from two_towers import clip
 
 from ebcli.drawing.color_scale import levels, limits, opacity, overlay_colors
 from ebcli.drawing.overlay import upsampled
@@ -274,9 +275,13 @@ def test_two_side_by_side(page: str, browser: Browser) -> None:
     settled(browser, 1, photo="1")
     settled(browser, 0, photo="0", target="1")
     assert state(browser)["b-photo"] == "1"
+    browser.all(".pane .title")[0].click()
+    browser.all(".thumbnail")[2].click()
+    settled(browser, 0, photo="2")
+    settled(browser, 1, photo="1")
     browser.driver.refresh()
     settled(browser, 1, photo="1")
-    settled(browser, 0, photo="0", target="1")
+    settled(browser, 0, photo="2")
     browser.one("#compare").click()
     assert len(browser.all(".pane")) == 1
     assert "b-photo" not in state(browser)
@@ -300,6 +305,23 @@ def test_objects_are_chosen_by_a_click_on_them(
         settled(browser, target=str(color_tasks.CATEGORIES.index(color)))
         assert browser.one(".found [aria-selected=true] strong").text == color
         assert len(browser.all("path.chosen")) == 1
+    assert browser.complaints() == []
+
+
+def test_texts_are_typed(
+    pictures: None, served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    clip(Path("two"))
+    browser.visit(served(network("clip/two"), paths=("cats",)))
+    browser.until(lambda: browser.one(".note").text == "Type a text: what to look for")
+    for text in ("red A", "pink"):
+        browser.write(".target", text)
+        browser.press(Keys.ENTER)
+        settled(browser, target=text)
+    browser.until(lambda: [tab.text for tab in browser.all(".found strong")] == ["red A", "pink"])
+    browser.all(".found [role=tab]")[0].click()
+    settled(browser, target="red A")
     assert browser.complaints() == []
 
 

@@ -25,6 +25,9 @@ export class Pane {
   }
 
   listen() {
+    for (const event of ["focusin", "pointerdown"]) {
+      this.root.addEventListener(event, () => (this.page.active = this));
+    }
     this.part("network").addEventListener("change", ({ target }) => {
       this.change({ network: target.value, target: "", against: "", box: "", layer: "" });
     });
@@ -130,6 +133,7 @@ export class Pane {
     const byText = this.network.texts;
     if (byText && (target === "" || this.network.task === "classification")) {
       if (this.known.subjects?.key !== network) this.known.subjects = { key: network, list: [] };
+      this.fillSubjects();
       return;
     }
     const query = byText ? { photo, network, target } : { photo, network };

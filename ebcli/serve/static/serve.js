@@ -11,6 +11,7 @@ const page = {
   colors: null,
   look: {},
   panes: [],
+  active: null,
 
   // The look as the server needs it.
   drawing() {
@@ -63,7 +64,7 @@ function shown() {
   part("signed").checked = page.panes.some((pane) => pane.signed);
 }
 
-// Thumbnails; the one whose photo is asked for next is the pane with the focus.
+// Thumbnails.
 function photos() {
   const chosen = page.panes.map(({ state }) => state.photo);
   const keys = Object.entries(page.status.photos);
@@ -82,7 +83,8 @@ function photos() {
   for (const button of box.children) button.setAttribute("aria-selected", chosen.includes(button.dataset.key));
 }
 
-const active = () => page.panes.find(({ root }) => root.contains(document.activeElement)) ?? page.panes.at(-1);
+// The pane that photos and keys are for: the one that was used last.
+const active = () => (page.panes.includes(page.active) ? page.active : page.panes.at(-1));
 
 function choosePhoto(key) {
   const { network, layer } = active().state;
