@@ -26,7 +26,8 @@ ROOMS = {
     "run": {"drawing", "models", "eb", "files", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "imports", "errors"},
     "gallery": {"drawing", "files", "errors"},
-    "cli": {"gallery", "run", "evaluate", "drawing", "models", "eb", "files", "imports", "errors"},
+    "serve": {"run", "drawing", "models", "files", "errors"},
+    "cli": {"serve", "gallery", "run", "evaluate", "drawing", "models", "eb", "files", "imports", "errors"},
 }
 EXCEPTIONS = {("gallery", "ebcli.run.workers"), ("models", "ebcli.files.images"), ("models", "ebcli.files.input_spec")}
 TORCH_FREE = [

@@ -26,19 +26,19 @@ from ebcli.run.plan import ExecutionOptions
 
 COMMANDS: dict[str, click.Command] = {}
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
-_PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
+PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 _APPEARANCE = [name for name, option in OPTIONS.items() if option.section == "Appearance"]
 _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
 
 
 def command(
-    name: str, *arguments: click.Argument, options: Sequence[str] = ()
+    name: str, *arguments: click.Parameter, options: Sequence[str] = ()
 ) -> Callable[[Callable[[Mapping[str, Any]], int]], Callable[[Mapping[str, Any]], int]]:
     """Add a command: a function of its arguments and options that returns the exit status.
 
     Args:
         name: the command's name.
-        arguments: its arguments.
+        arguments: its arguments, and options of its own.
         options: the names of those options of a run that it has, too.
     """
 
@@ -173,7 +173,7 @@ def verify(options: Mapping[str, Any]) -> int:
     "compare",
     click.Argument(["run_a"], type=_DIRECTORY),
     click.Argument(["run_b"], type=_DIRECTORY),
-    _PHOTOS,
+    PHOTOS,
     options=["output", "overwrite"],
 )
 def compare(options: Mapping[str, Any]) -> int:
@@ -192,7 +192,7 @@ def compare(options: Mapping[str, Any]) -> int:
 
 
 @command(
-    "report", click.Argument(["directory"], type=_DIRECTORY), _PHOTOS, options=[*_APPEARANCE, "workers", "overwrite"]
+    "report", click.Argument(["directory"], type=_DIRECTORY), PHOTOS, options=[*_APPEARANCE, "workers", "overwrite"]
 )
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.

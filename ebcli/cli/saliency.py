@@ -14,10 +14,11 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
+import ebcli.cli.serve  # noqa: F401 - adds its command
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.commands import COMMANDS, gallery_page
 from ebcli.cli.console import note, plain_errors, plain_warnings, shown, sign_of_life
-from ebcli.cli.model_options import with_options
+from ebcli.cli.model_options import model_spec, with_options
 from ebcli.cli.options import CONTEXT, SALIENCY
 from ebcli.cli.parameters import Input, SectionedCommand, part
 from ebcli.cli.results import print_results
@@ -28,10 +29,8 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions, path_of, without_secrets
 from ebcli.imports import DISTRIBUTION
-from ebcli.models.keywords import WHOLE
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
-from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.models.spec import as_classes
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 
 _LONGEST_LIST = 1 << 28  # bytes; millions of paths
@@ -193,12 +192,9 @@ def _write_annotations(directory: Path, configuration: str) -> None:
 
 def _plan(options: Mapping[str, Any]) -> RunPlan:
     options = _with_described_classes(options)
-    preprocessing = part(Preprocessing, options)
-    if preprocessing.fit is None and preprocessing.resize is None and preprocessing.crop is None:
-        preprocessing = replace(preprocessing, fit=WHOLE)
     return RunPlan(
         part(InputOptions, options, remote=part(RemoteOptions, options), clips=part(ClipOptions, options)),
-        part(ModelSpec, options, name=options["model"], preprocessing=preprocessing),
+        model_spec(options),
         part(MapOptions, options),
         part(DrawingStyle, options, name=options["style"], signed=_is_signed(options)),
         part(OutputOptions, options, directory=options["output"]),

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -113,6 +114,25 @@ class Explainer:
             check_distinct(layers)
         self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
         return self._tried(maps)
+
+    def asked(self, maps: MapOptions) -> Explainer:
+        """The same network at the same layers, asked about other classes."""
+        other = copy(self)
+        classes, against = chosen_classes(maps, self.loaded)
+        other.network = replace(self.network, classes=classes, against=against)
+        if other.network.against:  # how strong maps of noise are depends on both
+            other.network = other._tried(maps)
+        other._asked = replace(self._asked, network=other.network, maps=maps)
+        other._width = self._task.width(other._asked)
+        return other
+
+    def subjects(self, image: NetworkInput) -> list[Subject]:
+        """What the maps of an image are about, before they are computed."""
+        about, inputs = self._about(image), self._inputs(image.pixels[None])
+        with self._lock, contained(self.loaded.name), torch.no_grad():
+            if self._task.run is not None:
+                return self._task.subjects(self._task.run(inputs, [about])[0], about)
+            return self._task.subjects(self._scores(single_tensor(self.loaded.net(inputs), "the output"))[0], about)
 
     def explain(self, images: Sequence[NetworkInput], stopping: Event | None = None) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.

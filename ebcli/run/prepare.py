@@ -117,13 +117,13 @@ def prepare(plan: RunPlan) -> Prepared:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
         style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
     _warn_of(network)
-    common = _common(plan, network, style)
+    common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
         done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
-    options = _render_options(plan, network, style, common)
+    options = render_options(plan, network, style, common)
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
         others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
@@ -194,7 +194,7 @@ def _rounded_up(value: float) -> float:
     return float(f"{math.ceil(value / unit) * unit:.2g}")
 
 
-def _common(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> Record:
+def common_record(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> Record:
     """The fields of a record that all images share."""
     return Record(
         input="",
@@ -254,7 +254,8 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     }
 
 
-def _render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle, common: Record) -> RenderOptions:
+def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle, common: Record) -> RenderOptions:
+    """How the results of a run are rendered, given what its records have in common."""
     weights = common.weights if network.loaded.trained else "untrained"
     drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
     about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"

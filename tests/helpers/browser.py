@@ -32,14 +32,18 @@ class Browser:
         self.driver = webdriver.Chrome(options, webdriver.ChromeService(chromedriver))
 
     def open(self, page: Path, size: tuple[int, int] = (1200, 900), scheme: str = "light") -> None:
+        """A gallery page."""
+        self.visit(page.absolute().as_uri(), size, scheme)
+        self.until(lambda: self.count() is not None)
+
+    def visit(self, address: str, size: tuple[int, int] = (1200, 900), scheme: str = "light") -> None:
         self.devtools(
             "Emulation.setDeviceMetricsOverride", width=size[0], height=size[1], deviceScaleFactor=1, mobile=False
         )
         self.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         for kind in ("browser", "performance"):  # what is told of an earlier page
             self.driver.get_log(kind)
-        self.driver.get(page.absolute().as_uri())
-        self.until(lambda: self.count() is not None)
+        self.driver.get(address)
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         return self.driver.execute_cdp_cmd(command, parameters)

@@ -28,6 +28,7 @@ NOT_RUN = {
         "needs networks and checkpoints; tests/models/test_own_models.py makes them",
     ),
     "ultralytics/": "needs a published file; tests/models/test_ultralytics.py makes some",
+    "serve": "answers until Ctrl-C; tests/serve starts it",
     "s3://": "needs a bucket with photos; tests/files/test_storage.py has one",
 }
 # Other programs, by the start of the command, and why they are not run. Their shell syntax is checked.

@@ -148,29 +148,6 @@ function onKey(event) {
   event.preventDefault();
 }
 
-// Follows the system until a theme is chosen.
-function themes() {
-  const names = ["auto", "light", "dark"];
-  const store = (value) => {
-    try {
-      if (value !== undefined) localStorage.setItem("eb-saliency-theme", value);
-      return localStorage.getItem("eb-saliency-theme");
-    } catch {
-      return null; // some browsers have no storage for local pages
-    }
-  };
-  const set = (theme) => {
-    document.documentElement.dataset.theme = theme;
-    part("theme").textContent = `Theme: ${theme}`;
-  };
-  set(names.includes(store()) ? store() : "auto");
-  part("theme").addEventListener("click", () => {
-    const theme = names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length];
-    set(theme);
-    store(theme);
-  });
-}
-
 // On small screens, the filters are folded until they are asked for.
 function fold() {
   const narrow = matchMedia("(max-width: 760px)");
@@ -188,7 +165,7 @@ function legend() {
   part("legend").setAttribute("aria-label", `Color scale from ${data.ends.join(" to ")}`);
 }
 
-themes();
+themes(part("theme"));
 fold();
 legend();
 look.add(part("look"));

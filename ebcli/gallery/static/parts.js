@@ -122,3 +122,26 @@ const look = {
     for (const { slider } of this.places) slider.value = percent;
   },
 };
+
+// Follows the system until a theme is chosen.
+function themes(button) {
+  const names = ["auto", "light", "dark"];
+  const store = (value) => {
+    try {
+      if (value !== undefined) localStorage.setItem("eb-saliency-theme", value);
+      return localStorage.getItem("eb-saliency-theme");
+    } catch {
+      return null; // some browsers have no storage for local pages
+    }
+  };
+  const set = (theme) => {
+    document.documentElement.dataset.theme = theme;
+    button.textContent = `Theme: ${theme}`;
+  };
+  set(names.includes(store()) ? store() : "auto");
+  button.addEventListener("click", () => {
+    const theme = names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length];
+    set(theme);
+    store(theme);
+  });
+}

@@ -1,0 +1,1 @@
+"""The live page: a local web server that explains photos while somebody asks."""

@@ -1,0 +1,107 @@
+"""Who may ask the server: checks before every request, and the headers of every answer."""
+
+from __future__ import annotations
+
+import ipaddress
+import secrets
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+
+from starlette.datastructures import URL, Headers, MutableHeaders, QueryParams
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_COOKIE, _TOKEN = "eb-saliency", "token"
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+}
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address is of this machine alone; names are resolved first, see ``ebcli.serve.server``."""
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Passes on requests that are allowed, and answers the others with one sentence.
+
+    Attributes:
+        app: what answers requests.
+        names: the names by which the server may be asked, besides numeric addresses: a page of another site that
+            points its own name at this server (DNS rebinding) asks by that name.
+        token: what a request must know; None if it may come from this machine only.
+    """
+
+    app: ASGIApp
+    names: frozenset[str]
+    token: str | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        await (self._refusal(scope) or self.app)(scope, receive, send_with_headers)
+
+    def _refusal(self, scope: Scope) -> Response | None:
+        """The answer to a request that is not passed on."""
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if not self._is_name(host):
+            return _refused(400, "this server is not asked by that name: open the address that the terminal shows")
+        # of a browser; another site may link to the page, but neither embed nor ask anything
+        is_page = scope["method"] == "GET" and scope["path"] == "/"
+        site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")
+        own = URL(scope=scope)
+        is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{own.scheme}://{host}")
+        if is_foreign and not is_page:
+            return _refused(403, "another site may not ask this server")
+        return None if self.token is None else self._without_token(scope, headers, self.token)
+
+    def _is_name(self, host: str) -> bool:
+        name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
+        name = name.lower().strip("[]")
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return name in self.names
+        return self.token is not None or address.is_loopback
+
+    def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+        """The answer to a request without a cookie that has the token: a page that knows it gets the cookie."""
+        given = QueryParams(scope["query_string"]).get(_TOKEN)
+        if given is not None and scope["path"] == "/" and _same(given, token):
+            address = URL(scope=scope).remove_query_params(_TOKEN)
+            answer = RedirectResponse(f"/?{address.query}" if address.query else "/", 303)
+            answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+            return answer
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+        except CookieError:
+            cookie = None
+        if cookie is not None and _same(cookie.value, token):
+            return None
+        return _refused(403, "this server needs its token: open the address that the terminal shows")
+
+
+def _same(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(errors="replace"), token.encode())
+
+
+def _refused(status: int, sentence: str) -> Response:
+    return JSONResponse({"problem": sentence}, status)

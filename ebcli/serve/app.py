@@ -1,0 +1,206 @@
+"""The routes of the page. One thread computes: requests wait in a row, and one that is given up leaves it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from functools import lru_cache, partial
+from importlib.resources import files
+from typing import TypeVar
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from ebcli.drawing.explanation import Explanation
+from ebcli.errors import ConfigurationError, EbcliError, ImageError
+from ebcli.files.sources import Source
+from ebcli.serve.answers import colors, encoded, told
+from ebcli.serve.network import Network
+from ebcli.serve.photos import SIDE, SMALL, Photos
+from ebcli.serve.question import Question
+
+T = TypeVar("T")
+
+_ANSWERS = 16  # kept in memory
+_STATIC = {
+    **dict.fromkeys(("page.css", "parts.js"), "ebcli.gallery"),
+    **dict.fromkeys(("serve.html", "serve.css", "draw.js", "pane.js", "serve.js"), "ebcli.serve"),
+}
+_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+
+
+class Page:
+    """The photos, the networks, and what answers requests.
+
+    Args:
+        photos: the photos.
+        networks: the networks.
+        tell: what prints a sentence on the terminal.
+        max_bytes: the size of the largest upload.
+
+    Attributes:
+        app: the application.
+    """
+
+    def __init__(
+        self, photos: Photos, networks: Sequence[Network], tell: Callable[[str], None], max_bytes: int
+    ) -> None:
+        self._photos, self._networks, self._tell, self._max_bytes = photos, networks, tell, max_bytes
+        self._explained, self._turn = lru_cache(_ANSWERS)(self._explain), asyncio.Lock()
+        self._computing, self._decoding = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        answers = {
+            "/": self._index,
+            "/static/{name}": self._static,
+            "/colors": self._colors,
+            "/status": self._status,
+            "/classes": self._classes,
+            "/photo/{key}": self._photo,
+            "/subjects": self._subjects,
+            "/maps": self._maps,
+            "/command": self._command,
+            "/picture": self._picture,
+        }
+        routes = [Route(path, answer) for path, answer in answers.items()]
+        upload = Route("/photos", self._upload, methods=["POST"])
+        self.app = Starlette(
+            routes=[*routes, upload],
+            exception_handlers={EbcliError: _refuse, Exception: self._fail},
+            lifespan=self._loading,
+        )
+
+    @asynccontextmanager
+    async def _loading(self, _app: Starlette) -> AsyncIterator[None]:
+        """Load the networks one after the other, before the first request that waits for one."""
+        loading = [asyncio.create_task(self._load(network)) for network in self._networks]
+        yield
+        for task in loading:
+            task.cancel()
+
+    async def _load(self, network: Network) -> None:
+        try:
+            await self._computed(network.load)
+        except EbcliError as error:
+            network.problem = str(error)
+            self._tell(network.problem)
+
+    async def _computed(self, work: Callable[[], T], request: Request | None = None) -> T:
+        """The result of some work when its turn has come.
+
+        Raises:
+            ImageError: the work failed, or nobody waits for it any more.
+        """
+        async with self._turn:  # which is fair
+            if request is not None and await request.is_disconnected():
+                raise ImageError("it was given up")
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._computing, work)
+            except EbcliError:
+                raise
+            except Exception as error:  # a network can fail in any way, on one photo
+                reason = " ".join(str(error).split())
+                problem = ImageError(f"this cannot be computed ({type(error).__name__}: {reason})")
+                self._tell(str(problem))
+                raise problem from error
+
+    async def _decoded(self, work: Callable[..., T], *arguments: object) -> T:
+        """The result of some work on photos, of which one at a time is in memory."""
+        return await asyncio.get_running_loop().run_in_executor(self._decoding, partial(work, *arguments))
+
+    def _asked(self, request: Request) -> tuple[Question, Network, Source]:
+        question = Question.of(request.query_params)
+        return question, self._network(question), self._photos.source(question.photo)
+
+    def _network(self, question: Question) -> Network:
+        if not 0 <= question.network < len(self._networks):
+            raise ConfigurationError("there is no such network: open the page again")
+        return self._networks[question.network]
+
+    def _explain(self, question: Question) -> Explanation:
+        return self._network(question).explain(question, self._photos.source(question.photo))
+
+    async def _fail(self, _request: Request, error: Exception) -> Response:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        self._tell(problem)
+        return JSONResponse({"problem": problem}, 500)
+
+    async def _index(self, _request: Request) -> Response:
+        return _file("serve.html")
+
+    async def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return _file(name) if name in _STATIC else Response(status_code=404)
+
+    async def _colors(self, _request: Request) -> Response:
+        return JSONResponse(await self._decoded(colors))
+
+    async def _status(self, _request: Request) -> Response:
+        networks = [
+            {
+                "name": one.spec.name,
+                "ready": one.is_ready,
+                "problem": one.problem,
+                "doubt": one.doubt,
+                "task": one.loaded.task if one.is_ready else None,
+                "layers": one.layers,
+                "layer": one.default,
+                "texts": one.takes_texts,
+            }
+            for one in self._networks
+        ]
+        return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.more})
+
+    async def _classes(self, request: Request) -> Response:
+        return JSONResponse(self._network(Question.of(request.query_params)).loaded.categories or [])
+
+    async def _photo(self, request: Request) -> Response:
+        longest = SMALL if "small" in request.query_params else SIDE
+        content = await self._decoded(self._photos.shown, request.path_params["key"], longest)
+        return Response(content, media_type="image/jpeg")
+
+    async def _subjects(self, request: Request) -> Response:
+        question, network, source = self._asked(request)
+        return JSONResponse(told(await self._computed(partial(network.subjects, question, source), request)))
+
+    async def _maps(self, request: Request) -> Response:
+        question, network, source = self._asked(request)
+
+        def work() -> bytes:
+            return encoded(self._explained(question.undrawn), network.size(source))
+
+        return Response(await self._computed(work, request), media_type="application/octet-stream")
+
+    async def _command(self, request: Request) -> Response:
+        question, network, _ = self._asked(request)
+        return JSONResponse({"command": network.command(question, self._photos.names[question.photo])})
+
+    async def _picture(self, request: Request) -> Response:
+        question, network, source = self._asked(request)
+        name = network.file_name(question, self._photos.names[question.photo])
+
+        def work() -> bytes:
+            return network.picture(question, source, self._explained(question.undrawn))
+
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(await self._computed(work, request), headers=headers, media_type="image/png")
+
+    async def _upload(self, request: Request) -> Response:
+        content = bytearray()
+        async for part in request.stream():
+            content += part
+            if len(content) > self._max_bytes:
+                return JSONResponse({"problem": f"it is larger than {self._max_bytes} bytes: see --max-bytes"}, 413)
+        name = request.query_params.get("name", "")
+        return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
+
+
+def _file(name: str) -> Response:
+    content = files(_STATIC[name]).joinpath("static").joinpath(name).read_text("utf-8")
+    return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
+
+
+async def _refuse(_request: Request, error: Exception) -> Response:
+    return JSONResponse({"problem": str(error)}, 400)

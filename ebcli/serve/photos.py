@@ -1,0 +1,108 @@
+"""The photos of the page: those that the user named, by their numbers, and uploads."""
+
+from __future__ import annotations
+
+import io
+import os
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from ebcli.drawing.overlay import shrunk
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.images import decode, limit_pixels
+from ebcli.files.media.photo import PHOTO
+from ebcli.files.remote import RemoteOptions, url_of
+from ebcli.files.sources import Source, find
+from ebcli.models.classes import printable
+
+_MOST, _MOST_UPLOADS = 1000, 20
+_LONGEST_NAME = 100
+SIDE, SMALL = 1024, 160  # pixels, of photos on the page
+_KEPT = 64  # photos in memory, as files
+
+
+class Photos:
+    """The photos that the page can show; no other file can be read through it.
+
+    Args:
+        paths: files, directories and URLs.
+        folder: an empty directory for uploads.
+        remote: limits for remote files; uploads may have as many bytes in all.
+        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
+
+    Raises:
+        ConfigurationError: a file does not exist, or there are no images in a directory.
+
+    Attributes:
+        names: the path of each photo, or an upload's name, by what the page calls it: a number, or ``u`` and a number.
+        more: how many photos there are besides the first ones, which are shown.
+    """
+
+    def __init__(self, paths: Sequence[Path], folder: Path, remote: RemoteOptions, max_pixels: int | None) -> None:
+        limit_pixels(max_pixels)
+        for path in paths:
+            if url_of(path) is None and not os.path.lexists(path):
+                raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
+        found = [one for one in find(paths, remote=remote) if one.named or _is_photo(one)]
+        if paths and not found:
+            raise ConfigurationError("there are no photos: name files, or directories that contain some")
+        self.more, self._folder, self._most_bytes, self._count = len(found[_MOST:]), folder, remote.max_bytes, 0
+        self._sources = {str(number): source for number, source in enumerate(found[:_MOST])}
+        self._uploads: OrderedDict[str, Source] = OrderedDict()
+        self.shown = lru_cache(_KEPT)(self._shown)
+
+    @property
+    def names(self) -> dict[str, str]:
+        named = {key: _readable(source.name) for key, source in self._sources.items()}
+        return named | {key: _readable(source.path.name) for key, source in self._uploads.items()}
+
+    def source(self, key: str) -> Source:
+        """The file of a photo.
+
+        Raises:
+            ImageError: there is no such photo.
+        """
+        found = self._sources.get(key) or self._uploads.get(key)
+        if found is None:
+            raise ImageError("this photo is not here any more: choose another one")
+        return found
+
+    def _shown(self, key: str, longest: int) -> bytes:
+        """A photo as the page shows it, JPEG.
+
+        Raises:
+            ImageError: it cannot be read.
+        """
+        file = io.BytesIO()
+        shrunk(decode(self.source(key).opened()[1]), longest).save(file, "JPEG", quality=90)
+        return file.getvalue()
+
+    def add(self, name: str, content: bytes) -> str:
+        """Keep an upload; the oldest ones are dropped if there are too many. Returns what the page calls it.
+
+        Raises:
+            ImageError: it is no image.
+        """
+        decode(io.BytesIO(content))  # before anything is written
+        self._count += 1
+        key, safe = f"u{self._count}", printable(name).replace("\\", "/").rpartition("/")[2][-_LONGEST_NAME:]
+        path = self._folder / key / (safe.lstrip(".").replace("\0", "") or "photo")
+        path.parent.mkdir()
+        path.write_bytes(content)
+        self._uploads[key] = Source(path)
+        sizes = {one: source.path.stat().st_size for one, source in self._uploads.items()}
+        while len(self._uploads) > _MOST_UPLOADS or sum(sizes[one] for one in self._uploads) > self._most_bytes:
+            _, old = self._uploads.popitem(last=False)
+            old.path.unlink()
+        return key
+
+
+def _is_photo(source: Source) -> bool:
+    is_local = source.span is None and url_of(source.path) is None
+    return PHOTO.has_suffix(source.path) or (is_local and PHOTO.recognizes(source.path))
+
+
+def _readable(name: str) -> str:
+    return printable(os.fsencode(name).decode(errors="replace"))

@@ -1,0 +1,358 @@
+// One photo, one network and their map.
+
+import { decoded, draw, valueAt } from "./draw.js";
+
+const IDLE = 300; // ms until the other layers are asked for
+const SETTLED = 120; // ms until the command line is
+
+export const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
+
+const words = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
+const nameOf = (subject) => subject.name ?? `class ${subject.index}`;
+
+export class Pane {
+  // `page` has the status, the colors and the look, and is told of changes.
+  constructor(page, state) {
+    this.page = page;
+    this.state = state;
+    this.known = { subjects: null, maps: null }; // what is asked for again only if it changes
+    this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
+    this.listen();
+  }
+
+  part(name) {
+    return this.root.querySelector(`.${name}`);
+  }
+
+  listen() {
+    for (const event of ["focusin", "pointerdown"]) {
+      this.root.addEventListener(event, () => (this.page.active = this));
+    }
+    this.part("network").addEventListener("change", ({ target }) => {
+      this.change({ network: target.value, target: "", against: "", box: "", layer: "" });
+    });
+    this.part("ask").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.change({ target: this.part("target").value.trim(), against: this.part("against").value.trim(), box: "" });
+    });
+    this.part("marginal").addEventListener("change", ({ target }) => {
+      this.change({ marginal: target.checked ? "1" : "", against: target.checked ? "" : this.state.against });
+    });
+    this.part("layer").addEventListener("input", ({ target }) => {
+      this.change({ layer: this.network.layers[target.value] }, false);
+    });
+    this.part("copy").addEventListener("click", () => this.copy());
+    const shown = this.part("shown");
+    shown.addEventListener("pointermove", (event) => this.tell(event));
+    shown.addEventListener("pointerdown", (event) => this.tell(event));
+    this.part("photo").addEventListener("load", () => this.size());
+    this.part("photo").addEventListener("error", () => this.failed("This photo cannot be shown"));
+  }
+
+  get network() {
+    return this.page.status.networks[Number(this.state.network) || 0];
+  }
+
+  get layer() {
+    return this.state.layer || this.network.layer;
+  }
+
+  get signed() {
+    return !this.state.marginal && (this.page.look.signed === "" ? this.state.against !== "" : this.page.look.signed === "1");
+  }
+
+  change(changes, isStep = true) {
+    Object.assign(this.state, changes);
+    this.page.changed(isStep);
+    this.refresh();
+  }
+
+  query(more = {}) {
+    const asked = { ...this.state, ...more };
+    return new URLSearchParams(Object.entries(asked).filter(([, value]) => value !== "")).toString();
+  }
+
+  note(text) {
+    this.part("note").hidden = !text;
+    this.part("note").textContent = text;
+  }
+
+  failed(text) {
+    this.note(text);
+    this.root.removeAttribute("aria-busy");
+  }
+
+  // The answer of the server; throws its sentence.
+  async fetch(address, signal) {
+    const answer = await fetch(address, { signal });
+    if (!answer.ok) throw new Error((await answer.json()).problem);
+    return answer;
+  }
+
+  // Shows what the state says; what has changed is asked for, and what is under way for an earlier one is given up.
+  async refresh() {
+    this.giveUp?.abort();
+    const { signal } = (this.giveUp = new AbortController());
+    clearTimeout(this.later);
+    this.fill();
+    if (!this.isReady()) return;
+    this.root.setAttribute("aria-busy", "true");
+    try {
+      await this.find(signal);
+      if (this.state.target === "" && !this.known.subjects?.list.length) {
+        this.showMap(null);
+        const ask = this.network.texts ? "Type a text: what to look for" : `${this.network.name} finds nothing in this photo`;
+        return this.failed(ask);
+      }
+      const key = this.query({ layer: "" });
+      if (this.known.maps?.key !== key) this.known.maps = { key, layers: new Map() };
+      if (!this.known.maps.layers.has(this.layer)) await this.ask(this.layer, signal);
+      this.note("");
+      this.showMap(this.known.maps.layers.get(this.layer));
+      this.root.removeAttribute("aria-busy");
+      this.root.dataset.shown = this.query({ layer: this.layer });
+      this.later = setTimeout(() => this.askOthers(signal), IDLE);
+    } catch (error) {
+      if (!signal.aborted) this.failed(error.message);
+    }
+  }
+
+  isReady() {
+    const { photo } = this.state;
+    const { name, ready, problem } = this.network;
+    this.part("picture").classList.toggle("has-photo", photo !== "");
+    if (problem) this.failed(problem);
+    else if (photo === "") this.failed("Drop a photo here, or choose one above");
+    else if (!ready) this.note(`Loading ${name} …`);
+    return ready && photo !== "";
+  }
+
+  // The likely classes, or what is in the photo.
+  async find(signal) {
+    const { photo, network, target } = this.state;
+    const byText = this.network.texts;
+    if (byText && (target === "" || this.network.task === "classification")) {
+      if (this.known.subjects?.key !== network) this.known.subjects = { key: network, list: [] };
+      this.fillSubjects();
+      return;
+    }
+    const query = byText ? { photo, network, target } : { photo, network };
+    const key = new URLSearchParams(query).toString();
+    if (this.known.subjects?.key !== key) {
+      const list = await (await this.fetch(`/subjects?${key}`, signal)).json();
+      this.known.subjects = { key, list };
+    }
+    const [first] = this.known.subjects.list;
+    if ((target === "" || (byText && this.state.box === "")) && first) {
+      this.choose(first, false);
+      this.page.changed(false);
+    }
+    this.fillSubjects();
+  }
+
+  async ask(layer, signal) {
+    const { maps } = this.known;
+    const answer = decoded(await (await this.fetch(`/maps?${this.query({ layer })}`, signal)).arrayBuffer());
+    const [subject] = answer.subjects;
+    for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size: answer.size }));
+    this.add(subject);
+  }
+
+  // All layers that the slider has, so that it needs no more answers.
+  async askOthers(signal) {
+    if (this.known.maps.layers.size >= this.network.layers.length) return;
+    try {
+      await this.ask("every", signal);
+    } catch {
+      // each layer on its own may do
+    }
+  }
+
+  choose(subject, isStep = true) {
+    const target = this.network.texts ? subject.name : String(subject.index);
+    this.state.target = target;
+    this.state.box = subject.box ? subject.box.map((number) => Number(number.toPrecision(8))).join() : "";
+    if (isStep) this.change({});
+  }
+
+  // A subject that was typed is one of the list from now on.
+  add(subject) {
+    const isIt = (one) => one.index === subject.index && one.name === subject.name;
+    if (!this.known.subjects.list.some(isIt)) this.known.subjects.list.push(subject);
+    if (!this.network.texts) this.state.target = String(subject.index);
+    this.fillSubjects();
+  }
+
+  fill() {
+    const { networks, photos } = this.page.status;
+    const { state } = this;
+    const select = this.part("network");
+    select.replaceChildren(...networks.map((one, value) => element("option", { value }, one.name)));
+    select.value = state.network || "0";
+    this.part("networks").hidden = networks.length < 2;
+    this.part("title").textContent = photos[state.photo] ?? "";
+    const address = state.photo && `/photo/${state.photo}`;
+    if (address && this.part("photo").getAttribute("src") !== address) {
+      this.showMap(null);
+      this.part("photo").src = address;
+    }
+    this.part("target").placeholder = this.network.texts ? "any text" : "name or index";
+    this.part("target").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
+    this.part("against").setAttribute("list", this.network.texts ? "" : `classes-${state.network || 0}`);
+    this.part("against").value = this.page.className(state.network, state.against);
+    this.part("against").disabled = state.marginal === "1";
+    this.part("marginal").checked = state.marginal === "1";
+    const slider = this.part("layer");
+    slider.max = Math.max(0, this.network.layers.length - 1);
+    slider.value = this.network.layers.indexOf(this.layer);
+    slider.setAttribute("aria-valuetext", this.layer);
+    this.part("layers").hidden = this.network.layers.length < 2;
+    this.root.querySelector(".layers output").textContent = this.layer;
+  }
+
+  get selected() {
+    const { target, box } = this.state;
+    const { list } = this.known.subjects;
+    const near = (one) => !box || (one.box && box.split(",").every((n, i) => Math.abs(n - one.box[i]) < 0.01));
+    return list.findIndex((one) => (this.network.texts ? one.name : String(one.index)) === target && near(one));
+  }
+
+  fillSubjects() {
+    const { list } = this.known.subjects;
+    const listed = JSON.stringify([this.selected, list]);
+    if (listed === this.listed) return;
+    this.listed = listed;
+    const options = list.map((subject, value) => ({
+      value,
+      content: [
+        element("strong", {}, nameOf(subject)),
+        element("small", {}, this.network.texts ? "" : String(subject.index)),
+        element("meter", { min: 0, max: 1, value: subject.score, "aria-label": "score" }),
+        element("span", { class: "score" }, words(subject.score)),
+      ],
+    }));
+    const choose = (value) => this.choose(list[value]);
+    const focused = this.part("found").contains(document.activeElement);
+    const made = tabs("Classes", options, this.selected, choose, { vertical: true });
+    this.part("found").replaceChildren(made);
+    if (focused) made.querySelector("[aria-selected=true]")?.focus();
+    this.outline();
+  }
+
+  // Boxes and outlines of what was found, to be clicked.
+  outline() {
+    this.root.querySelector("svg")?.remove();
+    const { list } = this.known.subjects;
+    const size = this.map?.size;
+    if (!list.some((one) => one.outlines.length) || !size) return;
+    const make = (tag, attributes) => {
+      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+      return made;
+    };
+    const svg = make("svg", { viewBox: `0 0 ${size.join(" ")}`, preserveAspectRatio: "xMidYMid meet" });
+    list.forEach((subject, at) => {
+      const path = subject.outlines.map((line) => `M${line.map((point) => point.join(" ")).join("L")}Z`).join("");
+      const shape = make("path", { d: path, class: at === this.selected ? "chosen" : "other" });
+      const title = make("title", {});
+      title.textContent = `${nameOf(subject)}, score ${words(subject.score)}`;
+      shape.append(title);
+      shape.addEventListener("click", () => this.choose(subject));
+      svg.append(shape);
+    });
+    this.part("picture").append(svg);
+  }
+
+  // The canvas has the photo's pixels, or more if the map is finer.
+  size() {
+    const [photo, canvas, map] = [this.part("photo"), this.part("map"), this.map];
+    this.part("shown").style.setProperty("--ratio", photo.naturalWidth / photo.naturalHeight);
+    if (map && photo.naturalWidth) {
+      const factor = Math.max(1, Math.ceil(map.shape[1] / photo.naturalWidth));
+      canvas.width = photo.naturalWidth * factor;
+      canvas.height = photo.naturalHeight * factor;
+    }
+    this.draw();
+  }
+
+  showMap(map) {
+    this.map = map;
+    this.part("picture").classList.toggle("has-map", Boolean(map));
+    if (!map) return;
+    const { subject } = map;
+    if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
+    const told = [`score ${words(subject.score)}`, `mass ${words(map.mass)}`];
+    if (map.strength !== null) told.push(`strength ${words(map.strength)}${map.evidence ? `, ${map.evidence} evidence` : ""}`);
+    this.part("facts").textContent = told.join(" · ");
+    this.part("map").setAttribute("aria-label", `Map of ${nameOf(subject)}`);
+    this.size();
+    this.outline();
+    this.settle();
+  }
+
+  draw() {
+    const { map, page } = this;
+    const photo = this.part("photo");
+    if (!map || !page.colors || !photo.naturalWidth) return;
+    const { style, cells } = page.look;
+    const drawn = draw(this.part("map"), map, page.colors, {
+      style: style === "heatmap" ? style : "overlay",
+      signed: this.signed,
+      cells: cells === "1",
+    });
+    this.part("picture").classList.toggle("blank", !drawn);
+    this.note(drawn ? "" : "The map is blank: nothing speaks for this class");
+  }
+
+  // The command line of what is shown, once it is not changing any more.
+  settle() {
+    clearTimeout(this.soon);
+    this.soon = setTimeout(async () => {
+      const query = this.query({ ...this.page.drawing(), layer: this.layer });
+      try {
+        const { command } = await (await this.fetch(`/command?${query}`)).json();
+        this.part("command").textContent = command;
+        this.part("download").href = `/picture?${query}`;
+      } catch (error) {
+        this.part("command").textContent = error.message;
+      }
+    }, SETTLED);
+  }
+
+  async copy() {
+    const code = this.part("command");
+    getSelection().selectAllChildren(code);
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      this.part("copy").textContent = "Copied";
+    } catch {
+      this.part("copy").textContent = "Selected"; // without https, the clipboard is for this machine's pages only
+    }
+    setTimeout(() => (this.part("copy").textContent = "Copy"), 1500);
+  }
+
+  // The value under the pointer.
+  tell(event) {
+    if (!this.map) return;
+    const frame = this.part("picture").getBoundingClientRect();
+    const [width, height] = this.map.size;
+    const scale = Math.min(frame.width / width, frame.height / height);
+    const x = (event.clientX - frame.left - (frame.width - width * scale) / 2) / scale;
+    const y = (event.clientY - frame.top - (frame.height - height * scale) / 2) / scale;
+    const found = x < 0 || y < 0 || x >= width || y >= height ? null : valueAt(this.map, x, y);
+    this.part("value").textContent = found
+      ? `Pixel ${Math.floor(x)}, ${Math.floor(y)} · cell ${found.column}, ${found.row}: ${found.value.toFixed(2)} × even share`
+      : "Point at the picture to read values";
+  }
+
+  step(by) {
+    const { list } = this.known.subjects ?? { list: [] };
+    if (list.length) this.choose(list[(this.selected + by + list.length) % list.length]);
+  }
+
+  slide(by) {
+    const { layers } = this.network;
+    const layer = layers[layers.indexOf(this.layer) + by];
+    if (layer) this.change({ layer }, false);
+  }
+}

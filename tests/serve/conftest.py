@@ -1,0 +1,78 @@
+"""Live pages of tiny networks, in this process."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from asking import HERE, page, told, until_loaded
+from browser import Browser, start
+from runs import photos as write_photos
+from starlette.testclient import TestClient
+
+from ebcli.serve.access import Guard
+from ebcli.serve.network import Network
+
+chromium = pytest.fixture(scope="session")(start)
+
+
+@pytest.fixture
+def ten_photos(working_directory: Path) -> Path:
+    """The working directory; the networks are tiny."""
+    told.clear()
+    write_photos(working_directory / "photos", 10)
+    return working_directory
+
+
+@pytest.fixture
+def opened(ten_photos: Path) -> Iterator[Callable[..., TestClient]]:
+    """Opens a page of some networks, without a socket."""
+    with ExitStack() as stack:
+
+        def open_page(*networks: Network, **options: Any) -> TestClient:
+            app = Guard(page(ten_photos, *networks, **options).app, frozenset({"localhost"}))
+            client = stack.enter_context(TestClient(app, HERE))
+            until_loaded(client)
+            return client
+
+        yield open_page
+
+
+@pytest.fixture
+def client(opened: Callable[..., TestClient]) -> TestClient:
+    return opened()
+
+
+@pytest.fixture
+def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
+    """Starts a server of a page in a thread, and returns its address."""
+    servers = []
+
+    def start_server(*networks: Network, **options: Any) -> str:
+        app = Guard(page(ten_photos, *networks, **options).app, frozenset({"localhost"}))
+        server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none"))
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        servers.append((server, thread))
+        while not server.started:
+            time.sleep(0.005)
+        (address,) = (one.getsockname() for one in server.servers[0].sockets)
+        return f"http://127.0.0.1:{address[1]}"
+
+    yield start_server
+    for server, thread in servers:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture
+def browser(chromium: Browser, served: object) -> Iterator[Browser]:
+    """It leaves a page before its server ends."""
+    yield chromium
+    chromium.driver.get("about:blank")

@@ -1,0 +1,227 @@
+"""Who may ask, what can be read, and what may be sent."""
+
+from __future__ import annotations
+
+import io
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from asking import HERE, page, until_loaded
+from PIL import Image
+from starlette.testclient import TestClient
+
+from ebcli.errors import ConfigurationError
+from ebcli.files.remote import RemoteOptions
+from ebcli.serve.access import Guard, is_loopback
+from ebcli.serve.photos import Photos
+
+
+def picture(kind: str = "PNG", size: tuple[int, int] = (40, 30)) -> bytes:
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize(size).convert("RGB").save(file, kind)
+    return file.getvalue()
+
+
+def upload(client: TestClient, content: bytes, name: str = "cat.png", **headers: str) -> httpx.Response:
+    return client.post("/photos", params={"name": name}, content=content, headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:8722", 200),
+        ("localhost:8722", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:8722", 200),
+        ("127.0.0.2", 200),
+        ("evil.example:8722", 400),
+        ("127.0.0.1.evil.example", 400),
+        ("localhost.evil.example", 400),
+        ("192.168.0.7:8722", 400),
+        ("[::1", 400),
+        ("", 400),
+    ],
+)
+def test_other_names_are_refused(client: TestClient, host: str, status: int) -> None:
+    for address in ("/", "/status", "/photo/0", "/static/serve.js"):
+        answer = client.get(address, headers={"host": host})
+        assert answer.status_code == status
+        assert status == 200 or "not asked by that name" in answer.json()["problem"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://127.0.0.1:1"},
+        {"origin": "null"},
+    ],
+)
+def test_other_sites_may_only_link_to_the_page(client: TestClient, headers: dict[str, str]) -> None:
+    assert client.get("/", headers=headers).status_code == 200
+    for address in ("/status", "/photo/0", "/maps?photo=0&target=1", "/picture?photo=0&target=1"):
+        assert client.get(address, headers=headers).status_code == 403
+    assert upload(client, picture(), **headers).status_code == 403
+    assert client.post("/", headers=headers).status_code == 403
+    assert len(client.get("/status").json()["photos"]) == 10
+
+
+def test_the_page_itself_may_ask(client: TestClient) -> None:
+    own = {"sec-fetch-site": "same-origin", "origin": HERE}
+    assert client.get("/status", headers=own).status_code == 200
+    assert upload(client, picture(), **own).status_code == 200
+
+
+def test_every_answer_has_the_policy(client: TestClient) -> None:
+    for address in ("/", "/status", "/photo/0", "/photo/x", "/nothing", "/static/draw.js", "/maps"):
+        headers = client.get(address).headers
+        assert "default-src 'none'; script-src 'self'" in headers["content-security-policy"]
+        assert "unsafe" not in headers["content-security-policy"]
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cross-origin-resource-policy"] == "same-origin"
+        assert not headers.get("access-control-allow-origin")
+    assert client.get("/", headers={"host": "evil.example"}).headers["content-security-policy"]
+
+
+@pytest.fixture
+def public(ten_photos: Path) -> Iterator[TestClient]:
+    app = Guard(page(ten_photos).app, frozenset({"machine"}), "the token")
+    with TestClient(app, "http://192.168.0.7:8722") as client:
+        yield client
+
+
+def test_elsewhere_a_token_is_needed(public: TestClient) -> None:
+    for address in (
+        "/",
+        "/status",
+        "/photo/0",
+        "/static/serve.js",
+        "/?token=",
+        "/?token=wrong",
+        "/status?token=the token",
+    ):
+        assert public.get(address).status_code == 403, address
+    assert upload(public, picture()).status_code == 403
+    for cookie in ("eb-saliency=wrong", "eb-saliency", 'eb-saliency="', "eb-saliency=\xe9", "\x00"):
+        assert public.get("/status", headers={"cookie": cookie.encode("latin-1")}).status_code == 403
+    entered = public.get("/?token=the%20token&photo=1", follow_redirects=False)
+    assert (entered.status_code, entered.headers["location"]) == (303, "/?photo=1")
+    assert {"httponly", "samesite=strict"} <= set(entered.headers["set-cookie"].lower().split("; "))
+    assert until_loaded(public)["photos"]
+    assert public.get("/", headers={"host": "machine:8722"}).status_code == 200
+    assert public.get("/", headers={"host": "evil.example"}).status_code == 400
+
+
+def test_addresses_of_this_machine() -> None:
+    assert [is_loopback(one) for one in ("127.0.0.1", "127.8.9.1", "::1")] == [True] * 3
+    assert [is_loopback(one) for one in ("0.0.0.0", "::", "192.168.0.1", "fe80::1%eth0")] == [False] * 4
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/photo/photos%2F0%2F0000.jpg",
+        "/photo/..%2F..%2Fetc%2Fpasswd",
+        "/photo/%2Fetc%2Fpasswd",
+        "/photo/10",
+        "/photo/-1",
+        "/photo/u1",
+        "/photo/0%00",
+        "/static/..%2F__init__.py",
+        "/static/%2Fetc%2Fpasswd",
+        "/static/index.html",
+        "/static/../app.py",
+    ],
+)
+def test_nothing_but_the_photos_can_be_read(client: TestClient, path: str) -> None:
+    assert client.get(path).status_code in (400, 404)
+
+
+def test_an_upload_is_a_photo_like_others(client: TestClient) -> None:
+    key = upload(client, picture("JPEG"), "<b>ca\u202et.jpg").json()["key"]
+    assert client.get("/status").json()["photos"][key] == "<b>ca\ufffdt.jpg"
+    shown = Image.open(io.BytesIO(client.get(f"/photo/{key}").content))
+    assert shown.size == (40, 30)
+    assert client.get("/maps", params={"photo": key, "target": "1"}).status_code == 200
+    assert client.get("/picture", params={"photo": key, "target": "1"}).content.startswith(b"\x89PNG")
+
+
+def bomb() -> bytes:
+    """A PNG that says that it has 30,000 x 30,000 pixels."""
+    header = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(b"\0" * 1000)), (b"IEND", b"")]
+    chunks = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+
+
+HOSTILE = {
+    "nothing": b"",
+    "text": b"hello",
+    "svg": b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>',
+    "html": b"<!doctype html><script>alert(1)</script>",
+    "a PNG of 900 million pixels": bomb(),
+    "truncated": picture("JPEG", (400, 300))[:700],
+    "eps": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n",
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_hostile_upload_is_one_sentence(client: TestClient, kind: str, ten_photos: Path) -> None:
+    answer = upload(client, HOSTILE[kind])
+    assert answer.status_code == 400
+    problem = answer.json()["problem"]
+    assert problem
+    assert "\n" not in problem
+    assert list((ten_photos / "uploads").iterdir()) == []
+    assert len(client.get("/status").json()["photos"]) == 10
+
+
+@pytest.mark.parametrize(
+    "name", ["../../evil.png", "/etc/passwd", "..\\evil.png", "..", ".", "", "a" * 5000, "\0", "~", "x\n.png"]
+)
+def test_names_of_uploads_lead_nowhere(client: TestClient, name: str, ten_photos: Path) -> None:
+    before = {path for path in ten_photos.rglob("*") if "uploads" not in path.parts}
+    key = upload(client, picture(), name).json()["key"]
+    (file,) = (path for path in (ten_photos / "uploads").rglob("*") if path.is_file())
+    assert file.parent.parent == ten_photos / "uploads"
+    assert {path for path in ten_photos.rglob("*") if "uploads" not in path.parts} == before
+    assert client.get("/maps", params={"photo": key, "target": "1"}).status_code == 200
+
+
+def test_too_large_an_upload_is_one_sentence(opened: Callable[..., TestClient]) -> None:
+    client = opened(max_bytes=1000)
+    assert upload(client, bytes(1000)).status_code == 400  # no image
+    answer = upload(client, bytes(1001))
+    assert answer.status_code == 413
+    assert answer.json()["problem"] == "it is larger than 1000 bytes: see --max-bytes"
+
+
+def test_old_uploads_are_dropped(opened: Callable[..., TestClient], ten_photos: Path) -> None:
+    client = opened()
+    keys = [upload(client, picture()).json()["key"] for _ in range(25)]
+    kept = [key for key in client.get("/status").json()["photos"] if key.startswith("u")]
+    assert kept == keys[5:]
+    assert client.get(f"/photo/{keys[0]}").status_code == 400
+    assert len([path for path in (ten_photos / "uploads").rglob("*") if path.is_file()]) == 20
+
+
+def test_uploads_have_a_number_of_bytes_in_all(tmp_path: Path) -> None:
+    content = picture()
+    photos = Photos([], tmp_path, RemoteOptions(max_bytes=3 * len(content) - 1), None)
+    keys = [photos.add("cat.png", content) for _ in range(4)]
+    assert [*photos.names] == keys[2:]
+
+
+def test_photos_that_do_not_exist_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"'nothing\.jpg' does not exist"):
+        Photos([Path("nothing.jpg")], tmp_path, RemoteOptions(), None)
+    with pytest.raises(ConfigurationError, match="there are no photos"):
+        Photos([tmp_path], tmp_path, RemoteOptions(), None)

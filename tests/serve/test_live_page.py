@@ -1,0 +1,340 @@
+"""The page in Chromium, as people use it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import color_tasks
+import httpx
+import numpy as np
+import pytest
+from asking import maps, network, run_command
+from browser import Browser
+from color_net import GREEN, RED, painted
+from PIL import Image
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
+from two_towers import clip
+
+from ebcli.drawing.color_scale import levels, limits, opacity, overlay_colors
+from ebcli.drawing.overlay import upsampled
+from ebcli.drawing.painters import OVERLAY_GAMMA
+from ebcli.drawing.style import DrawingStyle
+from ebcli.files.input_spec import Placement
+from ebcli.models import load_model
+
+SIZE = (300, 200)
+# Whether the answer with all layers is there
+ALL_LAYERS = """
+const done = performance.getEntriesByType("resource").filter((entry) => entry.responseEnd > 0);
+return done.some((entry) => entry.name.includes("layer=every"));
+"""
+SLIDE = """
+const slider = document.querySelector(".layer");
+slider.value = arguments[0];
+slider.dispatchEvent(new Event("input"));
+"""
+
+
+@pytest.fixture
+def pictures(ten_photos: Path) -> None:
+    """Two photos, and one whose name is hostile, in a directory."""
+    Path("cats").mkdir()
+    generator = np.random.default_rng(1)
+    for name in ("a cat.jpg", "b cat.png", "<img src=x onerror=alert(1)>.png"):
+        cells = generator.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+        Image.fromarray(cells).resize(SIZE, Image.Resampling.BICUBIC).save(f"cats/{name}", quality=95)
+
+
+@pytest.fixture
+def page(pictures: None, served: Callable[..., str]) -> str:
+    return served(paths=("cats",))
+
+
+def settled(browser: Browser, pane: int = 0, **expected: str) -> dict[str, list[str]]:
+    """The address of the map that a pane shows, once it is the one that is expected."""
+
+    def shown() -> dict[str, list[str]] | None:
+        query = browser.all(".pane")[pane].get_attribute("data-shown") if browser.all(".pane") else None
+        found = parse_qs(query or "")
+        is_expected = all(found.get(name, [""]) == [value] for name, value in expected.items())
+        return found if query and is_expected and not browser.all(".pane[aria-busy]") else None
+
+    return browser.until(shown)
+
+
+def command(browser: Browser) -> str:
+    """The command line, once it belongs to the map that is shown."""
+    address = browser.until(lambda: browser.one(".download").get_attribute("href"))
+    shown = parse_qs(browser.one(".pane").get_attribute("data-shown"))
+
+    def fits() -> bool:
+        href = parse_qs(urlsplit(browser.one(".download").get_attribute("href")).query)
+        return all(href.get(name) == value for name, value in shown.items())
+
+    assert address
+    browser.until(fits)
+    return browser.one(".command").text
+
+
+def answers(browser: Browser) -> list[str]:
+    """The maps that were asked for since the last call."""
+    return [address for address in browser.requests() if "/maps?" in address]
+
+
+def state(browser: Browser) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(browser.driver.current_url).query).items()}
+
+
+def test_it_opens_in_silence_with_the_likeliest_class(page: str, browser: Browser) -> None:
+    browser.visit(page)
+    shown = settled(browser)
+    scores = httpx.get(f"{page}/subjects?photo=0").json()
+    assert shown["target"] == [str(scores[0]["index"])]
+    names = [tab.text for tab in browser.all(".found [role=tab] strong")]
+    assert names == [one["name"] for one in scores]
+    assert browser.one(".found [aria-selected=true] strong").text == names[0]
+    assert float(browser.one(".found .score").text) == pytest.approx(scores[0]["score"], abs=1e-3)
+    assert browser.one(".title").text == "cats/<img src=x onerror=alert(1)>.png"
+    browser.settle()
+    assert browser.complaints() == []
+    assert {urlsplit(one).netloc for one in browser.requests()} <= {urlsplit(page).netloc, ""}
+    blocked: list[str] = []
+    browser.run("fetch('https://example.org/').catch(() => {}); new Image().src = 'https://example.org/x.png'")
+    browser.until(lambda: blocked.extend(browser.complaints()) or len(blocked) >= 2)
+    assert all("Content Security Policy" in text for text in blocked), blocked
+
+
+def test_a_click_another_class_and_the_way_back(page: str, browser: Browser) -> None:
+    browser.visit(page)
+    first = settled(browser)["target"][0]
+    browser.all(".thumbnail")[1].click()
+    settled(browser, photo="1")
+    chosen = browser.all(".found [role=tab] small")[2].text
+    browser.all(".found [role=tab]")[2].click()
+    settled(browser, photo="1", target=chosen)
+    assert state(browser)["target"] == chosen
+    browser.write(".target", "class c")
+    browser.write(".against", "class e")
+    browser.press(Keys.ENTER)
+    settled(browser, target="2", against="class e")
+    assert browser.one("#signed").is_selected()
+    assert browser.one(".target").get_attribute("value") == "class c"
+    contrasted = browser.driver.current_url
+
+    browser.driver.refresh()
+    settled(browser, photo="1", target="2", against="class e")
+    assert browser.driver.current_url == contrasted
+    assert browser.one(".against").get_attribute("value") == "class e"
+    browser.driver.back()
+    settled(browser, photo="1", target=chosen, against="")
+    browser.driver.back()
+    browser.driver.back()
+    settled(browser, photo="0", target=first)
+    browser.driver.forward()
+    settled(browser, photo="1")
+
+
+def test_a_wrong_class_is_a_sentence_and_the_page_goes_on(page: str, browser: Browser) -> None:
+    browser.visit(page)
+    settled(browser)
+    browser.write(".target", "walrus")
+    browser.press(Keys.ENTER)
+    browser.until(lambda: "unknown class 'walrus'" in browser.one(".note").text)
+    second = browser.all(".found [role=tab] small")[1].text
+    browser.all(".found [role=tab]")[1].click()
+    settled(browser, target=second)
+    assert not browser.one(".note").is_displayed()
+
+
+def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, browser: Browser) -> None:
+    browser.visit(f"{page}/?photo=0&target=3")
+    settled(browser)
+    browser.until(lambda: browser.run(ALL_LAYERS))
+    answers(browser)
+    layers = httpx.get(f"{page}/status").json()["networks"][0]["layers"]
+    for number, layer in enumerate(layers):
+        browser.run(SLIDE, number)
+        settled(browser, layer=layer)
+        assert browser.one(".layers output").text == layer
+    assert answers(browser) == []
+    assert state(browser)["layer"] == layers[-1]
+
+    with httpx.Client(base_url=page) as client:
+        _, (values,) = maps(client, photo="0", target="3", layer=layers[-1])
+    frame = browser.one(".picture")
+    height, width = values.shape
+    for row, column in ((0, 0), (height // 2, 1), (height - 1, width - 1)):
+        x = ((column + 0.5) / width - 0.5) * frame.size["width"]
+        y = ((row + 0.5) / height - 0.5) * frame.size["height"]
+        ActionChains(browser.driver).move_to_element_with_offset(frame, round(x), round(y)).perform()
+        expected = f"cell {column}, {row}: {values[row, column] * values.size:.2f} × even share"
+        browser.until(lambda expected=expected: expected in browser.one(".value").text)
+
+
+@pytest.mark.parametrize("look", ["", "&cells=1", "&signed=1", "&target=2&against=1"])
+def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, look: str) -> None:
+    query = f"photo=1{look}" if "target" in look else f"photo=1&target=3{look}"
+    browser.visit(f"{page}/?{query}")
+    settled(browser)
+    browser.settle()
+    content = browser.run("return document.querySelector('canvas').toDataURL().split(',')[1]")
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(content))).convert("RGBA")).astype(int)
+    assert drawn.shape == (*SIZE[::-1], 4)
+
+    with httpx.Client(base_url=page) as client:
+        about, (values,) = maps(client, **{name: found[0] for name, found in parse_qs(query).items()})
+    style = DrawingStyle(signed="signed" in look or "against" in look, cells="cells" in look)
+    values = values if style.signed else np.maximum(values, 0)
+    place = Placement(*about["maps"][0]["place"])
+    found = np.asarray(upsampled(levels(values, limits(values, style)), place, (0, 0, *SIZE), style.cells, None))
+    level = found.clip(0, 255).astype(int)
+    alpha = (255 * opacity(style) ** OVERLAY_GAMMA).round()[level]
+    assert np.abs(drawn[..., 3] - alpha).max() <= 3
+    visible = alpha > 60  # of faint pixels, a canvas keeps few colors
+    assert np.abs(drawn[..., :3] - overlay_colors(style)[level])[visible].max() <= 6
+
+
+def test_the_command_makes_what_is_on_the_screen(page: str, browser: Browser) -> None:
+    browser.visit(f"{page}/?photo=1&target=3&alpha=0.7")
+    settled(browser)
+    words = shlex.split(command(browser))
+    assert words[1:6] == ["cats/a cat.jpg", "--model", "tiny", "--target", "class d"]
+    address = browser.one(".download").get_attribute("href")
+    query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+    browser.until(lambda: browser.run(ALL_LAYERS))  # the command and the server take turns with stdout
+    with httpx.Client(base_url=page) as client:
+        made, shown = run_command(client, query)
+    assert shlex.split(shown) == words
+    assert made == httpx.get(address).content
+    browser.run(
+        "Object.assign(document.querySelector('.shown').style, {width: '300px', height: '200px', borderRadius: 0})"
+    )
+    expected = np.asarray(Image.open(io.BytesIO(made)).convert("RGB")).astype(int)
+    pixels = browser.pixels(browser.one(".picture"))
+    assert pixels.shape == expected.shape
+    assert np.abs(pixels - expected).mean() < 3  # the photo is a JPEG once more
+    browser.press("2")
+    browser.until(lambda: "--style heatmap" in browser.one(".command").text)
+    heatmap = httpx.get(browser.one(".download").get_attribute("href")).content
+    expected = np.asarray(Image.open(io.BytesIO(heatmap)).convert("RGB")).astype(int)
+    assert np.abs(browser.pixels(browser.one(".picture")) - expected).mean() < 3
+
+
+def test_keys(page: str, browser: Browser) -> None:
+    browser.visit(page)
+    settled(browser, photo="0")
+    for key, view in (("1", "photo"), ("2", "map"), ("3", "overlay")):
+        browser.press(key)
+        assert browser.run("return document.documentElement.dataset.view") == view
+    browser.press(Keys.ARROW_RIGHT)
+    settled(browser, photo="1")
+    browser.press(Keys.ARROW_DOWN)
+    second = browser.all(".found [role=tab] small")[1].text
+    settled(browser, photo="1", target=second)
+    browser.press(".")
+    coarser = settled(browser, photo="1", target=second)["layer"]
+    browser.press("c", "s")
+    assert browser.one("#cells").is_selected()
+    assert browser.one("#signed").is_selected()
+    assert state(browser) | {"cells": "1", "signed": "1"} == state(browser)
+    browser.press("/")
+    assert "target" in browser.driver.switch_to.active_element.get_attribute("class")
+    browser.press("c", "1")  # text, there
+    assert browser.one("#cells").is_selected()
+    assert coarser
+    assert browser.complaints() == []
+
+
+def test_photos_are_added_and_hostile_ones_refused(page: str, browser: Browser, tmp_path: Path) -> None:
+    painted(SIZE, (RED, (10, 10, 90, 90))).save("mine.png")
+    Path("drawing.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>')
+    browser.visit(page)
+    settled(browser)
+    browser.one("#files").send_keys(str(Path("mine.png").resolve()))
+    settled(browser, photo="u1")
+    assert browser.one(".title").text == "mine.png"
+    assert len(browser.all(".thumbnail")) == 4
+    browser.one("#files").send_keys(str(Path("drawing.svg").resolve()))
+    browser.until(lambda: browser.one(".note").text == "drawing.svg: not an image that Pillow can read")
+    assert len(browser.all(".thumbnail")) == 4
+    browser.all(".thumbnail")[0].click()
+    settled(browser, photo="0")
+
+
+def test_two_side_by_side(page: str, browser: Browser) -> None:
+    browser.visit(f"{page}/?photo=0&target=1")
+    settled(browser)
+    browser.one("#compare").click()
+    settled(browser, 1, photo="0", target="1")
+    browser.all(".thumbnail")[1].click()
+    settled(browser, 1, photo="1")
+    settled(browser, 0, photo="0", target="1")
+    assert state(browser)["b-photo"] == "1"
+    browser.all(".pane .title")[0].click()
+    browser.all(".thumbnail")[2].click()
+    settled(browser, 0, photo="2")
+    settled(browser, 1, photo="1")
+    browser.driver.refresh()
+    settled(browser, 1, photo="1")
+    settled(browser, 0, photo="2")
+    browser.one("#compare").click()
+    assert len(browser.all(".pane")) == 1
+    assert "b-photo" not in state(browser)
+
+
+@pytest.mark.parametrize(("name", "layer"), [("detector", "backbone.cells"), ("Segmenter", "pixels")])
+def test_objects_are_chosen_by_a_click_on_them(
+    served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch, name: str, layer: str
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    squares = {"red": (16, 16, 56, 56), "green": (80, 40, 120, 100)}
+    painted((128, 128), (RED, squares["red"]), (GREEN, squares["green"])).save("squares.png")
+    page = served(network(f"{color_tasks.__file__}:{name}", layer), paths=("squares.png",))
+    browser.visit(page)
+    settled(browser)
+    frame = browser.one(".picture")
+    scale = min(frame.size["width"], frame.size["height"]) / 128
+    for color, (left, top, right, bottom) in squares.items():
+        x, y = ((3 * left + right) / 4 - 64) * scale, ((3 * top + bottom) / 4 - 64) * scale
+        ActionChains(browser.driver).move_to_element_with_offset(frame, round(x), round(y)).click().perform()
+        settled(browser, target=str(color_tasks.CATEGORIES.index(color)))
+        assert browser.one(".found [aria-selected=true] strong").text == color
+        assert len(browser.all("path.chosen")) == 1
+    assert browser.complaints() == []
+
+
+def test_texts_are_typed(
+    pictures: None, served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    clip(Path("two"))
+    browser.visit(served(network("clip/two"), paths=("cats",)))
+    browser.until(lambda: browser.one(".note").text == "Type a text: what to look for")
+    for text in ("red A", "pink"):
+        browser.write(".target", text)
+        browser.press(Keys.ENTER)
+        settled(browser, target=text)
+    browser.until(lambda: [tab.text for tab in browser.all(".found strong")] == ["red A", "pink"])
+    browser.all(".found [role=tab]")[0].click()
+    settled(browser, target="red A")
+    assert browser.complaints() == []
+
+
+@pytest.mark.parametrize(("size", "scheme"), [((390, 844), "dark"), ((320, 640), "light"), ((1600, 900), "dark")])
+def test_it_fits_on_screens_of_any_size_and_is_dark_where_the_system_is(
+    page: str, browser: Browser, size: tuple[int, int], scheme: str
+) -> None:
+    browser.visit(page, size, scheme)
+    settled(browser)
+    browser.one("#compare").click()
+    settled(browser, 1)
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+    ground = browser.run("return getComputedStyle(document.body).backgroundColor")
+    light = sum(int(part) for part in ground.strip("rgb()").split(",")) > 3 * 128
+    assert light == (scheme == "light")

@@ -1,0 +1,163 @@
+"""The command as a process of its own: its address, and its end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+from asking import until_loaded
+from click.testing import CliRunner
+from runs import Forked, until
+from runs import photos as write_photos
+
+from ebcli.cli.saliency import main
+
+PHOTO = Path(__file__).parents[2] / "sample_images/coffee.jpg"
+SLOW = """
+import time
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Sequential):
+    preprocessing = None
+
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 4, 8, 8), nn.ReLU(), nn.Conv2d(4, 4, 2, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+                         nn.Flatten(), nn.Linear(4, 3))
+
+    def forward(self, x):
+        if Path("slow").exists():
+            Path("busy").touch()
+            time.sleep(30)
+        return super().forward(x)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    write_photos(folder / "photos", 3)
+    (folder / "slow.py").write_text(SLOW)
+    return folder
+
+
+@pytest.fixture
+def started(folder: Path) -> Iterator[list[Forked]]:
+    """Servers, which are killed afterwards."""
+    servers = list[Forked]()
+    yield servers
+    for server in servers:
+        server.kill(signal.SIGKILL)
+        server.wait()
+
+
+def start(started: list[Forked], folder: Path, *arguments: str) -> tuple[Forked, str]:
+    server = Forked(folder, "serve", *arguments, "--port", "0", "--no-open", "--device", "cpu")
+    started.append(server)
+    until(lambda: server.out.exists() and server.out.read_text().endswith("\n"))
+    return server, server.out.read_text().strip()
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_within_a_second_while_a_map_is_computed(started: list[Forked], folder: Path, how: int) -> None:
+    server, address = start(started, folder, "photos", "-m", "slow.py:Net")
+    with httpx.Client(base_url=address, timeout=60) as client:
+        (status,) = until_loaded(client)["networks"]
+        assert status["ready"], status
+        (folder / "slow").touch()
+
+        def ask() -> None:
+            with suppress(httpx.HTTPError):
+                client.get("/maps", params={"photo": "0", "target": "1"})
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        until((folder / "busy").exists)
+        begun = time.monotonic()
+        server.kill(how)
+        assert server.wait() == 0
+        assert time.monotonic() - begun < 1
+        asking.join()
+    assert server.err.read_text() == ""
+
+
+def test_it_ends_while_the_network_loads(started: list[Forked], folder: Path) -> None:
+    (folder / "slow").touch()
+    server, address = start(started, folder, "photos", "-m", "slow.py:Net")
+    until((folder / "busy").exists)
+    assert not httpx.get(f"{address}status").json()["networks"][0]["ready"]
+    begun = time.monotonic()
+    server.kill(signal.SIGINT)
+    assert server.wait() == 0
+    assert time.monotonic() - begun < 1
+
+
+def test_uploads_are_deleted_at_the_end(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "ebcli", "serve", "--no-open", "--port", "0", "-m", "nothing"]
+    with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        address = server.stdout.readline().decode().strip()
+        answer = httpx.post(f"{address}photos?name=a.png", content=PHOTO.read_bytes())
+        assert answer.json() == {"key": "u1"}
+        (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
+        assert file.name == "a.png"
+        server.terminate()
+        assert server.wait() == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_elsewhere_the_address_has_a_token(started: list[Forked], folder: Path) -> None:
+    _, address = start(started, folder, "photos", "-m", "nothing", "--host", "0.0.0.0")
+    there = httpx.URL(address)
+    here = there.copy_with(host="127.0.0.1")
+    assert httpx.get(here.copy_with(query=None)).status_code == 403
+    assert httpx.get(here.copy_with(query=b"token=wrong")).status_code == 403
+    with httpx.Client(follow_redirects=True) as client:
+        page = client.get(here)
+        assert (page.status_code, page.url.query) == (200, b"")
+        assert client.get(here.copy_with(path="/status", query=None)).status_code == 200
+
+
+def test_a_network_that_does_not_exist_is_a_sentence_here_and_there(started: list[Forked], folder: Path) -> None:
+    server, address = start(started, folder, "-m", "resnt18")
+    with httpx.Client(base_url=address) as client:
+        (status,) = until_loaded(client)["networks"]
+    assert "did you mean 'resnet18'" in status["problem"]
+    until(lambda: server.err.read_text().endswith("\n"))
+    assert server.err.read_text() == f"Error: {status['problem']}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["nothing.jpg"], "'nothing.jpg' does not exist: name photos or directories of photos"),
+        (["--weights", "none", "--weights", "none"], "there are 2 --weights for 1 --model: drop some"),
+        (["--host", "256.1.1.1"], "cannot listen at 256.1.1.1"),
+        (["--port", "70000"], "Invalid value for '--port': 70000 is not in the range 0<=x<=65535."),
+        (["--max-pixels", "x"], "'x' is not a valid integer"),
+    ],
+)
+def test_wrong_options_are_one_sentence(arguments: list[str], sentence: str) -> None:
+    done = CliRunner().invoke(main, ["serve", "--no-open", "--port", "0", *arguments])
+    assert done.exit_code == 2
+    assert sentence in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_one_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = CliRunner().invoke(main, ["serve", "--no-open", "--port", port])
+    assert done.exit_code == 2
+    assert f"cannot listen at 127.0.0.1, port {port}" in done.stderr
+    assert "choose another --port" in done.stderr
