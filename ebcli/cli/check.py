@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import redirect_stdout
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ import click
 
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.options import OPTIONS
+from ebcli.cli.repetition import repeat
 from ebcli.cli.settings import as_toml, settings_of
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.imports import import_optional
@@ -50,7 +50,7 @@ def check(options: Mapping[str, Any]) -> int:
         kept = {name: value for name, value in settings.items() if name not in _OF_THE_FIRST}
         file = Path(temporary, "settings.toml")
         file.write_text(as_toml(kept), encoding="utf-8")
-        _repeat(["--config", str(file), "--output", str(directory), "--raw", *_changes(options)])
+        repeat(["--config", str(file), "--output", str(directory), "--raw", *_changes(options)])
         inputs = [Path(image) for image in settings.get("images", ())]
         photos = inputs if options["output"] is not None else None
         findings, page = _compared(baseline, directory, limits, photos, options["overwrite"])
@@ -86,17 +86,6 @@ def _changes(options: Mapping[str, Any]) -> Iterator[str]:
         flag = max(OPTIONS[name].opts, key=len)
         for one in value if isinstance(value, tuple) else [value]:
             yield from [flag] if value is True else [flag, str(one)]
-
-
-def _repeat(arguments: Sequence[str]) -> None:
-    """The run with these options; what it prints to stdout goes nowhere."""
-    whole = click.get_current_context().find_root().command
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
-        try:
-            whole.main([*arguments], "eb-saliency", standalone_mode=False)
-        except SystemExit as ended:
-            if ended.code not in (0, SOME_FAILED):
-                raise
 
 
 def _compared(

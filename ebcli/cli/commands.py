@@ -226,6 +226,31 @@ def check(options: Mapping[str, Any]) -> int:
 
 
 @command(
+    "audit",
+    click.Argument(["directory"], type=_DIRECTORY),
+    SectionOption(
+        ["--annotations"],
+        section="Input",
+        metavar="FILE",
+        type=PATH,
+        help="Boxes of the objects in COCO's format, by file name: also find photos that rest on what is outside.",
+    ),
+    SectionOption(["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if there are any."),
+    options=["overwrite"],
+)
+def audit(options: Mapping[str, Any]) -> int:
+    """Find what a run's maps rest on.
+
+    DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
+    at the same place, covers it in the photos, and prints those places without which photos change class. Writes a
+    page, audit/index.html. settings.toml is read like --config, so the directory must be one that you trust.
+    """
+    from ebcli.cli.audit import audit
+
+    return audit(options)
+
+
+@command(
     "report", click.Argument(["directory"], type=_DIRECTORY), _PHOTOS, options=[*_APPEARANCE, "workers", "overwrite"]
 )
 def report(options: Mapping[str, Any]) -> int:
