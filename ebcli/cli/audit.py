@@ -23,6 +23,7 @@ from ebcli.models.keywords import BUNDLED
 from ebcli.models.sources import takes_texts
 
 if TYPE_CHECKING:
+    from ebcli.files.records import Record
     from ebcli.gallery.findings import Candidate, Mask
 
 _TESTED = 40  # photos of a finding
@@ -120,12 +121,7 @@ def _tested(found: Sequence[Candidate], settings: Mapping[str, Any]) -> Iterator
                     _covered(image, cells).save(photos / f"{number}-{i}-{kind}.png", compress_level=1)
         file.write_text(as_toml(_of_network(settings)), encoding="utf-8")
         repeat(["--config", str(file), str(photos), "--output", str(maps), "--quiet"])
-        classes = {
-            Path(record.input).stem: max(record.classes, key=lambda one: one.score or 0.0).index
-            if record.classes
-            else None
-            for record in read_records(maps)
-        }
+        classes = {Path(record.input).stem: _best(record) for record in read_records(maps)}
     for number, one in enumerate(found):
         tested = min(len(one.photos), _TESTED)
         changed, opposite = (
@@ -134,6 +130,12 @@ def _tested(found: Sequence[Candidate], settings: Mapping[str, Any]) -> Iterator
         )
         overlap = any((mask & mask[::-1, ::-1]).any() for mask in one.masks)
         yield Finding(one, tested, changed, None if overlap else opposite)
+
+
+def _best(record: Record) -> int | None:
+    """The class with the highest score; None if nothing was found."""
+    scores = {one.index: one.score for one in record.classes if one.score is not None}
+    return max(scores, key=scores.__getitem__, default=None)
 
 
 def _of_network(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -217,7 +217,7 @@ def check(options: Mapping[str, Any]) -> int:
 
     BASELINE is the directory of a run with --raw. Its settings.toml is read like --config, so it must be one that you
     trust. Use --model or --weights to compare with another network; a checkpoint given to --model is loaded into the
-    one of BASELINE. Prints what differs too much, worst first.
+    one of BASELINE. Options that are not given are those of BASELINE. Prints what differs too much, worst first.
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """
