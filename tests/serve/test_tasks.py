@@ -54,6 +54,14 @@ def test_objects_are_found_and_explained_one_by_one(opened: Callable[..., TestCl
         assert made == client.get("/picture", params=query).content
 
 
+@pytest.mark.slow
+def test_a_network_that_the_command_knows_to_find_several_segments(opened: Callable[..., TestClient]) -> None:
+    client = opened(network("lraspp_mobilenet_v3_large", weights="none"), paths=("squares.png",))
+    query = {"photo": "0", "target": str(client.get("/subjects", params={"photo": "0"}).json()[0]["index"])}
+    made, _ = run_command(client, query)  # to a directory, as to a file there may be one only
+    assert made == client.get("/picture", params=query).content
+
+
 def test_a_photo_without_objects_is_a_sentence(opened: Callable[..., TestClient]) -> None:
     painted((128, 128)).save("nothing.png")
     client = opened(network(f"{color_tasks.__file__}:Segmenter", "pixels"), paths=("nothing.png",))
