@@ -63,9 +63,12 @@ def closest(name: str, valid: Iterable[str], count: int = 3) -> str:
     Names that begin with the given one come first, one of each size: ``efficientnet_b0`` for all up to ``_b7``.
     """
     folded, by_folded = name.casefold(), {candidate.casefold(): candidate for candidate in valid}
-    family = {found.rstrip("0123456789"): found for found in reversed(by_folded) if folded and found.startswith(folded)}
+    family: dict[str, str] = {}
+    for found in by_folded:
+        if folded and found.startswith(folded):
+            family.setdefault(found.rstrip("0123456789"), found)
     close = difflib.get_close_matches(folded, by_folded, n=count, cutoff=_CLOSE)
-    near = [by_folded[found] for found in dict.fromkeys([*reversed(family.values()), *close])][:count]
+    near = [by_folded[found] for found in dict.fromkeys([*family.values(), *close])][:count]
     if not near:
         return ""
     quoted = [repr(candidate) for candidate in near]

@@ -64,13 +64,14 @@ def command(
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', those that contain one, of timm and the Hugging Face hub, too.
+    With PATTERNS, such as resnet or 's*n_v2_?', only names that match; timm and the Hugging Face hub are then searched,
+    too.
     """
     from ebcli.models.search import matching
 
     patterns = options["patterns"]
     for heading, names in (found for pattern in patterns or [""] for found in matching(pattern)):
-        if names or not patterns or "not searched" in heading:
+        if names is None or names or not patterns:
             note(heading)
         if names:
             put("\n".join(names))
@@ -117,7 +118,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 @command("doctor", options=["device", "output", "as_json"])
 def doctor(options: Mapping[str, Any]) -> int:
     """Check the installation with a small run on --device."""
-    from ebcli.cli.doctor import examine
+    from ebcli.run.doctor import examine
 
     is_well = True
     for finding in examine(options["device"], options["output"]):

@@ -55,7 +55,8 @@ MAP = (
         type=ClassName(),
         multiple=True,
         show_default="the most likely",
-        help="Explain this class, by index or name; for clip/NAME and open_clip/NAME, any text. Repeatable.",
+        help="Explain this class, by index or name; of several that match, the likeliest. For clip/NAME and "
+        "open_clip/NAME, any text. Repeatable.",
     ),
     _map(
         "--like",

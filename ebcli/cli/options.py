@@ -153,6 +153,12 @@ SALIENCY = (
         help="Region for --boxes and --masks: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
     ),
+    _output(
+        "--records",
+        metavar="FILE",
+        type=PATH,
+        help="Also write a table with a row per map, to a .csv or .parquet file.",
+    ),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
     _output("--open", "show", is_flag=True, help="Open the gallery page or the first picture when the run is done."),
     _output("--print0", is_flag=True, help="End each printed path with NUL, for xargs -0."),

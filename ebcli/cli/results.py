@@ -29,10 +29,11 @@ _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
 
 
-def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str], first: list[str]) -> int:
-    """Print results to ``out`` as they come, as the command's options say; returns the exit status.
+def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[str]) -> tuple[int, str | None]:
+    """Print results to ``out`` as they come, as the command's options say.
 
-    The path of the first result file becomes the element of ``first``.
+    Returns:
+        The exit status, and the path of the first result file.
     """
     from tqdm import tqdm
 
@@ -46,6 +47,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
         note(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
     spent: dict[str, float] = {}
+    first: str | None = None
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
     faint: list[bool] = []  # whether each map rests on hardly any evidence
@@ -60,7 +62,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     faint += [one.evidence == HARDLY_ANY for one in record.classes]
-                    first += record.output[: not first]
+                    first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan.maps, out)
             seconds = time.perf_counter() - start
@@ -74,12 +76,12 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
-        return 128 + interrupted[0]
+        return 128 + interrupted[0], first
     if counts["failed"]:
-        return SOME_FAILED
+        return SOME_FAILED, first
     if not (counts["done"] or counts["planned"] or work.skipped or plan.inputs.shard):
         raise EbcliError(_nothing_found(plan, counts["not an image"], work.unit))
-    return 0
+    return 0, first
 
 
 def _print_choices(work: Run, plan: RunPlan) -> None:

@@ -152,24 +152,31 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
         from ebcli.gallery.page import check_page
 
         check_page(output.directory, output.overwrite)
+    table = None if plan.execution.dry_run else options["records"]
+    if table is not None:
+        from ebcli.files.table import check_table, write_table
+
+        check_table(table, output.overwrite)
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
         from ebcli.run import engine
 
         work = engine.run(plan)
     if picture is not None:
         work = replace(work, results=picture.delivered(work.results, out))
-    written: list[str] = []
-    status = print_results(work, plan, options, out, written)
+    status, to_open = print_results(work, plan, options, out)
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
         _write_annotations(output.directory, work.common.configuration)
+    if table is not None and (work.total or work.skipped):
+        write_table(table, output.directory, work.common.configuration)
+        note(f"Table: {shown(table)}")
     if has_page and (work.total or work.skipped):
         workers, images = plan.execution.workers, plan.inputs.images
         page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
-        written = [str(page)]
-    if options["show"] and written:
-        click.launch(written[0])
+        to_open = str(page)
+    if options["show"] and to_open:
+        click.launch(to_open)
     return status
 
 

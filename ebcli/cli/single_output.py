@@ -6,16 +6,15 @@ import os
 import shutil
 import sys
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
-from uuid import uuid4
 
 from ebcli.cli.console import put
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import AUTO, FIGURE_FORMATS, PRIVATE, STDIN
+from ebcli.files.naming import AUTO, FIGURE_FORMATS, STDIN
 from ebcli.files.remote import url_of
 from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
@@ -54,23 +53,15 @@ class OnePicture:
             ConfigurationError: stdout is a terminal, or another file is in the way.
             OutputError: its directory cannot be written to.
         """
-        from ebcli.files.directory import check_writable
+        from ebcli.files.directory import check_file
         from ebcli.files.encoding import read_facts
 
         if self.path is None:
             if sys.stdout.isatty():
                 raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
             return
-        if os.path.lexists(self.path) and not self.overwrite:
-            is_own = False
-            with suppress(OSError):
-                is_own = bool(read_facts(self.path))
-            if not is_own:
-                raise ConfigurationError(
-                    f"'{self.path}' would be replaced, but this program did not write it: choose another --output, or "
-                    "pass --overwrite"
-                )
-        check_writable(self.path.parent, self.path)
+        path = self.path
+        check_file(path, self.overwrite, lambda: bool(read_facts(path)), "--output")
 
     def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
         """The records of a run, each with its picture moved to where it belongs: its file, or ``out``.
@@ -78,6 +69,8 @@ class OnePicture:
         Raises:
             OutputError: it cannot be written.
         """
+        from ebcli.files.directory import replacing
+
         for record in records:
             if record.status != "done" or not record.output:
                 yield record
@@ -87,16 +80,8 @@ class OnePicture:
                 put(picture.read_bytes(), out, nl=False)
                 yield replace(record, output=())
                 continue
-            temporary = self.path.with_name(f"{PRIVATE}{uuid4().hex}")
-            try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(self.path) as temporary:
                 shutil.copyfile(picture, temporary)
-                temporary.replace(self.path)  # atomic, so the file is complete or as it was before
-            except OSError as error:
-                raise OutputError(f"cannot write '{self.path}': {error.strerror}") from error
-            finally:
-                with suppress(OSError):
-                    temporary.unlink()
             yield replace(record, output=(str(self.path),))
 
     def _of(self, record: Record) -> Path:
@@ -166,7 +151,7 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
         maps = 2  # or any other number
     if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
-    for name in ("raw", "report", "boxes", "masks", "skip_existing"):
+    for name in ("raw", "report", "boxes", "masks", "records", "skip_existing"):
         if options[name]:
             option = "--" + name.replace("_", "-")
             return f"{option} needs a directory: drop {option}, or {directory}"

@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, SETTINGS, parse_result_name
@@ -48,6 +49,44 @@ def check_writable(directory: Path, file: Path | None = None) -> None:
             pass
     except OSError as error:
         raise OutputError(f"cannot write {target}: {error.strerror}") from error
+
+
+def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: str) -> None:
+    """Check that a file that an option names can be written, and replaces none but this program's own.
+
+    Raises:
+        ConfigurationError: it would.
+        OutputError: its directory cannot be written to.
+    """
+    if os.path.lexists(path) and not overwrite:
+        known = False
+        with contextlib.suppress(OSError, ValueError):  # of files of other kinds
+            known = is_own()
+        if not known:
+            raise ConfigurationError(
+                f"'{path}' would be replaced, but this program did not write it: choose another {option}, or pass "
+                "--overwrite"
+            )
+    check_writable(path.parent, path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, which then replaces the one at a path: that is complete, or as it was before.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    temporary = path.with_name(f"{PRIVATE}{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)  # atomic
+    except OSError as error:
+        raise OutputError(f"cannot write '{path}': {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
 
 
 def refuse_foreign_files(

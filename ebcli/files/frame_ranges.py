@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError, check_at_least
+
+if TYPE_CHECKING:
+    from ebcli.files.coordinates import Affine
 
 
 @dataclass(frozen=True)
@@ -76,12 +79,20 @@ class Slices(Clips):
     """The slices of a volume, as the frames of one clip.
 
     Attributes:
-        spacing: the distances of cells along x, y and z.
-        flipped: whether x, y and z are drawn in reverse.
+        affine: where they lie in space, if that is known.
     """
 
-    spacing: tuple[float, float, float] = (1.0, 1.0, 1.0)
-    flipped: tuple[bool, bool, bool] = (False, False, False)
+    affine: Affine | None = field(default=None, compare=False)
+
+    @property
+    def spacing(self) -> tuple[float, float, float]:
+        """The distances of cells along x, y and z."""
+        return self.affine.spacing if self.affine else (1.0, 1.0, 1.0)
+
+    @property
+    def flipped(self) -> tuple[bool, bool, bool]:
+        """Whether x, y and z are drawn in reverse."""
+        return self.affine.flipped if self.affine else (False, False, False)
 
     def title(self, frame: int) -> str:
         return f"slice {frame + 1} of {self.total}"

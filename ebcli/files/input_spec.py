@@ -176,8 +176,9 @@ class InputSpec:
                 return found
             cells = Image.fromarray(found.reshape(len(found), -1))
             return np.asarray(cells.resize((cells.width, self.depth or 0), self.resample)).reshape(-1, *found.shape[1:])
-        if max(self.selected, default=0) > len(values):
-            raise ImageError(f"it has {_channels(len(values))}, but --channels names channel {max(self.selected)}")
+        for option, numbers in (("--channels", self.selected), ("--bands", self.bands)):
+            if max(numbers, default=0) > len(values):
+                raise ImageError(f"it has {_channels(len(values))}, but {option} names channel {max(numbers)}")
         values = values[[number - 1 for number in self.selected]] if self.selected else values
         self.check_channels(len(values))
         fill = self.mean if self.fit == "pad" else (0.0,) * self.channels

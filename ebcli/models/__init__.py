@@ -12,6 +12,7 @@ from ebcli.imports import lazily
 if TYPE_CHECKING:
     from ebcli.models.boxes import Candidates as Candidates
     from ebcli.models.boxes import Detection as Detection
+    from ebcli.models.classes import matching_classes as matching_classes
     from ebcli.models.classes import read_class_names as read_class_names
     from ebcli.models.classes import resolve_class as resolve_class
     from ebcli.models.default_layers import default_layer as default_layer
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 _OFFERED = {
     "ebcli.models.boxes": "Candidates Detection",
-    "ebcli.models.classes": "read_class_names resolve_class",
+    "ebcli.models.classes": "matching_classes read_class_names resolve_class",
     "ebcli.models.detection": "DetectionScores detections",
     "ebcli.models.default_layers": "default_layer layer_per_resolution",
     "ebcli.models.layer_listing": "Layer layers resolve_layer",

@@ -12,6 +12,7 @@ from typing import Any
 from ebcli.errors import ConfigurationError, closest
 
 _MOST_BYTES = 1 << 24  # of a file of class names
+_SHOWN = 5  # names in a message
 
 
 def resolve_class(categories: Sequence[str] | None, target: str | int, num_classes: int | None = None) -> int:
@@ -23,8 +24,29 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
         resolve_class(categories, "tiger cat")    # 282
         resolve_class(categories, "tabb")         # 281: part of only one name
 
-    An exact match wins over one that ignores case, and that wins over a partial match. ImageNet has both a dog
-    "Cardigan" and a garment "cardigan".
+    Args:
+        categories, target, num_classes: see `matching_classes`.
+
+    Raises:
+        ConfigurationError: no class matches, or several do; the message lists the closest or the matching names.
+    """
+    found = matching_classes(categories, target, num_classes)
+    if len(found) > 1 and categories is not None:
+        shown = ", ".join(f"{index} {categories[index]!r}" for index in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise ConfigurationError(
+            f"class {str(target)!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
+        )
+    return found[0]
+
+
+def matching_classes(
+    categories: Sequence[str] | None, target: str | int, num_classes: int | None = None
+) -> tuple[int, ...]:
+    """Indices of the classes that an index or a name can mean.
+
+    An exact match wins over one that ignores case, that wins over those with the name as a whole word, and these win
+    over those with it as a part. ImageNet has both a dog "Cardigan" and a garment "cardigan".
 
     Args:
         categories: class names in the order of the output units; None if unknown.
@@ -32,17 +54,17 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
         num_classes: number of output units; None for as many as there are categories.
 
     Raises:
-        ConfigurationError: no class matches, or several do; the message lists the closest or the matching names.
+        ConfigurationError: no class matches; the message lists the closest names.
     """
     count = num_classes if num_classes is not None or categories is None else len(categories)
     text = str(target).strip()
     if not re.fullmatch("[+-]?[0-9]{1,18}", text):  # int() also takes 1_0
-        return _index_of_name(categories, text, count)
+        return _with_name(categories, text, count)
     index = int(text)
     if index < 0 or (count is not None and index >= count):
         valid = "0 or more" if count is None else f"0 to {count - 1}"
         raise ConfigurationError(f"class {index} does not exist: valid indices are {valid}")
-    return index
+    return (index,)
 
 
 def printable(name: str) -> str:
@@ -57,28 +79,21 @@ def printable(name: str) -> str:
     )
 
 
-def _index_of_name(categories: Sequence[str] | None, name: str, count: int | None) -> int:
+def _with_name(categories: Sequence[str] | None, name: str, count: int | None) -> tuple[int, ...]:
     if categories is None:
         valid = "" if count is None else f", 0 to {count - 1}"
         raise ConfigurationError(f"the class names of this network are unknown: give {name!r} as an index{valid}")
     folded = name.casefold()
+    word = re.compile(rf"(?<!\w){re.escape(folded)}(?!\w)")
     tests = (
         lambda category: category == name,
         lambda category: category.casefold() == folded,
-        lambda category: bool(folded) and folded in category.casefold(),
+        lambda category: word.search(category.casefold()),
+        lambda category: folded in category.casefold(),
     )
-    word = re.compile(rf"(?<!\w){re.escape(folded)}(?!\w)")
-    for test in tests:
-        matches = [index for index, category in enumerate(categories) if test(category)]
-        if len(matches) == 1:
-            return matches[0]
-        if matches:
-            matches.sort(key=lambda index: word.search(categories[index].casefold()) is None)  # whole words first
-            shown = ", ".join(f"{index} {categories[index]!r}" for index in matches[:5])
-            more = f" and {len(matches) - 5} more" if len(matches) > 5 else ""
-            raise ConfigurationError(
-                f"class {name!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
-            )
+    for test in tests if folded else ():
+        if matches := tuple(index for index, category in enumerate(categories) if test(category)):
+            return matches
     hint = closest(name, categories) or (
         f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     )

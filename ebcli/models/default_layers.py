@@ -71,7 +71,8 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     for pattern, choose in _SETTLED:
         if isinstance(model, LoadedModel) and pattern.fullmatch(name):
             return choose(net)
-    below = _below_classifier(model, input_size)
+    listed = layers(model, input_size)
+    below = _below_classifier(net, listed)
     if not below:
         raise LayerError(f"{name} has no layer with a spatial layout below its classifier")
     if task == DETECTION:  # tokens may be queries
@@ -80,7 +81,7 @@ def default_layer(model: LoadedModel | nn.Module, input_size: int | tuple[int, .
     if len(blocks) > 1:
         return _first_tokens(blocks[0], below)
     is_flat = not any(isinstance(one, (nn.Sequential, nn.ModuleList)) for one in net.modules())
-    if is_flat and (tokens := _tokens_before_norms(layers(model, input_size))):
+    if is_flat and (tokens := _tokens_before_norms(listed)):
         return tokens
     spec = input_of(model, input_size)
     side = min(spec.shape[-2:])
@@ -107,7 +108,7 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     """
     default = default_layer(loaded)
     stages: dict[int, list[str]] = {}
-    for name, stride, _ in _below_classifier(loaded):
+    for name, stride, _ in _below_classifier(loaded.net, layers(loaded)):
         stages.setdefault(round(math.log2(stride)), []).append(name)
     return [
         default if default in stage else _last_outermost(loaded.net, stage)
@@ -115,12 +116,8 @@ def layer_per_resolution(loaded: LoadedModel) -> list[str]:
     ]
 
 
-def _below_classifier(
-    model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None = None
-) -> list[tuple[str, float, tuple[int, ...]]]:
+def _below_classifier(net: nn.Module, listed: Sequence[Layer]) -> list[tuple[str, float, tuple[int, ...]]]:
     """Names, strides and shapes of the layers below the classifier that have a spatial layout."""
-    _, net = named(model)
-    listed = layers(model, input_size)
     weighted = [i for i, layer in enumerate(listed) if isinstance(net.get_submodule(layer.name), _WEIGHTED)]
     below = listed[: weighted[-1]] if weighted else listed
     return [(layer.name, layer.stride, layer.shape) for layer in below if layer.stride is not None]

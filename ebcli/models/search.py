@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatch
 
 from ebcli.errors import ConfigurationError
@@ -14,10 +14,11 @@ _MOST, _TIMEOUT = 20, 10  # models of the hub for a task, seconds
 _HUB = {"image-classification": "hf", "zero-shot-image-classification": "clip"}  # prefixes of names, by the hub's task
 
 
-def matching(pattern: str) -> Iterator[tuple[str, list[str]]]:
+def matching(pattern: str) -> Iterator[tuple[str, Sequence[str] | None]]:
     """Headings, each with the names of models that contain a text or match a pattern such as ``resnet*``.
 
-    Without a pattern, timm and the hub are left out: they have too many.
+    Names are None where there is no search, which the heading says. Without a pattern, timm and the hub are left out:
+    they have too many.
     """
     wanted = pattern.lower() if set(pattern) & set("*?[") else f"*{pattern.lower()}*"
     for task in TASKS:
@@ -28,7 +29,7 @@ def matching(pattern: str) -> Iterator[tuple[str, list[str]]]:
         try:
             yield heading, find(wanted)
         except ConfigurationError as error:
-            yield f"{heading[:-1]} is not searched: {error}", []
+            yield f"{heading[:-1]} is not searched: {error}", None
 
 
 def _of_timm(wanted: str) -> list[str]:

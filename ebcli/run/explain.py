@@ -18,7 +18,6 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import to_rgb
 from ebcli.files.media.medium import Shown
 from ebcli.files.sources import Source
@@ -30,7 +29,7 @@ from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
-from ebcli.run.reading import NetworkInput, medium_of
+from ebcli.run.reading import NetworkInput, Reader
 
 
 def explain(
@@ -98,19 +97,18 @@ def explain(
 
 def _read(image: Image.Image | str | os.PathLike[str], loaded: LoadedModel) -> tuple[NetworkInput, Shown]:
     """What the network gets of a photo, and what its maps are drawn over."""
-    spec, file = loaded.transforms, Path("image.png") if isinstance(image, Image.Image) else Path(image)
-    medium = medium_of(Source(file), spec)
-    if medium is None or spec.frames is not None:
-        raise ConfigurationError(
-            f"{loaded.name} is for {loaded.task}: explain() is for images only, the command is not"
-        )
-    content: Path | io.BytesIO = file
+    spec = loaded.transforms
+    if spec.axes != "HW":
+        what = "videos" if spec.frames is not None else "volumes"
+        raise ConfigurationError(f"{loaded.name} is for {what}, explain() for images: use the command")
     if isinstance(image, Image.Image):
-        content = io.BytesIO()
-        to_rgb(image).save(content, "PNG", compress_level=1)
-    pixels, size, _ = medium.read(content, spec, ClipOptions())
-    (shown,) = medium.frames(content, spec, ClipOptions(), None)
-    return NetworkInput(pixels, Stamp(0, 0), 0.0, size), shown
+        upright = to_rgb(image)
+        return NetworkInput(spec.read(upright), Stamp(0, 0), 0.0, upright.size), Shown(upright)
+    reader, source = Reader(spec), Source(Path(image))
+    network_input = reader.load(source)
+    assert network_input is not None  # which only files in directories are
+    (shown,) = reader.frames(source, network_input)
+    return network_input, shown
 
 
 @dataclass(frozen=True, repr=False, eq=False)

@@ -70,11 +70,13 @@ class Explainer:
 
     def __init__(self, plan: RunPlan, total: int = sys.maxsize, loaded: LoadedModel | None = None) -> None:
         model, maps, execution = plan.model, plan.maps, plan.execution
-        self.loaded = loaded or load_model(device=resolve_device(execution.device), **vars(model))
         if loaded is None:
-            self.loaded.net.to(getattr(torch, execution.dtype))
-        parameter = next(self.loaded.net.parameters(), torch.empty(0))
-        self.device, self._dtype = str(parameter.device), parameter.dtype
+            self.device, self._dtype = resolve_device(execution.device), getattr(torch, execution.dtype)
+            self.loaded = load_model(device=self.device, **vars(model))
+            self.loaded.net.to(self._dtype)
+        else:
+            parameter = next(loaded.net.parameters(), torch.empty(0))
+            self.loaded, self.device, self._dtype = loaded, str(parameter.device), parameter.dtype
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
@@ -351,7 +353,7 @@ class Explainer:
         if self._task.run is not None:  # noise has no detections
             return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
         spec, others = loaded.transforms, network.against or ()
-        known = (network.classes or ()) if others else ()  # how far two classes are apart depends on both
+        known = network.possible if others else ()  # how far two classes are apart depends on both
         free = next((index for index in (*known, *range(loaded.num_classes)) if index not in others), 0)
         target = torch.tensor([[free]], device=self.device)
         image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))

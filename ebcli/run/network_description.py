@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.classes import resolve_class
+from ebcli.models.classes import matching_classes, resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX
@@ -25,7 +25,8 @@ class NetworkDescription:
         loaded: the network; without its ``net`` as long as nothing needs it.
         layers: the names of the layers.
         default_layer: the layer that is used if none is asked for; None if the network has none, or several are used.
-        classes: the classes to explain in every image; None for each image's most likely ones.
+        classes: for each target, the classes that it can mean, of which the one that scores highest is explained in an
+            image; None to explain each image's most likely classes.
         against: the classes to contrast with; None for the target's dual.
         method: how the maps are computed, in words.
         noise: the strength of contrastive maps of noise, by layer; empty if it is unknown.
@@ -35,11 +36,17 @@ class NetworkDescription:
     loaded: LoadedModel
     layers: tuple[str, ...]
     default_layer: str | None
-    classes: list[int] | None
+    classes: list[tuple[int, ...]] | None
     against: list[int] | None
     method: str
     noise: Mapping[str, float] = field(default_factory=dict)
     strides: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def possible(self) -> list[int]:
+        """All classes that can be explained."""
+        every = range(self.loaded.num_classes)
+        return [*every] if self.classes is None else [index for group in self.classes for index in group]
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:
@@ -71,27 +78,25 @@ class NetworkDescription:
         return cls(loaded, maps.layers, None, None, None, method_in_words(maps, against))
 
 
-def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[int] | None, list[int] | None]:
-    """The classes to explain in every image, and those to contrast with, each once; see ``NetworkDescription``.
+def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[int, ...]] | None, list[int] | None]:
+    """The classes to explain, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
         ConfigurationError: a class does not exist or is contrasted with, or there are fewer classes than maps.
     """
-    found, against = _resolved(maps.targets, loaded), _resolved(maps.against, loaded)
+    names, count = loaded.categories, loaded.num_classes
+    against = [*dict.fromkeys(resolve_class(names, name, count) for name in maps.against)]
+    meant = dict.fromkeys(matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
+    found = [tuple(index for index in group if index not in against) for group in meant]
     most = loaded.num_classes - len(against)
     if not found and maps.most > most:
         besides = f" besides {len(against)} to contrast with" if against else ""
         raise ConfigurationError(f"top-k is {maps.most}, but {loaded.name} has only {most} classes{besides}")
-    for index in against:
-        if index in found:
-            label = class_labels(loaded, [index])[0]
+    for group, left in zip(meant, found, strict=True):
+        if not left:
+            label = class_labels(loaded, group)[0]
             raise ConfigurationError(f"{label} is both --target and --against: choose another class to contrast with")
     return found or None, against or None
-
-
-def _resolved(names: Sequence[str], loaded: LoadedModel) -> list[int]:
-    found = [resolve_class(loaded.categories, name, loaded.num_classes) for name in names]
-    return list(dict.fromkeys(found))  # an index and a name can mean the same class
 
 
 def class_labels(loaded: LoadedModel, indices: Sequence[int] | None) -> list[str]:

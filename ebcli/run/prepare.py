@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 Load = Callable[[Source], "NetworkInput | None"]
 
 # options of the output that change no picture, record or array
+_NAMED = 5  # classes in a message
 _ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "settings")
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
@@ -115,10 +116,7 @@ def prepare(plan: RunPlan) -> Prepared:
     if output.scale == "run" and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
         style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
-    if not loaded.trained:
-        warnings.warn(f"{loaded.name} is untrained: its maps are meaningless", stacklevel=2)
-    elif doubts := caveat(loaded.name):
-        warnings.warn(doubts, stacklevel=2)
+    _warn_of(network)
     common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
@@ -128,9 +126,8 @@ def prepare(plan: RunPlan) -> Prepared:
     options = render_options(plan, network, style, common)
     if not output.overwrite:
         relpaths = [output_relpath(source.path) for source in sources]
-        possible = range(loaded.num_classes) if network.classes is None else network.classes
         others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
-        class_names = {index: loaded.category(index) for index in possible}
+        class_names = {index: loaded.category(index) for index in network.possible}
         refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
@@ -216,6 +213,22 @@ def _region_options(plan: RunPlan) -> RegionOptions | None:
     output = plan.output
     kind, share = output.threshold
     return RegionOptions(kind, share, output.masks) if output.boxes or output.masks else None
+
+
+def _warn_of(network: NetworkDescription) -> None:
+    """Say what its maps may not be taken for."""
+    loaded = network.loaded
+    if not loaded.trained:
+        warnings.warn(f"{loaded.name} is untrained: its maps are meaningless", stacklevel=2)
+    elif doubts := caveat(loaded.name):
+        warnings.warn(doubts, stacklevel=2)
+    for group in network.classes or ():
+        if len(group) > 1:
+            names = ", ".join(class_labels(loaded, group[:_NAMED])) + ", ..." * (len(group) > _NAMED)
+            warnings.warn(
+                f"a target means {len(group)} classes ({names}): of these, the one that scores highest is explained",
+                stacklevel=2,
+            )
 
 
 def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> dict[str, object]:

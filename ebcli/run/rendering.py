@@ -130,7 +130,8 @@ def render(
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
         files.append(encode_arrays({**options.raw_provenance, "image_size": np.array(size), **arrays}))
-        if (coordinates := reader.coordinates(source)) is not None:
+        coordinates = clips.affine if isinstance(clips, Slices) else reader.coordinates(source)
+        if coordinates is not None:
             placed = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     laps.end("encode")

@@ -15,7 +15,7 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.sources import Source
 from ebcli.models.caveats import caveat
-from ebcli.models.classes import resolve_class
+from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
@@ -181,7 +181,9 @@ class Network:
         names = self.loaded.categories
         if self.takes_texts:
             return target
-        index = resolve_class(names, target, self.loaded.num_classes)
+        index, *others = matching_classes(names, target, self.loaded.num_classes)
+        if others:  # the likeliest is meant
+            return target
         name = self.loaded.category(index)
         is_own = names is not None and name is not None and names.count(name) == 1 and not name.lstrip("+-").isdigit()
         return name if is_own and name else str(index)

@@ -4,7 +4,14 @@ import pytest
 
 from ebcli.eb.graph import BackwardGraph
 
-BOTH_RULES = ["test_joint", "test_spelled_out", "test_spellings", "test_rule_choice", "test_both_rules"]
+BOTH_RULES = [
+    "test_joint",
+    "test_spelled_out",
+    "test_recurrent",
+    "test_spellings",
+    "test_rule_choice",
+    "test_both_rules",
+]
 
 
 @pytest.fixture(autouse=True)

@@ -261,7 +261,11 @@ def test_what_follows_the_classifier_has_no_dual():
 
 
 @pytest.mark.parametrize(
-    "name", ["vit_b_32", "convnext_tiny", "swin_t", "mobilenet_v3_small", "efficientnet_b0", "squeezenet1_1"]
+    "name",
+    [
+        *("vit_b_32", "convnext_tiny", "swin_t", "mobilenet_v3_small", "squeezenet1_1"),
+        pytest.param("efficientnet_b0", marks=pytest.mark.slow),
+    ],
 )
 def test_networks_of_torchvision(name):
     specimen = zoo.small(name)

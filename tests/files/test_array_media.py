@@ -85,6 +85,9 @@ def test_channels_are_chosen_and_bands_are_shown(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(frame.image).transpose(2, 0, 1), values[[2, 1, 0]])
     (frame,) = shown(tmp_path / "a.npy", images(4, bands=(2,), range=(4, 7)))
     np.testing.assert_array_equal(np.asarray(frame.image)[..., 0], [[0, 85], [170, 255]])
+    for option, wrong in (("bands", images(4, bands=(5,))), ("channels", images(1, selected=(5,)))):
+        with pytest.raises(ImageError, match=f"it has 4 channels, but --{option} names channel 5"):
+            read(tmp_path / "a.npy", wrong)  # before the network has worked for nothing
 
 
 def test_arrays_are_resized_and_cropped_as_photos_are(tmp_path: Path) -> None:

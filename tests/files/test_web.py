@@ -65,7 +65,7 @@ def test_a_server_that_does_not_answer_is_given_up(server: Server) -> None:
     start = time.monotonic()
     once = RemoteOptions(timeout=1, retries=0)
     assert reason(f"{server.url}/silent.jpg", once) == "the server did not answer within 1 s"
-    assert 1 <= time.monotonic() - start < 10
+    assert 1 <= time.monotonic() - start < 20
     twice = RemoteOptions(timeout=0.2, retries=1)
     assert reason(f"{server.url}/silent.jpg", twice) == "the server did not answer within 0.2 s (tried 2 times)"
     start = time.monotonic()
@@ -184,7 +184,7 @@ def test_headers_without_end_are_given_up(start: bytes) -> None:
         assert reason(f"{url}/a.png", options) == "the server did not answer within 0.4 s (tried 2 times)"
         assert [source.name for source in find([Path(url)], remote=options)] == [url]
         stop.set()
-        assert time.monotonic() - began < 6
+        assert time.monotonic() - began < 20
 
 
 def test_redirects_without_end_are_given_up(server: Server) -> None:

@@ -61,3 +61,28 @@ def shares(W, a, sign):
     z = (sign[:, None] * W * a).clamp(min=0)
     total = z.sum(1, keepdim=True)
     return torch.where(total == 0, 0.0, z / total)
+
+
+def assert_equal_maps(net, twin, x, layers):
+    """Both rules give both networks the same maps, and the logits of `net` are its own."""
+    for joint in (False, True):
+        for contrastive in (False, True):
+            found, expected = (
+                ebcli.excitation_backprop(n, x, [[0, 1]] * len(x), layers, contrastive, joint=joint)
+                for n in (net, twin)
+            )
+            for one, other in zip(found, expected, strict=True):
+                assert torch.equal(one.logits, net(x))
+                assert other.relevance.abs().max() > 1e-6
+                torch.testing.assert_close(one.relevance, other.relevance, rtol=1e-7, atol=1e-9)
+                torch.testing.assert_close(one.mass, other.mass)
+    assert torch.equal(ebcli.excitation_backprop(net.float(), x.float(), 0).logits, net(x.float()))
+
+
+def equal_networks(make, twin, x):
+    torch.manual_seed(0)
+    nets = [make().double().eval(), twin().double().eval()]
+    for net in nets:
+        net(x)  # which makes lazy layers
+    nets[1].load_state_dict(nets[0].state_dict())
+    return nets

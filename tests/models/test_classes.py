@@ -9,7 +9,7 @@ import pytest
 from torchvision.models import ResNet18_Weights
 
 from ebcli.errors import ConfigurationError
-from ebcli.models import read_class_names, resolve_class
+from ebcli.models import matching_classes, read_class_names, resolve_class
 from ebcli.models.classes import printable
 
 CATEGORIES = tuple(ResNet18_Weights.DEFAULT.meta["categories"])
@@ -76,9 +76,15 @@ def test_an_ambiguous_name_lists_its_matches(name):
     assert str(fits[0]) in str(caught.value)
 
 
-def test_of_ambiguous_names_those_with_the_whole_word_come_first():
-    with pytest.raises(ConfigurationError, match="matches 2 'tiger cat', 3 'Persian cat', 0 'cattle'"):
-        resolve_class(["cattle", "bobcat", "tiger cat", "Persian cat"], "Cat")
+def test_whole_words_win_over_parts_of_words():
+    names = ["cattle", "bobcat", "tiger cat", "Persian cat"]
+    assert matching_classes(names, "Cat") == (2, 3)
+    assert matching_classes(names, "cat", 4) == (2, 3)
+    assert resolve_class(names, "bob") == 1
+    assert resolve_class([*names[:2], "tiger cat"], "cat") == 2
+    with pytest.raises(ConfigurationError, match="matches 2 'tiger cat', 3 'Persian cat': give"):
+        resolve_class(names, "Cat")
+    assert matching_classes(names, "at") == (0, 1, 2, 3)
 
 
 def test_an_empty_name_matches_nothing():

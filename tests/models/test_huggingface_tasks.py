@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from packaging.version import Version
 from PIL import Image
 from task_models import FRAMES, NAMES, NETWORKS, SIDE, TEXTS, WITH_TEXTS, saved
 
@@ -20,6 +21,8 @@ import ebcli
 from benchmarks import task_table
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel, default_layer, load_model
+
+MEASURED_WITH = Version("5.23")  # of transformers, docs/networks/transformers.csv
 
 TASKS = {
     "video": ("VideoMAE", "TimeSformer", "ViViT"),
@@ -237,5 +240,7 @@ def test_the_table_is_what_its_script_measures(parent: Path) -> None:
     for name in ("TimeSformer", "RT-DETR"):
         measured = task_table.measure(name, parent)
         for column in ("mass_there", "mass_at_input"):
-            assert float(rows[name].pop(column)) == pytest.approx(float(measured.pop(column)), abs=1e-3)
+            expected, found = (float(row.pop(column)) for row in (rows[name], measured))
+            # releases draw other random weights
+            assert found == pytest.approx(expected, abs=1e-3) or Version(transformers.__version__) < MEASURED_WITH
         assert rows[name] == measured

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import bright_nets
 import numpy as np
 import pytest
 import torch
@@ -24,10 +25,11 @@ import ebcli
 import torch
 from torch import nn
 
-def classifier(channels, convolution=nn.Conv2d, pool=nn.AdaptiveAvgPool2d):
+def classifier(channels):
     torch.manual_seed(0)
-    first = convolution(channels, 8, 3, stride=2)
-    return nn.Sequential(first, nn.ReLU(), convolution(8, 8, 3), nn.ReLU(), pool(1), nn.Flatten(), nn.Linear(8, 2))
+    first = nn.Conv2d(channels, 8, 3, stride=2)
+    end = nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2)
+    return nn.Sequential(first, nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), *end)
 
 def gray():
     return classifier(1)
@@ -35,14 +37,6 @@ def gray():
 def bands():
     net = classifier(13)
     net.preprocessing = ebcli.Preprocessing(resize=32, crop=32, mean=2, std=range(1, 14))
-    return net
-
-def solid():
-    return classifier(1, nn.Conv3d, nn.AdaptiveAvgPool3d)
-
-def fixed():
-    net = solid()
-    net.preprocessing = ebcli.Preprocessing(depth=12, crop=16)
     return net
 
 class Scaled(nn.Module):
@@ -74,6 +68,7 @@ def wrong():
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("nets.py").write_text(NETS)
+    Path("bright.py").write_text(bright_nets.NETS)
     pixels = np.arange(48 * 64 * 3).reshape(48, 64, 3) % 251
     Image.fromarray(pixels.astype(np.uint8)).save("photo.png")
 
@@ -81,18 +76,18 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "channels", "axes", "shape"),
     [
-        ("gray", 1, "HW", (224, 224)),
-        ("bands", 13, "HW", (32, 32)),
-        ("solid", 1, "DHW", (64, 64, 64)),
-        ("fixed", 1, "DHW", (12, 16, 16)),
-        ("Scaled", 5, "HW", (224, 224)),
-        ("Backwards", 1, "HW", (224, 224)),
+        ("nets.py:gray", 1, "HW", (224, 224)),
+        ("nets.py:bands", 13, "HW", (32, 32)),
+        ("bright.py:solid", 1, "DHW", (64, 64, 64)),
+        ("bright.py:fixed", 1, "DHW", (12, 16, 16)),
+        ("nets.py:Scaled", 5, "HW", (224, 224)),
+        ("nets.py:Backwards", 1, "HW", (224, 224)),
     ],
 )
 def test_channels_and_axes_are_those_of_the_first_layer(
     name: str, channels: int, axes: str, shape: tuple[int, ...]
 ) -> None:
-    spec = load_model(f"nets.py:{name}").transforms
+    spec = load_model(name).transforms
     assert (spec.channels, spec.axes, spec.shape) == (channels, axes, shape)
     assert len(spec.mean) == len(spec.std) == channels
 

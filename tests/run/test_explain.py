@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import bright_nets
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -83,7 +84,9 @@ def test_wrong_arguments_are_told_in_a_sentence(
     assert "\n" not in str(caught.value)
 
 
-def test_networks_for_video_are_refused() -> None:
-    loaded = ebcli.load_model("r3d_18", weights="none")
-    with pytest.raises(ebcli.ConfigurationError, match="r3d_18 is for video"):
-        ebcli.explain(loaded, PHOTO)
+def test_networks_for_videos_and_volumes_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "nets.py").write_text(bright_nets.NETS)
+    for name, what in (("r3d_18", "videos"), (f"{tmp_path}/nets.py:fixed", "volumes")):
+        loaded = ebcli.load_model(name, weights=None if what == "volumes" else "none")
+        with pytest.raises(ebcli.ConfigurationError, match=f"is for {what}, explain\\(\\) for images: use the comm"):
+            ebcli.explain(loaded, PHOTO)

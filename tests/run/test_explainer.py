@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,16 @@ def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytes
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
     with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial dimensions.*, such as '2'"):
         Explainer(make_plan("a.jpg", layers=(flat,)))
+
+
+def test_a_network_without_parameters_gets_the_type_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    net = nn.Sequential(nn.AvgPool2d(2), nn.ReLU(), nn.Identity(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    model = replace(tiny_model(), net=net, num_classes=3, categories=("r", "g", "b"))
+    monkeypatch.setattr(network_module, "load_model", lambda *_, **__: model)
+    explainer, types = Explainer(plan(dtype="bfloat16", contrastive=False)), set[torch.dtype]()
+    net[0].register_forward_pre_hook(lambda _module, inputs: types.add(inputs[0].dtype))
+    explainer.explain(IMAGES)
+    assert types == {torch.bfloat16}
 
 
 def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:

@@ -108,7 +108,7 @@ def test_the_stages_fill_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = time.perf_counter() - start
     least = {"decode": 8 * 0.05, "draw": 4 * 0.03, "encode": 4 * 0.02, "write": 4 * 0.04}
     for stage, expected in least.items():
-        assert expected <= spent[stage] < expected + 0.3
+        assert expected <= spent[stage] < expected + 1
     assert 2 * 0.05 <= spent["waiting"] <= seconds
     assert spent["network"] + spent["waiting"] <= seconds
 

@@ -62,6 +62,12 @@ def test_small_segments_are_explained_if_asked_for() -> None:
     assert [one["name"] for one in run("--target", "background")["classes"]] == ["background"]
 
 
+def test_a_part_of_several_names_means_all_segments_and_the_best_one_of_a_pixel() -> None:
+    assert [one["name"] for one in run("--target", "re")["classes"]] == ["green", "red"]
+    place = ",".join(str(side + 8) for side in RED_SQUARE[:2])
+    assert [one["name"] for one in run("--target", "re", "--where", place)["classes"]] == ["red"]
+
+
 def test_the_outline_of_the_segment_is_drawn() -> None:
     record = run("--target", "red", "--style", "mask")
     pixels = np.asarray(Image.open(record["output"][0]).convert("RGB")).astype(int).sum(2)

@@ -208,6 +208,7 @@ def test_the_command_makes_what_is_on_the_screen(page: str, browser: Browser) ->
     assert words[1:6] == ["cats/a cat.jpg", "--model", "tiny", "--target", "class d"]
     address = browser.one(".download").get_attribute("href")
     query = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
+    browser.until(lambda: browser.run(ALL_LAYERS))  # the command and the server take turns with stdout
     with httpx.Client(base_url=page) as client:
         made, shown = run_command(client, query)
     assert shlex.split(shown) == words

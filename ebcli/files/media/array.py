@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
-from ebcli.files.coordinates import Affine, Coordinates
+from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
 from ebcli.files.images import check_pixels, reading
 from ebcli.files.input_spec import InputSpec
@@ -34,12 +34,12 @@ class Data(NamedTuple):
     Attributes:
         values: (C, H, W), or (C, D, H, W) of a volume.
         window: the values that are drawn black and white; None to choose them.
-        coordinates: where the values lie in space, if that is known.
+        affine: where the cells of a volume lie in space, if that is known.
     """
 
     values: NDArray[Any]
     window: tuple[float, float] | None = None
-    coordinates: Coordinates | None = None
+    affine: Affine | None = None
 
 
 class Arrays(Medium):
@@ -64,10 +64,9 @@ class Arrays(Medium):
         self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions
     ) -> tuple[NDArray[Any], tuple[int, int], Clips | None]:
         with reading(file):
-            values, _, coordinates = self.load(file, spec)
+            values, _, affine = self.load(file, spec)
             *depth, height, width = values.shape[1:]
-            space = (coordinates.spacing, coordinates.flipped) if isinstance(coordinates, Affine) else ()
-            slices = Slices((0,), depth[0], 1.0, depth[0], 0.0, *space) if depth else None
+            slices = Slices((0,), depth[0], 1.0, depth[0], affine=affine) if depth else None
             return spec.read_array(values), (width, height), slices
 
     def frames(
@@ -76,8 +75,6 @@ class Arrays(Medium):
         with reading(file):
             values, window, _ = self.load(file, spec)
         bands = spec.bands or ((1, 2, 3) if len(values) > 2 else (1,))
-        if max(bands) > len(values):
-            raise ImageError(f"it has {len(values)} channels, but --bands names channel {max(bands)}")
         shown = [values[number - 1] for number in bands]
         low, high = spec.range or window or _window(shown)
 
@@ -91,10 +88,6 @@ class Arrays(Medium):
                 yield Shown(drawn([clips.upright(band[i]) for band in shown]), i, 0, i)
         else:
             yield Shown(drawn(shown))
-
-    def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
-        with reading(file):
-            return self.load(file, spec).coordinates
 
     def check(self, shape: Sequence[int], kind: np.dtype[Any]) -> None:
         """Raise ImageError if an array of this shape and data type is no image or volume, or too large to be read."""

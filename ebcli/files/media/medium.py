@@ -81,7 +81,7 @@ class Medium(ABC):
         """
 
     def coordinates(self, file: Path | IO[bytes], spec: InputSpec) -> Coordinates | None:
-        """Where in space the pixels of a file lie that ``read`` has read; None if it does not say."""
+        """Where in space the pixels of an image lie that ``read`` has read; None if it does not say."""
         return None
 
 

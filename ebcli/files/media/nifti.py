@@ -23,7 +23,7 @@ _HEADER = 540  # bytes, of the longer version
 class Nifti(Arrays):
     """A volume."""
 
-    network = "a network for volumes, as --model FILE.py:FACTORY"
+    network = "a network for volumes, such as --model FILE.py:FACTORY"
 
     def has_suffix(self, path: Path) -> bool:
         return path.name.lower().endswith((".nii", ".nii.gz"))

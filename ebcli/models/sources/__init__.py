@@ -7,7 +7,6 @@ a colon. Importing this package does not import torch.
 from __future__ import annotations
 
 import re
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,26 +15,21 @@ from ebcli.imports import MODELS, blamed, contained, load_plugin, plugins
 from ebcli.models.keywords import BUNDLED
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from ebcli.models.sources.base import ModelSource
 
 
-def _built_in(name: str, where: str) -> EntryPoint:
-    return EntryPoint(name, f"{__name__}.{where}", MODELS)
-
-
-_BUNDLED = _built_in("bundled", "bundled:Bundled")
-_TORCHVISION = _built_in("torchvision", "torchvision:Torchvision")
-_FACTORY = _built_in("factory", "own_code:Factory")
-_WHERE = {
+_BUNDLED, _TORCHVISION, _FACTORY = "bundled:Bundled", "torchvision:Torchvision", "own_code:Factory"
+_PREFIXES = {
     "open_clip": "open_clip:OpenClip",
     "clip": "clip:Clip",
     "timm": "timm:Timm",
     "hf": "huggingface:HuggingFace",
     "ultralytics": "ultralytics:Ultralytics",
 }
-_BUILT_IN = {prefix: _built_in(prefix, where) for prefix, where in _WHERE.items()}
 _WITH_TEXTS = {"clip", "open_clip"}  # known before they are imported
-_FILES = {".onnx": _built_in("onnx", "onnx:Onnx"), ".pt2": _built_in("exported", "exported:Exported")}
+_FILES = {".onnx": "onnx:Onnx", ".pt2": "exported:Exported"}
 _FILE = re.compile(r".*\.py:\w+")
 _MODULE = re.compile(r"[\w.]+:\w+")
 
@@ -47,11 +41,12 @@ def source_of(name: str) -> tuple[str, ModelSource]:
         ConfigurationError: there is no such model, or its source cannot be imported.
     """
     prefix, slash, rest = name.partition("/")
-    known = {**{point.name: point for point in plugins(MODELS)}, **_BUILT_IN}
+    known = {point.name: point for point in plugins(MODELS)}
+    known |= {one: _built_in(where) for one, where in _PREFIXES.items()}
     if _FILE.fullmatch(name) or _MODULE.fullmatch(name):
-        point, rest = _FACTORY, name
+        point, rest = _built_in(_FACTORY), name
     elif is_network_file(name):
-        point, rest = _FILES[Path(name).suffix.lower()], name
+        point, rest = _built_in(_FILES[Path(name).suffix.lower()]), name
     elif name.endswith(".py"):
         raise ConfigurationError(f"{name} is a file: add the function that returns the network, as in {name}:FUNCTION")
     elif prefix not in known and name.endswith((".pt", ".pth", ".torchscript")):
@@ -61,7 +56,7 @@ def source_of(name: str) -> tuple[str, ModelSource]:
         )
     elif not slash:
         # names of torchvision's models ignore case
-        point, rest = (_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
+        point, rest = _built_in(_BUNDLED if name.lower() == BUNDLED else _TORCHVISION), name
     elif prefix in known:
         point = known[prefix]
     else:
@@ -74,6 +69,12 @@ def source_of(name: str) -> tuple[str, ModelSource]:
     with contained(name), blamed(name):
         source: ModelSource = source_class(rest)
         return name.removesuffix(rest) + source.name, source
+
+
+def _built_in(where: str) -> EntryPoint:
+    from importlib.metadata import EntryPoint  # imports all that reads e-mail, which --help can do without
+
+    return EntryPoint(where.partition(":")[0], f"{__name__}.{where}", MODELS)
 
 
 def is_network_file(name: str) -> bool:
@@ -91,6 +92,6 @@ def plugin_names() -> list[str]:
     """Names of the models that plug-ins list, sorted; plug-ins that cannot be imported are skipped."""
     found = []
     for point in plugins(MODELS):
-        if point.name not in _BUILT_IN:
+        if point.name not in _PREFIXES:
             found += [f"{point.name}/{name}" for name in load_plugin(point, lambda source: list(source.names())) or ()]
     return sorted(found)

@@ -16,8 +16,10 @@ from ebcli.models.sources.network_file import NetworkFile
 
 _aten = torch.ops.aten
 _SCORES = {
-    **dict.fromkeys((_aten.softmax.int, _aten._softmax.default, _aten.sigmoid.default), SOFTMAX),
-    **dict.fromkeys((_aten.log_softmax.int, _aten._log_softmax.default), SOFTMAX),
+    _aten.softmax.int: SOFTMAX,
+    _aten._softmax.default: SOFTMAX,
+    _aten.log_softmax.int: SOFTMAX,
+    _aten._log_softmax.default: SOFTMAX,
     _aten.sigmoid.default: SIGMOID,
 }
 

@@ -78,7 +78,8 @@ class Onnx(NetworkFile):
         if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
             raise ConfigurationError(f"{self.name} has non-maximum suppression in it: export it without")
         for one in model.opset_import:
-            one.domain = one.domain.replace("ai.onnx", "") if one.domain == "ai.onnx" else one.domain
+            if one.domain == "ai.onnx":  # the long name of the usual operators
+                one.domain = ""
         return model
 
     def _load_data(self, model: Any) -> None:

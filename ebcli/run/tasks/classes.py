@@ -28,7 +28,8 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
         pair = asked.label, int(ranks.argmax())
         chosen = list(dict.fromkeys(index for index in pair if index is not None and index not in against))
     elif asked.network.classes is not None:
-        chosen = asked.network.classes
+        best = (max(group, key=ranks.__getitem__) for group in asked.network.classes)
+        chosen = list(dict.fromkeys(best))
     elif asked.maps.above is not None:
         chosen = ranks.argsort(descending=True)[: int((ranks > asked.maps.above).sum())].tolist()
     else:

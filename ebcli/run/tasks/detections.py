@@ -22,8 +22,9 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
         ImageError: the box that is asked for is outside the image.
     """
     box, (width, height) = asked.maps.box, asked.size
-    if (classes := asked.network.classes) is not None:
-        found = [one for one in found if one.label in classes]
+    if asked.network.classes is not None:
+        possible = {*asked.network.possible}
+        found = [one for one in found if one.label in possible]
     if box is not None:
         left, top, across, down = box
         if left >= width or top >= height or left + across <= 0 or top + down <= 0:

@@ -30,17 +30,19 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
         ImageError: the pixel is outside the image, or what the network sees of it; or the mask cannot be read.
     """
     values = scores.float().cpu().numpy()
-    predicted, classes, maps = values.argmax(-1), asked.network.classes, asked.maps
+    predicted, groups, maps = values.argmax(-1), asked.network.classes, asked.maps
     if maps.where is not None:
         mask = _mask(maps.where, predicted.shape, asked)
-        chosen = classes or [int(np.bincount(predicted[mask]).argmax())]
         means = values[mask].mean(0)
+        best = [max(group, key=means.__getitem__) for group in groups or ()]
+        chosen = best or [int(np.bincount(predicted[mask]).argmax())]
         return [asked.subject(c, float(means[c]), where=mask, outlines=_polygons(mask, asked.place)) for c in chosen]
     shares = np.bincount(predicted.ravel(), minlength=values.shape[-1]) / predicted.size
-    least = maps.above if maps.above is not None else 0.0 if classes else _LEAST_SHARE
+    least = maps.above if maps.above is not None else 0.0 if groups else _LEAST_SHARE
     is_background = [name in _BACKGROUND for name in asked.network.loaded.categories or ()] or [False] * len(shares)
     chosen = [c for c in np.argsort(-shares, kind="stable").tolist() if shares[c] > least]
-    chosen = [c for c in chosen if (c in classes if classes else not is_background[c])]
+    possible = {*asked.network.possible}
+    chosen = [c for c in chosen if c in possible and (groups or not is_background[c])]
     return [
         asked.subject(c, float(shares[c]), where=predicted == c, outlines=_polygons(predicted == c, asked.place))
         for c in chosen[: maps.top_k]
