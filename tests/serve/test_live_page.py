@@ -312,6 +312,17 @@ def test_objects_are_chosen_by_a_click_on_them(
     assert browser.complaints() == []
 
 
+def test_two_networks_side_by_side(pictures: None, served: Callable[..., str], browser: Browser) -> None:
+    browser.visit(f"{served(network('tiny'), network('other', '0'), paths=('cats',))}/?photo=0&target=3")
+    settled(browser, target="3", layer="2")
+    browser.until(lambda: len(browser.all("datalist")) == 2)
+    browser.one("#compare").click()
+    settled(browser, 1, photo="0", target="3", network="1", layer="0")
+    assert [box.get_attribute("value") for box in browser.all("select.network")] == ["0", "1"]
+    browser.choose(".network", "other")
+    settled(browser, 0, network="1", layer="0")
+
+
 @pytest.mark.slow
 def test_texts_are_typed(
     pictures: None, served: Callable[..., str], browser: Browser, monkeypatch: pytest.MonkeyPatch
