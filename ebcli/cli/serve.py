@@ -82,11 +82,11 @@ def _specs(options: Mapping[str, Any]) -> Iterator[tuple[ModelSpec, list[str]]]:
     weights = options["weights"]
     if len(weights) > len(options["model"]):
         raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
-    for name, chosen in zip_longest(options["model"], weights):
+    for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
         own = ["--model", name] if name != ModelSpec.name else []
         yield (
-            model_spec({**options, "model": name, "weights": chosen or ModelSpec.weights}),
-            own + (["--weights", chosen] if chosen else []),
+            model_spec({**options, "model": name, "weights": chosen}),
+            own + (["--weights", chosen] if chosen != ModelSpec.weights else []),
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -14,6 +15,10 @@ from runs import tiny_model
 from starlette.testclient import TestClient
 
 import ebcli
+from ebcli.models import load_model
+from ebcli.run.layer_maps import strengths_by_layer
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,23 @@ def test_the_command_makes_the_picture(client: TestClient, query: dict[str, str]
     assert made == downloaded.content
     (name,) = [word for word in shlex.split(command) if word.endswith(".png")]
     assert downloaded.headers["content-disposition"] == f'attachment; filename="{name}"'
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "query", [{"target": "967"}, {"target": "282", "against": "cup", "layer": "features.5"}], ids=urlencode
+)
+def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
+    opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    monkeypatch.setattr("ebcli.run.explainer.strengths_by_layer", strengths_by_layer)
+    client = opened(network("efficientnet_lite0"), paths=(str(ROOT / "sample_images/mosaic.jpg"),))
+    query = {"photo": "0", **query}
+    made, _ = run_command(client, query)
+    assert made == client.get("/picture", params=query).content
+    about, _ = maps(client, **query)
+    assert about["maps"][0]["evidence"] is not None
 
 
 def test_the_command_has_the_names_of_classes_and_of_the_photo(client: TestClient) -> None:

@@ -68,7 +68,7 @@ def start(started: list[Forked], folder: Path, *arguments: str) -> tuple[Forked,
     return server, server.out.read_text().strip()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_within_a_second_while_a_map_is_computed(started: list[Forked], folder: Path, how: int) -> None:
     server, address = start(started, folder, "photos", "-m", "slow.py:Net")
     with httpx.Client(base_url=address, timeout=60) as client:

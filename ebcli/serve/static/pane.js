@@ -2,7 +2,7 @@
 
 import { decoded, draw, valueAt } from "./draw.js";
 
-const IDLE = 300; // ms until the other layers are asked for
+const IDLE = 300; // ms until the other layers are asked for, or twice as long as one layer took
 const SETTLED = 120; // ms until the command line is
 
 export const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
@@ -106,12 +106,13 @@ export class Pane {
       }
       const key = this.query({ layer: "" });
       if (this.known.maps?.key !== key) this.known.maps = { key, layers: new Map() };
+      const start = performance.now();
       if (!this.known.maps.layers.has(this.layer)) await this.ask(this.layer, signal);
       this.note("");
       this.showMap(this.known.maps.layers.get(this.layer));
       this.root.removeAttribute("aria-busy");
       this.root.dataset.shown = this.query({ layer: this.layer });
-      this.later = setTimeout(() => this.askOthers(signal), IDLE);
+      this.later = setTimeout(() => this.askOthers(signal), Math.max(IDLE, 2 * (performance.now() - start)));
     } catch (error) {
       if (!signal.aborted) this.failed(error.message);
     }

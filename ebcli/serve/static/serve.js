@@ -132,12 +132,19 @@ function relook(changes) {
   }
 }
 
+// Another half with the same question, of the second network if there is one that knows the class.
 function compare() {
   if (page.panes.length > 1) page.panes.pop().root.remove();
   else {
     const { state } = page.panes[0];
-    const network = page.status.networks.length > 1 ? "1" : state.network;
-    page.panes.push(new Pane(page, { ...state, network, layer: "", ...(network === state.network ? {} : { target: "", box: "" }) }));
+    const other = { ...state };
+    if (page.status.networks.length > 1) {
+      const network = state.network === "1" ? "0" : "1";
+      const target = page.className(state.network, state.target);
+      const isKnown = [...(part(`classes-${network}`)?.options ?? [])].some(({ value }) => value === target);
+      Object.assign(other, { network, layer: "", against: "", box: "", target: isKnown ? target : "" });
+    }
+    page.panes.push(new Pane(page, other));
     part("panes").append(page.panes[1].root);
     page.panes[1].refresh();
   }
