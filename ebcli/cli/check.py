@@ -15,7 +15,8 @@ from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.repetition import repeat
 from ebcli.cli.settings import as_toml, settings_of
-from ebcli.errors import ConfigurationError, OutputError
+from ebcli.errors import ConfigurationError
+from ebcli.files.directory import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
 
@@ -44,7 +45,8 @@ def check(options: Mapping[str, Any]) -> int:
         raise ConfigurationError(f"'{baseline}' would be compared with itself: choose another --output")
     if options["output"] is not None:
         import_optional("scipy.stats", "scipy")  # for the page
-    _check_junit(junit)
+    if junit is not None:
+        check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
     with TemporaryDirectory(prefix="eb-saliency-") as temporary:
         directory = options["output"] or Path(temporary, "maps")
         kept = {name: value for name, value in settings.items() if name not in _OF_THE_FIRST}
@@ -113,17 +115,6 @@ def _compared(
     return findings, page
 
 
-def _check_junit(path: Path | None) -> None:
-    """Check that a report of another program would not be replaced."""
-    if path is None or not path.exists():
-        return
-    with path.open("rb") as file:
-        if _SUITE.encode() not in file.read(200):
-            raise ConfigurationError(
-                f"'{path}' would be replaced, but this command did not write it: name another file"
-            )
-
-
 def _write_junit(path: Path, findings: Sequence[Finding]) -> None:
     from xml.etree import ElementTree
 
@@ -135,9 +126,5 @@ def _write_junit(path: Path, findings: Sequence[Finding]) -> None:
         case = ElementTree.SubElement(suite, "testcase", classname=one_line(shown(one.input)), name=name)
         if one.problems:
             ElementTree.SubElement(case, "failure", message=one_line(one.words))
-    temporary = path.with_name(f"{path.name}.part")
-    try:
+    with replacing(path) as temporary:
         ElementTree.ElementTree(suites).write(temporary, encoding="utf-8", xml_declaration=True)
-        temporary.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error.strerror}") from error
