@@ -131,6 +131,17 @@ def faithfulness() -> str:
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
 
 
+def proofs() -> str:
+    """For each method: the part of a photo that suffices, likewise shuffled, and what is left of the score without."""
+    rows = read("proofs")
+    heads = ["method", "part that suffices", "in random order", "score left without it", "proofs that hold"]
+    lines = [
+        [*(row[name] for name in ("method", "part", "shuffled", "left")), f"{row['holds']} of {row['photos']}"]
+        for row in rows
+    ]
+    return markdown(heads, lines, 1)
+
+
 def trained() -> str:
     """The default layers of all networks: the share of each method's map in the right half."""
     methods = ("contrastive", "marginal", "Grad-CAM", "gradient x activation", "AttnLRP")
@@ -175,7 +186,9 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
     return list(dict.fromkeys(row[column] for row in rows))
 
 
-TABLES: dict[str, Callable[[], str]] = {one.__name__: one for one in (layers, fits, faithfulness, trained, cost, rates)}
+TABLES: dict[str, Callable[[], str]] = {
+    one.__name__: one for one in (layers, fits, faithfulness, proofs, trained, cost, rates)
+}
 
 
 if __name__ == "__main__":

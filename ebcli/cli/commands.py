@@ -17,7 +17,7 @@ import click
 from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown, sign_of_life
 from ebcli.cli.model_options import PATH
 from ebcli.cli.options import CONTEXT, OPTIONS
-from ebcli.cli.parameters import Input, SectionedCommand, part
+from ebcli.cli.parameters import Input, Output, SectionedCommand, SectionOption, part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
@@ -154,7 +154,7 @@ def info(options: Mapping[str, Any]) -> int:
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
-    Prints those in DIRECTORY that are missing or altered.
+    Prints those in _DIRECTORY that are missing or altered.
     """
     from ebcli.files.verification import verify
 
@@ -191,13 +191,73 @@ def compare(options: Mapping[str, Any]) -> int:
     return 0
 
 
+def _limit(name: str, default: float, text: str) -> SectionOption:
+    return SectionOption([f"--{name}"], section="Limits", metavar="N", type=float, default=default, help=text)
+
+
+@command(
+    "check",
+    click.Argument(["baseline"], type=_DIRECTORY),
+    _limit("min-correlation", 0.9, "Least correlation of two maps."),
+    _limit("min-overlap", 0.7, "Least overlap (intersection over union) of the strongest fifths of their pixels."),
+    _limit("max-shift", 0.1, "Largest distance of their peaks, as a share of the diagonal."),
+    _limit("max-changed", 0.0, "Largest share of images whose first class may change."),
+    SectionOption(
+        ["-o", "--output"],
+        section="Output",
+        metavar="DIR",
+        type=Output(path_type=Path),
+        help="Keep the new maps here, with a page that compares them.",
+    ),
+    SectionOption(["--junit"], section="Output", metavar="FILE", type=PATH, help="Also write JUnit's XML."),
+    options=["model", "weights", "layers", "device", "batch_size", "workers", "overwrite"],
+)
+def check(options: Mapping[str, Any]) -> int:
+    """Repeat a run and compare its maps.
+
+    BASELINE is the directory of a run with --raw. Its settings.toml is read like --config, so it must be one that you
+    trust. Use --model or --weights to compare with another network; a checkpoint given to --model is loaded into the
+    one of BASELINE. Options that are not given are those of BASELINE. Prints what differs too much, worst first.
+
+    Exit status: 0 if all maps agree, 1 if some do not.
+    """
+    from ebcli.cli.check import check
+
+    return check(options)
+
+
+@command(
+    "audit",
+    click.Argument(["directory"], type=_DIRECTORY),
+    SectionOption(
+        ["--annotations"],
+        section="Input",
+        metavar="FILE",
+        type=PATH,
+        help="Boxes of the objects in COCO's format, by file name: also find photos that rest on what is outside.",
+    ),
+    SectionOption(["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if there are any."),
+    options=["overwrite"],
+)
+def audit(options: Mapping[str, Any]) -> int:
+    """Find what a run's maps rest on.
+
+    DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
+    at the same place, covers it in the photos, and prints those places without which photos change class. Writes a
+    page, audit/index.html. settings.toml is read like --config, so the directory must be one that you trust.
+    """
+    from ebcli.cli.audit import audit
+
+    return audit(options)
+
+
 @command(
     "report", click.Argument(["directory"], type=_DIRECTORY), PHOTOS, options=[*_APPEARANCE, "workers", "overwrite"]
 )
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.
 
-    DIRECTORY has the results. The page shows the PHOTOS if they are given.
+    _DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
     style = part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"]))
     workers = part(ExecutionOptions, options).workers

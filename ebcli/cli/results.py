@@ -51,6 +51,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
     faint: list[bool] = []  # whether each map rests on hardly any evidence
+    proved: list[bool] = []  # whether each proof holds
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
@@ -62,6 +63,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     faint += [one.evidence == HARDLY_ANY for one in record.classes]
+                    proved += [one.proof["holds"] for one in record.classes if one.proof is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan.maps, out)
@@ -72,6 +74,10 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
+            if not all(proved):
+                note(
+                    f"{proved.count(False)} of {len(proved)} proofs fail: the pictures, the page and --verbose say why"
+                )
             _print_shares(labeled, faint, work.unit, "" if plan.style.vmax is not None else "drawn faint, ")
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
@@ -151,6 +157,8 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
             say(one_line(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}"))
+        if verbose and one.proof is not None:
+            say(one_line(f"{name}: {one.proof['words']}"))
         if one.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, options)
@@ -176,6 +184,8 @@ def _print_hints(record: Record, name: str, options: Mapping[str, Any]) -> None:
         hints["tiles"] = f"much longer than wide, so it is explained in {record.tiles} tiles"
     if record.tiles and options["raw"]:
         hints["raw"] = "its raw file has the joined maps, but no relevance, which each tile has on its own"
+    if record.tiles and options["prove"]:
+        hints["prove"] = "it is explained in tiles, so it has no proof; --fit pad explains it at once"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):

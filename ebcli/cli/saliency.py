@@ -66,8 +66,8 @@ class Main(click.Group):
 
 def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The names of commands, where one can be, and files."""
-    first = [] if ctx.params.get("images") else [*main.commands]
-    names = [CompletionItem(name) for name in first if incomplete and name.startswith(incomplete)]
+    typed = any(ctx.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE for name in ctx.params)
+    names = [CompletionItem(name) for name in main.commands if incomplete and name.startswith(incomplete) and not typed]
     return [CompletionItem(incomplete, type="file"), *names]  # bash forgets what comes before files
 
 

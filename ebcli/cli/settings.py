@@ -14,6 +14,7 @@ import click
 
 from ebcli.cli.parameters import NOTES, BoxOf, Numbers, PixelOrMask, SectionOption, Shard, Threshold
 from ebcli.errors import closest
+from ebcli.files.naming import SETTINGS
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.sources import is_network_file
 from ebcli.run.plan import ExecutionOptions
@@ -194,6 +195,17 @@ def _is_above(value: str, most: float) -> bool:
 def _is_inside(path: Path) -> bool:
     """Whether a path is in the working directory once links are resolved."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath("."))
+
+
+def settings_of(directory: Path) -> dict[str, Any]:
+    """The settings of a run, by their names in its settings.toml."""
+    path = directory / SETTINGS
+    return _parsed(path, _read(path))
+
+
+def as_toml(settings: Mapping[str, Any]) -> str:
+    """Settings as a file for ``--config``."""
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in settings.items())
 
 
 def settings_file(command: click.Command, options: Mapping[str, Any], images: Sequence[Path]) -> str:

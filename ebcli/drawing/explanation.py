@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.files.input_spec import Placement
+from ebcli.files.proof import Proof
 from ebcli.files.records import HARDLY_ANY
 
 # Multiples of the strength on noise; of photos that show the class, half reach 15 with EfficientNet-Lite0
@@ -69,6 +70,7 @@ class Map:
         noise: the strength of maps of noise at that layer; None if it is unknown.
         against: the names of the classes that it is contrasted with; empty for the dual.
         stride: of how many cells, in each direction, the network reads only the first one.
+        proof: how small a part of the image keeps half of the score; None if it was not measured.
     """
 
     subject: Subject
@@ -83,6 +85,7 @@ class Map:
     noise: float | None = None
     stride: int = 1
     against: str = ""
+    proof: Proof | None = None
 
     @property
     def strength(self) -> float | None:

@@ -7,7 +7,7 @@ from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import levels
 from ebcli.drawing.explanation import Map
-from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 
@@ -63,7 +63,8 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     letters = font(max(_SMALLEST_TEXT, round(min(drawn.width, 2 * drawn.height) / _LETTERS_ACROSS)))
     size = round(letters.size)
     margin, line = size // 2, round(1.5 * size)
-    whole = Image.new(drawn.mode, (drawn.width, drawn.height + 2 * line + margin), "white")
+    proof = in_lines(map_.proof.words, letters, drawn.width - 2 * margin) if map_.proof else []
+    whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(proof)) * line + margin), "white")
     whole.paste(drawn)
     draw = ImageDraw.Draw(whole)
 
@@ -80,6 +81,8 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
         colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
         whole.paste(colors, (x, top + line + size // 8))
         write(x + colors.width + margin, top + line, high)
+    for number, words in enumerate(proof, 2):
+        write(margin, top + number * line, words)
     return whole
 
 

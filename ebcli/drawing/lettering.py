@@ -43,3 +43,15 @@ def fitted(text: str, font: ImageFont.FreeTypeFont, room: int) -> str:
     while kept > 1 and font.getlength(shorter := f"{text[: kept // 2]}…{text[len(text) - kept // 2 :]}") > room:
         kept -= 1
     return shorter
+
+
+def in_lines(text: str, font: ImageFont.FreeTypeFont, room: int) -> list[str]:
+    """Break a text between words into lines that fit into the room, unless a word alone is longer."""
+    lines = [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".lstrip()
+        if lines[-1] and font.getlength(longer) > room:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines

@@ -13,7 +13,7 @@ from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.figure import Figure, Words
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import bar, ends, on_white
-from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.painters import PAINTERS
@@ -79,7 +79,9 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
             for subject, tiles in rows.items()
             for line in wrapped(subject.title, tiles, 1 if _is_wide(image) else len(tiles))
         ]
-    return arranged(name, about, lines, style, max(one.map.values.size for one in maps), maps[0].map.against)
+    first = maps[0].map
+    proof = "" if first.proof is None else f"{first.subject.title}: " * (len(maps) > 1) + first.proof.words
+    return arranged(name, about, lines, style, max(one.map.values.size for one in maps), first.against, proof)
 
 
 def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
@@ -141,6 +143,7 @@ def arranged(
     style: DrawingStyle,
     finest: int,
     against: str = "",
+    proof: str = "",
 ) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
@@ -151,6 +154,7 @@ def arranged(
         style: the colors and the scale, and the resolution of the figure.
         finest: the number of cells of the finest map.
         against: the class that the maps are contrasted with.
+        proof: what is said of the first map below the subtitle.
     """
     zoom = style.dpi / _DPI
     gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
@@ -164,11 +168,12 @@ def arranged(
         max(tile.picture.height for tile in tiles) + (1 + max(len(tile.notes) for tile in tiles)) * line_height + gap
         for _, tiles in rows
     ]
-    whole = (
-        gap + max(columns * width, legend),
-        2 * gap + 2 * line_height + sum(heights) + sum(heading for title, _ in rows if title) + 2 * line_height + gap,
-    )
-    figure = Figure(whole, style.dpi)
+    across = gap + max(columns * width, legend)
+    room = across - 2 * gap
+    proved = in_lines(printable(proof), text, room) if proof else []
+    top = 2 * gap + (2 + len(proved)) * line_height
+    below = sum(heights) + sum(heading for title, _ in rows if title) + 2 * line_height + gap
+    figure = Figure((across, top + below), style.dpi)
 
     def write(
         x: int, y: int, words: str, room: int, bold: bool = False, fill: tuple[int, int, int] = (0, 0, 0)
@@ -176,10 +181,11 @@ def arranged(
         letters = large if bold else text
         figure.words.append(Words(x, y, fitted(printable(words), letters, room), round(letters.size), bold, fill))
 
-    room = whole[0] - 2 * gap
     write(gap, gap, name, room, bold=True)
     write(gap, gap + line_height, about, room, fill=_SECONDARY)
-    y = 2 * gap + 2 * line_height
+    for number, line in enumerate(proved, 2):
+        write(gap, gap + number * line_height, line, room)
+    y = top
     for height, (title, tiles) in zip(heights, rows, strict=True):
         if title:
             write(gap, y, title, room, bold=True)

@@ -9,6 +9,8 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from ebcli.drawing.ranks import ranks
+
 _BATCH = 8  # images; larger batches are no faster on CPUs
 
 
@@ -36,17 +38,11 @@ def perturbation_curve(
     Returns:
         Scores (steps + 1,), from that of ``start`` to that of ``end``.
     """
-    values = np.asarray(saliency, dtype=np.float64).ravel()
-    if not np.isfinite(values).all():
-        values = np.zeros_like(values)
-    ties = (generator or np.random.default_rng(0)).permutation(len(values))
-    rank = np.empty(len(values), dtype=np.int64)
-    rank[np.lexsort((ties, -values))] = np.arange(len(values))
-    ranks = torch.from_numpy(rank).reshape(start.shape[1:]).to(start.device)
-    counts = [round(len(values) * step / steps) for step in range(steps + 1)]
+    order = torch.from_numpy(ranks(saliency, generator)).to(start.device)
+    counts = [round(order.numel() * step / steps) for step in range(steps + 1)]
     scores = []
     with torch.no_grad():
         for first in range(0, steps + 1, _BATCH):
-            images = [torch.where(ranks < count, end, start) for count in counts[first : first + _BATCH]]
+            images = [torch.where(order < count, end, start) for count in counts[first : first + _BATCH]]
             scores.append(score(torch.stack(images)).double().cpu().numpy())
     return np.concatenate(scores)

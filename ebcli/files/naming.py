@@ -20,6 +20,7 @@ SETTINGS = Path("settings.toml")
 COCO = Path("annotations.json")
 PAGE = Path("report", "index.html")
 COMPARISON = Path("comparison", "index.html")
+AUDIT = Path("audit", "index.html")
 MARKER = ".eb-saliency"  # has the SHA-256 of each file of this program that is not in the records
 PRIVATE = f"{MARKER}-"
 NIFTI, GEOTIFF = "nii.gz", "tif"  # of maps with the coordinates of a volume or of a GeoTIFF

@@ -56,6 +56,8 @@ class ClassRecord:
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's left, top, width and height, in pixels of the upright image.
+        proof: how small a part of the image keeps half of the score, and other orders, if requested; see
+            ``ebcli.files.proof``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
     """
 
@@ -72,6 +74,7 @@ class ClassRecord:
     box: tuple[float, float, float, float] | None = None
     strength: float | None = None
     evidence: str | None = None
+    proof: dict[str, Any] | None = None
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
@@ -83,6 +86,10 @@ class ClassRecord:
             raise TypeError(self)
         numbers = self.score, self.mass, self.peak, self.strength
         _check_numbers([number for number in numbers if number is not None])
+        if self.proof is not None:
+            _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])
+            if type(self.proof["holds"]) is not bool or type(self.proof["words"]) is not str:
+                raise TypeError(self.proof)
         boxes = [self.box] if self.box is not None else []
         if self.region is not None:
             boxes.append(self.region["box"])

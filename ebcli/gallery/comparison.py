@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.legend import bar
-from ebcli.drawing.overlay import covered, fitted_size, interpolated, is_blank, picture
+from ebcli.drawing.overlay import fitted_size, is_blank, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
@@ -28,11 +28,10 @@ from ebcli.files.input_spec import Placement
 from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
 from ebcli.gallery.page import check_page, policy, static
-from ebcli.gallery.raw_maps import MapPair
+from ebcli.gallery.raw_maps import SIDE, MapPair, aligned
 
 DATA = COMPARISON.with_name("comparison.json")
 
-_SIDE = 256  # pixels, the longer side of each picture, and of the grid on which maps are compared
 _GAP = 8
 _COLORS = 33  # of a legend
 _MAPS, _BARE_MAPS = DrawingStyle(), DrawingStyle("heatmap")
@@ -82,12 +81,8 @@ def _row(
     pair: MapPair, correlation: Callable[[Any, Any], float], photo: Path | None
 ) -> tuple[dict[str, Any], Image.Image]:
     """A pair as JSON, and drawn: the photo, both maps and their difference."""
-    size = fitted_size(pair.size, _SIDE)
-    values, regions = zip(*((one.values, one.placement.scaled(pair.size, size)) for one in pair.maps), strict=True)
-    boxes = [covered(region, size) for region in regions]
-    both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
-    box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
-    one, other = (interpolated(cells, region, box) for cells, region in zip(values, regions, strict=True))
+    size = fitted_size(pair.size, SIDE)
+    one, other, box = aligned(pair)
     difference = _drawn(one) - _drawn(other)
     subject = pair.maps[1].subject
     key = "\0".join((pair.input, str(subject.index), *pair.runs))
@@ -105,7 +100,7 @@ def _row(
     row["photo"], style = small is not None, _MAPS if small else _BARE_MAPS
     blank = Image.new("RGB", size, "white")
     under = small or blank
-    drawn = [picture(under, cells, region, style) for cells, region in zip(values, regions, strict=True)]
+    drawn = [picture(under, map_.values, map_.placement.scaled(pair.size, size), style) for map_ in pair.maps]
     drawn.append(picture(under, difference, Placement(*box), _DIFFERENCE) if difference.any() else blank)
     tiles = [small, *drawn] if small else drawn
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")

@@ -8,11 +8,18 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ebcli.drawing.explanation import Map, Subject, rectangle
+from ebcli.drawing.overlay import Box, covered, fitted_size, interpolated
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
 from ebcli.files.input_spec import Placement
+from ebcli.files.naming import numbered
 from ebcli.files.records import ClassRecord, Record, records_of_run
+
+SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 
 
 @dataclass(frozen=True)
@@ -66,22 +73,41 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
     Raises:
         ConfigurationError: a directory has no records.
     """
-    first, second = _latest(one), _latest(other)
+    first, second = latest_records(one), latest_records(other)
     for place in sorted(first.keys() & second.keys()):
         records = first[place], second[place]
         found, others = read_maps(one, records[0]), read_maps(other, records[1])
         if found is None or others is None or found[0] != others[0]:  # not of the same size: another image
             continue
         single = all(len({map_.layer for map_ in maps}) == 1 for _, maps in (found, others))
-        sides = [{(m.subject.index, "" if single else m.layer): m for m in maps} for _, maps in (found, others)]
+        sides = []
+        for _, maps in (found, others):  # detections of a class are told apart by their order
+            keys = numbered((map_.subject.index, "" if single else map_.layer) for map_ in maps)
+            sides.append(dict(zip(keys, maps, strict=True)))
         for key, map_ in sides[0].items():
             if key in sides[1]:
-                maps = map_, sides[1][key]
-                about = [f"{r.model} ({r.weights}), {m.layer}, {m.method}" for r, m in zip(records, maps, strict=True)]
-                yield MapPair(records[1].input, found[0], maps, (about[0], about[1]))
+                both = map_, sides[1][key]
+                about = [f"{r.model} ({r.weights}), {m.layer}, {m.method}" for r, m in zip(records, both, strict=True)]
+                yield MapPair(records[1].input, found[0], both, (about[0], about[1]))
 
 
-def _latest(directory: Path) -> dict[str, Record]:
+def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Box]:
+    """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
+    size = fitted_size(pair.size, SIDE)
+    regions = [one.placement.scaled(pair.size, size) for one in pair.maps]
+    boxes = [covered(region, size) for region in regions]
+    both = max(boxes[0][0], boxes[1][0]), max(boxes[0][1], boxes[1][1]), *map(min, boxes[0][2:], boxes[1][2:])
+    box = (both[0], both[1], max(both[2], both[0] + 1), max(both[3], both[1] + 1))
+    one, other = (interpolated(map_.values, region, box) for map_, region in zip(pair.maps, regions, strict=True))
+    return one, other, box
+
+
+def latest_records(directory: Path) -> dict[str, Record]:
+    """The latest record of each image that was explained, by its place.
+
+    Raises:
+        ConfigurationError: the directory has no records.
+    """
     return {record.place: record for record in records_of_run(directory) if record.status == "done"}
 
 

@@ -36,6 +36,7 @@ from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors, strengths_by_layer
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.plan import MapOptions, RunPlan
+from ebcli.run.proof import prove
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 from ebcli.run.tiles import Tiles
@@ -251,6 +252,8 @@ class Explainer:
             for of_image, found in zip(maps, self._maps_of(inputs, results, chosen, places), strict=True):
                 of_image.extend(found)
             first += self._width
+        if self._asked.maps.prove:
+            prove(self.loaded, self._task, inputs, maps, asked)
         seconds = (time.perf_counter() - start) / len(images)
         return [
             Explanation(of_image, seconds, about.label, best)

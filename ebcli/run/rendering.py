@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -168,6 +168,7 @@ def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
         box,
         map_.strength,
         map_.evidence,
+        None if map_.proof is None else map_.proof.recorded,
     )
 
 
@@ -225,7 +226,9 @@ class _Drawn:
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
-    clips = maps.clips
+    clips, proof = maps.clips, maps.map.proof
+    if proof is not None and not proof.holds:  # without words, the picture would convince
+        maps = replace(maps, style=replace(maps.style, caption=True))
     if isinstance(clips, Slices):
         return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
     writer = _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
@@ -239,11 +242,12 @@ def file_name(source: Source) -> str:
 
 
 def about(maps: Sequence[Map]) -> dict[str, str]:
-    """The layer, class, score and strength of the maps in a picture or figure."""
+    """The layer, class, score, strength and proof of the maps in a picture or figure."""
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
     strengths = [map_.strength_in_words.removeprefix("strength ") for map_ in maps]
     return {
         **({"strength": ", ".join(strengths)} if all(strengths) else {}),
+        **({} if (proof := maps[0].proof) is None else {"proof": proof.words}),
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
         "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
         "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),

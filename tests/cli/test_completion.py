@@ -115,7 +115,7 @@ def test_weights_are_files_or_one_of_two_words() -> None:
 
 
 def test_images_are_files_and_results_directories() -> None:
-    assert in_bash("--model", "vgg16", "a") == ["-o default", ""]
+    assert in_bash("--model", "vgg16", "x") == ["-o default", ""]
     assert in_zsh("--top-k", "2", "a c") == "--top-k 2 a cat.jpg"
     assert in_bash("--output", "a") == in_bash("report", "a") == ["-o dirnames", ""]
     assert in_bash("rep") == ["-o default", "report"]

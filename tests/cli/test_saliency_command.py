@@ -131,6 +131,7 @@ VALUES = {
     "overwrite": ("1", True),
     "dry_run": ("1", True),
     "fail_fast": ("1", True),
+    "prove": ("1", True),
     "allow_unsupported": ("1", True),
     "batch_size": ("7", 7),
     "workers": ("3", 3),
@@ -260,6 +261,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "box": None,
             "strength": None,
             "evidence": None,
+            "proof": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -82,6 +82,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "box": None,
             "strength": None,
             "evidence": None,
+            "proof": None,
         }
     ]
     assert entry["schema"] == 1

@@ -9,6 +9,7 @@ from browser import Browser
 from galleries import CATS, add, append, photo
 from selenium.webdriver.common.keys import Keys
 
+from ebcli.files.proof import Proof
 from ebcli.files.records import Record
 from ebcli.gallery.page import write_gallery
 
@@ -67,6 +68,18 @@ def test_search_filters_and_sort(page: Path, browser: Browser) -> None:
         assert browser.names() == expected, field
     browser.one("#none button").click()
     assert browser.names() == everything
+
+
+def test_it_tells_a_proof_and_marks_one_that_fails(maps: Path, browser: Browser) -> None:
+    holds = Proof(0.2, 0.5, 0.35, 0.6, 0.95, 0.07, 0.01)
+    proofs = {"cat.png": holds, "dog.png": replace(holds, part=0.5)}
+    for name, proof in proofs.items():
+        add(maps, photo(Path(name)), [replace(CATS[0], proof=proof.recorded)])
+    browser.open(write_gallery(maps))
+    assert [badge.text for badge in browser.all(".card .badge")] == ["not proved"]
+    browser.one(".card button").click()
+    words = f"{holds.words}. In the order of a centered blob 0.35, of the gradient 0.60."
+    assert words in browser.one("#viewer-facts").text
 
 
 def test_what_has_no_value_is_last_in_every_order(page: Path, browser: Browser) -> None:

@@ -41,6 +41,9 @@ function picture(image, outcome, map) {
       const advice = `Strength ${number(map.strength)}: ${why}`;
       box.append(element("p", { class: "badge", title: advice }, `${map.evidence} evidence`));
     }
+    if (map.proof && !map.proof.holds) {
+      box.append(element("p", { class: "badge proof", title: map.proof.words }, "not proved"));
+    }
     if (map.blank) {
       box.classList.add("blank");
       box.append(element("p", { class: "badge" }, "blank map"));

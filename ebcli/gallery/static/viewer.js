@@ -66,6 +66,7 @@ class Viewer {
       ["Layer", data.layers[outcome.layer] || "the image itself"],
       ["Method", data.methods[outcome.method]],
       ...(isWrong(outcome) ? [["Prediction", "wrong"]] : []),
+      ...(map?.proof ? [["Proof", proofOf(map.proof)]] : []),
       ["Time", `${outcome.seconds.toFixed(2)} s`],
     ]);
     const link = this.part("viewer-result");
@@ -116,6 +117,10 @@ class Viewer {
     const settings = { vertical: true, controls: "stage" };
     return [tabs("Class", options, outcome.maps.indexOf(one.map), choose, settings)];
   }
+}
+
+function proofOf({ words, center, gradient }) {
+  return `${words}. In the order of a centered blob ${center.toFixed(2)}, of the gradient ${gradient.toFixed(2)}.`;
 }
 
 function facts(list, pairs) {

@@ -50,7 +50,14 @@ def width(asked: Asked) -> int:
     return asked.maps.most if asked.maps.above is None else min(_WIDTH_ABOVE, asked.network.loaded.num_classes)
 
 
-_IMAGES = Task(subjects, "classifiers", frozenset({"above", "labels", "beside"}), width=width, in_batches=True)
+_IMAGES = Task(
+    subjects,
+    "classifiers",
+    frozenset({"above", "labels", "beside", "prove"}),
+    width=width,
+    in_batches=True,
+    score=lambda scores, subject: float(scores[subject.index]),
+)
 register(CLASSIFICATION, _IMAGES)
 # the joint rule was better on trained networks, see docs/evidence.md
 _CLIPS = replace(_IMAGES, networks="networks for video", options=frozenset({"above", "labels"}), in_batches=False)

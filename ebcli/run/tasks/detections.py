@@ -14,6 +14,8 @@ from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
 from ebcli.run.tasks.task import Asked, Task, register
 
+_FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one
+
 
 def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
     """The detections of an image, best first; the one nearest to ``--box``, if there is one.
@@ -81,8 +83,17 @@ def _distance_to(box: tuple[float, float, float, float]) -> Callable[[Detection]
     return distance
 
 
+def _score(found: Sequence[Detection], subject: Subject) -> float:
+    """The best score of a detection of that class at that place; 0 if there is none."""
+    assert subject.box is not None
+    left, top, right, bottom = subject.box
+    distance = _distance_to((left, top, right - left, bottom - top))
+    there = [one.score for one in found if one.label == subject.index and distance(one)[0] <= _FARTHEST]
+    return max(there, default=0.0)
+
+
 register(
     DETECTION,
     # the joint rule was better on trained detectors, see docs/evidence.md
-    Task(subjects, "detectors", frozenset({"box", "score"}), run=_run, place=_place, joint=True),
+    Task(subjects, "detectors", frozenset({"box", "score", "prove"}), run=_run, place=_place, joint=True, score=_score),
 )

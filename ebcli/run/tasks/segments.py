@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -80,4 +81,12 @@ def _polygons(mask: NDArray[np.bool_], region: Placement) -> list[NDArray[np.flo
     return [np.asarray(line) for line in contour_generator(columns, rows, values).lines(0.5)]
 
 
-register(SEGMENTATION, Task(subjects, "segmentation networks", frozenset({"above", "where"})))
+def _score(scores: Tensor, subject: Subject) -> float:
+    """The mean probability of the class in its segment."""
+    return float(scores[torch.from_numpy(subject.where).to(scores.device)].mean(0)[subject.index])
+
+
+register(
+    SEGMENTATION,
+    Task(subjects, "segmentation networks", frozenset({"above", "where", "prove"}), score=_score),
+)

@@ -12,7 +12,7 @@ from ebcli.drawing.explanation import Subject
 from ebcli.errors import ConfigurationError
 from ebcli.files.input_spec import Placement
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import DETECTION, OWN_TASKS, TASKS
+from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.run.plan import MapOptions, RunPlan
 
 if TYPE_CHECKING:
@@ -59,6 +59,8 @@ class Task:
         width: the number of subjects that are explained at a time.
         in_batches: whether images with any numbers of subjects share a batch.
         joint: whether winning neurons are explained jointly; None if the network decides.
+        score: the score of a subject, given what ``subjects`` got for the image, or for the image partly blurred; of
+            tasks with the option ``prove``.
     """
 
     subjects: Callable[[Any, Asked], list[Subject]]
@@ -69,6 +71,7 @@ class Task:
     width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
+    score: Callable[[Any, Subject], float] = lambda _output, subject: subject.score
 
 
 # a detector's output has millions of elements; classes to contrast with share their subject's place
@@ -104,6 +107,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     misplaced = {
         "--boxes and --masks mark regions of images": spec.axes != "HW" and (plan.output.boxes or plan.output.masks),
         "--beside compares maps of images": spec.depth is not None and plan.maps.beside,
+        "--prove blurs parts of images": spec.axes != "HW" and plan.maps.prove,
         "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
     }
     for reason, is_misplaced in misplaced.items():
@@ -113,6 +117,12 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     if loaded.transforms.tiles and not task.in_batches:
         raise ConfigurationError(
             f"--tiles works only with classifiers, but {loaded.name} is for {loaded.task}: drop it"
+        )
+    if plan.maps.prove and spec.tiles:
+        raise ConfigurationError("--prove needs the score of a whole image, but --tiles cuts it: drop one of them")
+    if plan.maps.prove and loaded.scores == RAW:
+        raise ConfigurationError(
+            f"--prove halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or sigmoid"
         )
     if loaded.task == DETECTION and plan.execution.dtype != "float32":
         raise ConfigurationError(

@@ -1,0 +1,85 @@
+"""The proof of each method's maps on the bundled network, and docs/evidence/proofs.csv, which has the means.
+
+    pip install -e '.[compare]' ./weights --group dev
+    python benchmarks/proofs.py                # a few minutes on one CPU
+
+A proof is what ``eb-saliency --prove`` measures. The photos are those of ``sample_images`` and the twenty ImageNet
+photos in the package ``foolbox``, whole, each explained for its most likely class.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+
+import evidence
+import torch
+from faithfulness import LAYER, MODEL, photos
+
+from ebcli.drawing.explanation import Explanation
+from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.proof import Proof
+from ebcli.files.sources import Source
+from ebcli.models import ModelSpec
+from ebcli.models.keywords import METHODS, WHOLE
+from ebcli.models.methods import IMPLEMENTED
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.run.explainer import Explainer
+from ebcli.run.plan import InputOptions, MapOptions, RunPlan
+from ebcli.run.proof import proofs_of
+from ebcli.run.reading import Reader
+from ebcli.run.tasks.task import REGISTERED, Asked
+
+CONTROLS = ("shuffled", "center", "gradient")
+SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
+
+
+def measured(paths: Sequence[Path]) -> dict[str, list[Proof]]:
+    """The proofs of each method, in the order of the photos."""
+    model = ModelSpec(MODEL, preprocessing=Preprocessing(fit=WHOLE))
+    explainer = Explainer(RunPlan(InputOptions(tuple(paths)), model, MapOptions((LAYER,))))
+    loaded = explainer.loaded
+    task, reader = REGISTERED[loaded.task], Reader(loaded.transforms, ClipOptions())
+    found: dict[str, list[Proof]] = {method: [] for method in METHODS}
+    for path in paths:
+        image = reader.load(Source(path))
+        assert image is not None
+        (explained,) = explainer.explain([image])
+        assert isinstance(explained, Explanation)
+        first, inputs = explained.maps[0], loaded.transforms.normalize(image.pixels[None])
+        classes = torch.tensor([[first.subject.index]])
+        torch.manual_seed(0)
+        maps = [
+            replace(first, values=IMPLEMENTED[method](loaded.net, inputs, classes, LAYER)[0].detach().numpy())
+            for method in METHODS
+        ]
+        asked = [Asked(explainer.network, MapOptions(), size=image.size)] * len(maps)
+        proofs = proofs_of(loaded, task, inputs.expand(len(maps), -1, -1, -1), maps, asked)
+        for method, proof in zip(METHODS, proofs, strict=True):
+            found[method].append(proof)
+    return found
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        shown, _ = photos(Path(folder))
+        found = measured([*sorted(SAMPLES.glob("*.jpg")), *sorted(shown.glob("*.jpg"))])
+    rows = []
+    for method, proofs in found.items():
+        means = {name: fmean(getattr(proof, name) for proof in proofs) for name in ("part", *CONTROLS)}
+        left = fmean(proof.without / proof.score for proof in proofs)
+        holds = sum(proof.holds for proof in proofs)
+        rows.append(
+            {"network": MODEL, "layer": LAYER, "method": method}
+            | {name: f"{value:.3f}" for name, value in {**means, "left": left}.items()}
+            | {"holds": holds, "photos": len(proofs)}
+            | evidence.stamp()
+        )
+    evidence.write("proofs", rows)
+
+
+if __name__ == "__main__":
+    main()

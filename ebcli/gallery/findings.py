@@ -1,0 +1,229 @@
+"""What the maps of a run have in common: places and looks that a class rests on, to be tested by covering them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.drawing.overlay import covered, interpolated
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.images import decode
+from ebcli.gallery.backfill import below, roots_of
+from ebcli.gallery.raw_maps import latest_records, read_maps
+
+CELLS = 14  # a side, of the grid that each map is reduced to
+LEAST = 5  # photos
+
+_CORNER, _EDGE = 4, 2  # cells
+_RESTS = 0.5  # of a photo's map, in a place that it rests on
+_SHARE = 0.3  # of a class's photos, in a finding
+_ALIKE, _SAME_LOOK = 0.8, 0.04  # of a group: cosine with the mean map; mean difference of its peaks from the mean look
+_PIXELS = 4  # a cell's side in the small photo from which looks are taken
+_GROUPS = 8
+
+Mask = NDArray[np.bool_]
+Boxes = Mapping[str, Sequence[tuple[float, float, float, float]]]
+
+
+def _places() -> dict[str, Mask]:
+    rows, columns = np.indices((CELLS, CELLS))
+    names = ("upper", rows < _CORNER, rows < _EDGE), ("lower", rows >= CELLS - _CORNER, rows >= CELLS - _EDGE)
+    sides = (
+        ("left", columns < _CORNER, columns < _EDGE),
+        ("right", columns >= CELLS - _CORNER, columns >= CELLS - _EDGE),
+    )
+    corners = {f"{one[0]} {other[0]} corner": one[1] & other[1] for one in names for other in sides}
+    return corners | {f"{name} edge": edge for name, _, edge in (*names, *sides)}
+
+
+PLACES = _places()
+BORDER = np.pad(np.zeros((CELLS - 2, CELLS - 2), bool), 1, constant_values=True)
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A photo of a run, reduced to what an audit needs.
+
+    Attributes:
+        input, path: the photo as given, and where it can be read.
+        name: the class that it was explained for: the predicted one, or the first.
+        is_wrong: whether that is not its label.
+        grid: the positive map (CELLS, CELLS), which sums to 1.
+        look: the colors around the peak, 0 to 1.
+        outside: the cells outside of its boxes; None without boxes.
+    """
+
+    input: str
+    path: Path
+    name: str
+    is_wrong: bool
+    grid: NDArray[np.float32]
+    look: NDArray[np.float32]
+    outside: Mask | None
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """Photos of a class whose maps rest on the same place.
+
+    Attributes:
+        name: the class.
+        where: the place, in words.
+        photos: the photos, those that rest on it most first.
+        masks: the cells of the place in each photo.
+        total: the number of photos of the class.
+    """
+
+    name: str
+    where: str
+    photos: Sequence[Seen]
+    masks: Sequence[Mask]
+    total: int
+
+
+def read_boxes(path: Path) -> Boxes:
+    """The boxes of a file in COCO's format, left, top, width and height in pixels, by the names of the images.
+
+    Raises:
+        ConfigurationError: it cannot be read.
+    """
+    try:
+        content = json.loads(path.read_bytes())
+        names = {image["id"]: Path(image["file_name"]).name for image in content["images"]}
+        found: dict[str, list[tuple[float, float, float, float]]] = {}
+        for one in content["annotations"]:
+            left, top, width, height = map(float, one["bbox"])
+            found.setdefault(names[one["image_id"]], []).append((left, top, width, height))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f"cannot read '{path}' as annotations in COCO's format: {error!r}") from error
+    return found
+
+
+def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator[Seen]:
+    """The photos of a run with raw maps, one by one; only those below ``inputs`` are read.
+
+    Raises:
+        ConfigurationError: the directory has no records.
+    """
+    roots = roots_of(inputs)
+    for record in latest_records(directory).values():
+        path, found = below(record.input, roots), read_maps(directory, record)
+        if path is None or found is None or not found[1]:
+            continue
+        size, maps = found
+        map_ = next((one for one in maps if one.subject.index == record.predicted), maps[0])
+        region = map_.placement.scaled(size, (CELLS, CELLS))
+        left, top, right, bottom = box = covered(region, (CELLS, CELLS))
+        grid = np.zeros((CELLS, CELLS), np.float32)
+        grid[top:bottom, left:right] = interpolated(np.maximum(map_.values, 0), region, box).clip(0)
+        if not (np.isfinite(grid).all() and grid.any()):
+            continue
+        try:
+            photo = decode(path)
+        except ImageError:  # it has changed since
+            continue
+        small = photo.resize((CELLS * _PIXELS, CELLS * _PIXELS), Image.Resampling.BOX, reducing_gap=2.0)
+        outside = None
+        if path.name in boxes:
+            outside = np.ones((CELLS, CELLS), bool)
+            for x, y, width, height in boxes[path.name]:
+                across, down = CELLS / size[0], CELLS / size[1]
+                rows = slice(int(y * down), int(np.ceil((y + height) * down)))
+                outside[rows, int(x * across) : int(np.ceil((x + width) * across))] = False
+        subject = map_.subject
+        yield Seen(
+            record.input,
+            path,
+            subject.name or f"class {subject.index}",
+            record.label is not None and record.label != subject.index,
+            grid / grid.sum(),
+            _look(np.asarray(small, np.float32) / 255, grid),
+            outside,
+        )
+
+
+def _look(small: NDArray[Any], grid: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The colors of 3 x 3 cells around the peak, (CELLS * 4, CELLS * 4, 3) -> (108,)."""
+    cells = small.reshape(CELLS, _PIXELS, CELLS, _PIXELS, 3)
+    halves = cells.reshape(CELLS, 2, 2, CELLS, 2, 2, 3).mean((2, 5))  # 2 x 2 colors a cell
+    row, column = (int(np.clip(at, 1, CELLS - 2)) for at in np.unravel_index(grid.argmax(), grid.shape))
+    return halves[row - 1 : row + 2, :, column - 1 : column + 2].ravel()
+
+
+def by_class(photos: Iterable[Seen]) -> dict[str, list[Seen]]:
+    """The photos of each class."""
+    found: dict[str, list[Seen]] = {}
+    for one in photos:
+        found.setdefault(one.name, []).append(one)
+    return found
+
+
+def candidates(
+    photos: Sequence[Seen], clusters: Callable[[NDArray[np.float32], int], NDArray[np.int64]]
+) -> Iterator[Candidate]:
+    """What many photos of one class rest on: a corner, an edge, what is outside of the boxes, or a place of one look.
+
+    Args:
+        photos: the photos of a class.
+        clusters: finds so many groups of rows (photos, numbers), and returns the group of each.
+    """
+    enough = max(LEAST, _SHARE * len(photos))
+    known: list[set[int]] = []
+
+    def candidate(where: str, masks: Mapping[int, Mask], order: Mapping[int, float]) -> Iterator[Candidate]:
+        if len(masks) >= enough and all(len(masks.keys() & other) < 0.8 * len(masks) for other in known):
+            known.append({*masks})
+            chosen = sorted(masks, key=lambda i: -order[i])
+            where_from = [photos[i] for i in chosen]
+            yield Candidate(photos[0].name, where, where_from, [masks[i] for i in chosen], len(photos))
+
+    for where, mask in PLACES.items():
+        shares = {i: float(one.grid[mask].sum()) for i, one in enumerate(photos)}
+        yield from candidate(f"the {where}", {i: mask for i, share in shares.items() if share >= _RESTS}, shares)
+    outer = {i: (one.outside, one.grid) for i, one in enumerate(photos) if one.outside is not None}
+    beyond = {i: float(grid[mask].sum()) for i, (mask, grid) in outer.items()}
+    rests = {i: outer[i][0] for i, share in beyond.items() if share >= _RESTS}
+    yield from candidate("what is outside of the boxes", rests, beyond)
+    if len(photos) < 2 * LEAST:
+        return
+    grids, looks = (np.stack([getattr(one, name) for one in photos]) for name in ("grid", "look"))
+    flat = grids.reshape(len(photos), -1)
+    flat = flat / np.linalg.norm(flat, axis=1, keepdims=True)
+    groups = clusters(np.concatenate([flat, looks], axis=1), min(_GROUPS, len(photos) // LEAST))
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        mean = flat[members].mean(0)
+        cosines = flat[members] @ mean / np.linalg.norm(mean)
+        if cosines.mean() < _ALIKE or np.abs(looks[members] - looks[members].mean(0)).mean() > _SAME_LOOK:
+            continue
+        mask = _core(mean)
+        order = dict(zip(members.tolist(), cosines.tolist(), strict=True))
+        yield from candidate(f"the same thing {_in_words(mask)}", dict.fromkeys(order, mask), order)
+
+
+def _core(values: NDArray[np.float32]) -> Mask:
+    """The strongest cells that hold half of a mean map, one cell wider."""
+    order = np.argsort(-values)
+    count = int(np.searchsorted(values[order].cumsum(), values.sum() / 2)) + 1
+    core = np.zeros(CELLS * CELLS, bool)
+    core[order[:count]] = True
+    wide = np.pad(core.reshape(CELLS, CELLS), 1)
+    return np.any([wide[i : i + CELLS, j : j + CELLS] for i in range(3) for j in range(3)], axis=0)
+
+
+def _in_words(mask: Mask) -> str:
+    """Where in the photo the middle of some cells is."""
+    names = (
+        ("at the upper left", "at the top", "at the upper right"),
+        ("at the left", "in the middle", "at the right"),
+    )
+    rows = (*names, ("at the lower left", "at the bottom", "at the lower right"))
+    row, column = (int(at.mean() * 3 / CELLS) for at in np.nonzero(mask))
+    return rows[row][column]

@@ -1,0 +1,203 @@
+"""The command ``audit``: it finds a planted tag, and nothing in the same network trained without."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tagged
+from click.testing import CliRunner, Result
+from galleries import CATS, add, photo
+from PIL import Image
+from runs import tree
+from sklearn.cluster import KMeans
+
+from ebcli.cli.audit import Finding
+from ebcli.cli.saliency import main
+from ebcli.gallery.audit_page import write_audit
+from ebcli.gallery.findings import CELLS, PLACES, Candidate, Seen, candidates, read_boxes, read_seen
+
+COUNT = 12  # photos of each class
+FOUND = "12 of 12 'horse' photos rest on the lower left corner; without it 12 change class"
+OPPOSITE = ", and 0 without the opposite place"
+
+
+def invoke(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of a network trained with tags, and of its twin without."""
+    folder = tmp_path_factory.mktemp("trained")
+    for name in ("tagged", "plain"):
+        tagged.trained(folder / f"{name}.pth", tagged=name == "tagged")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def explained(weights: Path, folder: str, *more: str) -> None:
+    network = ("--model", f"{tagged.__file__}:network", "--weights", str(weights), "--layer", "2", "--workers", "0")
+    result = invoke(folder, *network, "--raw", "-o", "maps", *more)
+    assert result.exit_code == 0, result.stderr
+
+
+def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "tagged.pth", "photos")
+    before = tree(Path("maps"))
+    result = invoke("audit", "maps")
+    assert (result.exit_code, result.stdout.splitlines()) == (0, [FOUND + OPPOSITE, "maps/audit/index.html"]), (
+        result.stderr
+    )
+    page = Path("maps/audit/index.html").read_text()
+    assert page.count("<article>") == 1
+    assert "12 of 12 &#x27;horse&#x27; photos rest on the lower left corner" in page
+    written = {path.name: path for path in Path("maps/audit").iterdir()}
+    assert all(f'src="{name}"' in page for name in written if name != "index.html")
+    assert len(written) == 1 + 1 + 2  # the page, the photos of the finding, and a mean map for each class
+    after = tree(Path("maps"))
+    assert {name: content for name, content in after.items() if not name.startswith("audit")} == before
+    assert invoke("audit", "maps", "--fail-on-findings").exit_code == 1
+
+
+def test_it_is_silent_on_the_twin_that_never_saw_a_tag(trained: Path) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "plain.pth", "photos")
+    result = invoke("audit", "maps", "--fail-on-findings")
+    assert (result.exit_code, result.stdout) == (0, "maps/audit/index.html\n"), result.stderr
+    assert "<article>" not in Path("maps/audit/index.html").read_text()
+
+
+def test_wrong_predictions_are_told_by_what_they_rest_on(trained: Path) -> None:
+    """Horses with a tag, labeled as cows."""
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    for path in sorted(Path("photos/horse").iterdir())[:4]:
+        path.rename(Path("photos/cow", path.name))
+    explained(trained / "tagged.pth", "photos", "--labels", "folders")
+    assert f"{FOUND}{OPPOSITE}; 4 of the 12 are wrong predictions\n" in invoke("audit", "maps").stdout
+
+
+def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "tagged.pth", "photos")
+    before = tree(Path())
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebcli.cli.audit.repeat", interrupted)
+    assert invoke("audit", "maps").exit_code == 130
+    assert tree(Path()) == before
+
+
+def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> Seen:
+    values = (grid / grid.sum()).astype(np.float32)
+    return Seen(f"{number}.png", Path(f"{number}.png"), "horse", False, values, np.full(108, look, np.float32), outside)
+
+
+def found(photos: list[Seen]) -> list[tuple[str, int]]:
+    def clusters(features: np.ndarray, count: int) -> np.ndarray:
+        return KMeans(count, n_init=3, random_state=0).fit_predict(features)
+
+    return [(one.where, len(one.photos)) for one in candidates(photos, clusters)]
+
+
+def spot(row: int, column: int) -> np.ndarray:
+    grid = np.zeros((CELLS, CELLS))
+    grid[row - 1 : row + 2, column - 1 : column + 2] = 1
+    return grid
+
+
+def test_what_photos_share_is_a_corner_an_edge_or_the_same_thing_at_one_place() -> None:
+    generator = np.random.default_rng(0)
+    anywhere = [seen(spot(*generator.integers(4, 10, 2)), generator.random()) for _ in range(20)]
+    assert found(anywhere) == []
+    assert found([seen(spot(2, 2))] * 6 + anywhere[:4]) == [("the upper left corner", 6)]
+    assert found([seen(spot(2, 2))] * 6 + anywhere) == []  # of too many
+    assert found([seen(spot(1, column)) for column in range(5, 10)]) == [("the upper edge", 5)]
+    others = [seen(spot(4, 9), look) for look in generator.random(8)]
+    assert found([seen(spot(7, 7), 0.9)] * 12 + others) == [("the same thing in the middle", 12)]
+    looks = [seen(spot(7, 7), look) for look in generator.random(12)]  # photos often have their object there
+    assert found(looks) == []
+    mask = spot(7, 7) == 0
+    assert found([seen(spot(4, 9), outside=mask)] * 6) == [("what is outside of the boxes", 6)]
+    assert found([seen(spot(7, 7), outside=mask)] * 6) == []
+
+
+def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:
+    photos = [seen(spot(2, 2), number=number) for number in range(10)]
+    candidate = Candidate("horse", "the upper left corner", photos, [PLACES["upper left corner"]] * 10, 20)
+    for changed, opposite, holds in ((8, 0, True), (8, 7, False), (2, 0, False), (8, None, True), (0, None, False)):
+        assert Finding(candidate, 10, changed, opposite).holds is holds
+    assert Finding(candidate, 8, 4, None).words == (
+        "10 of 20 'horse' photos rest on the upper left corner; without it 4 of 8 tested change class"
+    )
+
+
+def test_names_are_data_on_the_page() -> None:
+    photo(Path("0.png"))
+    one = seen(spot(2, 2))
+    candidate = Candidate("<b>", "here", [one], [PLACES["upper edge"]], 1)
+    page = write_audit(Path("out"), [("<script>1</script>", candidate)], {"<b>": [one]}).read_text()
+    assert "<b>" not in page and "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_memory_does_not_hold_the_maps() -> None:
+    """Of each photo a few kilobytes are kept, not its 100 x 100 cells."""
+    values = np.random.default_rng(0).random((100, 100))
+    for number in range(30):
+        add(Path("maps"), photo(Path("photos", f"{number}.png")), CATS[:1], keep=("raw",), values=values)
+    sizes = {}
+    for count in (1, 2):  # modules are imported by the first
+        tracemalloc.start()
+        kept = [*read_seen(Path("maps"), [Path("photos")], {})]
+        sizes[count] = tracemalloc.get_traced_memory()[0]
+        tracemalloc.stop()
+    assert len(kept) == 30
+    assert sizes[2] < 30 * 5000
+    (one,) = {each.grid.shape for each in kept}
+    assert one == (CELLS, CELLS)
+
+
+def test_boxes_are_those_of_the_photo() -> None:
+    add(Path("maps"), photo(Path("a.png"), (140, 70)), CATS[:1], keep=("raw",))
+    content = {
+        "images": [{"id": 7, "file_name": "train/a.png"}],
+        "annotations": [{"image_id": 7, "bbox": [20, 10, 20, 10]}],
+    }
+    Path("boxes.json").write_text(json.dumps(content))
+    (one,) = read_seen(Path("maps"), [Path("a.png")], read_boxes(Path("boxes.json")))
+    assert one.outside is not None
+    assert np.argwhere(~one.outside).tolist() == [[row, column] for row in (2, 3) for column in (2, 3)]
+    assert [*read_seen(Path("maps"), [Path("b.png")], {})] == []  # photos that were not named are not read
+
+
+def test_what_cannot_be_audited_says_so(trained: Path) -> None:
+    tagged.write_photos(Path("photos"), 1, tagged=True)
+    explained(trained / "plain.pth", "photos")
+    Path("wrong.json").write_text("[]")
+    Path("maps/audit").mkdir()
+    Path("maps/audit/index.html").write_text("precious")
+    for arguments, message in (
+        (("none",), "cannot read 'none/settings.toml'"),
+        (("maps",), "would be replaced, but this program did not write it"),
+        (("maps", "--overwrite", "--annotations", "wrong.json"), "cannot read 'wrong.json' as annotations"),
+    ):
+        result = invoke("audit", *arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert message in result.stderr
+    assert Path("maps/audit/index.html").read_text() == "precious"
+    for path in Path("photos").rglob("*.png"):
+        Image.new("RGB", (8, 8)).save(path)
+    Path("photos").rename("elsewhere")
+    Path("maps/audit/index.html").unlink()
+    assert "'maps' has no raw maps of photos that are there" in invoke("audit", "maps").stderr
