@@ -84,14 +84,15 @@ class Guard:
 
     def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
         """The answer to a request without a cookie that has the token: a page that knows it gets the cookie."""
+        name = f"{_COOKIE}-{scope['server'][1]}"  # cookies do not tell ports apart
         given = QueryParams(scope["query_string"]).get(_TOKEN)
         if given is not None and scope["path"] == "/" and _same(given, token):
             address = URL(scope=scope).remove_query_params(_TOKEN)
             answer = RedirectResponse(f"/?{address.query}" if address.query else "/", 303)
-            answer.set_cookie(_COOKIE, token, httponly=True, samesite="strict")
+            answer.set_cookie(name, token, httponly=True, samesite="strict")
             return answer
         try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(name)
         except CookieError:
             cookie = None
         if cookie is not None and _same(cookie.value, token):

@@ -108,7 +108,8 @@ def test_elsewhere_a_token_is_needed(public: TestClient) -> None:
     ):
         assert public.get(address).status_code == 403, address
     assert upload(public, picture()).status_code == 403
-    for cookie in ("eb-saliency=wrong", "eb-saliency", 'eb-saliency="', "eb-saliency=\xe9", "\x00"):
+    name = "eb-saliency-8722"
+    for cookie in (f"{name}=wrong", name, f'{name}="', f"{name}=\xe9", "eb-saliency-1=the token", "\x00"):
         assert public.get("/status", headers={"cookie": cookie.encode("latin-1")}).status_code == 403
     entered = public.get("/?token=the%20token&photo=1", follow_redirects=False)
     assert (entered.status_code, entered.headers["location"]) == (303, "/?photo=1")
