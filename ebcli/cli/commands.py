@@ -154,7 +154,7 @@ def info(options: Mapping[str, Any]) -> int:
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
-    Prints those in _DIRECTORY that are missing or altered.
+    Prints those in DIRECTORY that are missing or altered.
     """
     from ebcli.files.verification import verify
 
@@ -257,7 +257,7 @@ def audit(options: Mapping[str, Any]) -> int:
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.
 
-    _DIRECTORY has the results. The page shows the PHOTOS if they are given.
+    DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
     style = part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"]))
     workers = part(ExecutionOptions, options).workers

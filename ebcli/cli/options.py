@@ -287,7 +287,7 @@ SALIENCY = (
 
 
 def _by_name() -> dict[str, SectionOption]:
-    command = with_options(SALIENCY)(click.command()(lambda: None))
+    command = click.command()(with_options(SALIENCY)(lambda: None))
     return {option.name or "": option for option in command.params if isinstance(option, SectionOption)}
 
 

@@ -126,7 +126,7 @@ class SectionedCommand(click.Command):
         sections: dict[str, list[tuple[str, str]]] = {}
         for option, record in self._described(ctx):
             sections.setdefault(getattr(option, "section", "Information"), []).append(record)
-        for section, records in sections.items():
+        for section, records in sorted(sections.items(), key=lambda one: one[0] == "Information"):  # which is last
             with formatter.section(section):
                 formatter.write_dl(records)
 

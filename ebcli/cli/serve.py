@@ -18,7 +18,7 @@ from ebcli.cli.commands import PHOTOS, command
 from ebcli.cli.console import put, say_error
 from ebcli.cli.model_options import model_spec
 from ebcli.cli.options import OPTIONS
-from ebcli.cli.parameters import PlainOption, part
+from ebcli.cli.parameters import SectionOption, part
 from ebcli.files.remote import RemoteOptions
 from ebcli.imports import import_optional
 from ebcli.models.spec import ModelSpec
@@ -42,16 +42,21 @@ def _repeatable(name: str, text: str) -> click.Option:
     PHOTOS,
     _repeatable("model", "Repeatable: several networks."),
     _repeatable("weights", "Repeatable: one for each --model."),
-    PlainOption(
+    SectionOption(
         ["--host"],
+        section="Server",
         metavar="ADDRESS",
         default="127.0.0.1",
         help="Listen at this address. Others than those of this machine need the token of the URL that is printed.",
     ),
-    PlainOption(
-        ["--port"], type=click.IntRange(0, 65535), default=_PORT, help="Listen at this port; 0 for a free one."
+    SectionOption(
+        ["--port"],
+        section="Server",
+        type=click.IntRange(0, 65535),
+        default=_PORT,
+        help="Listen at this port; 0 for a free one.",
     ),
-    PlainOption(["--open/--no-open", "show"], default=True, help="Open the page in the browser."),
+    SectionOption(["--open/--no-open", "show"], section="Server", default=True, help="Open the page in the browser."),
     options=[*_SHARED, "layers", "device", "dtype", "max_pixels", "max_bytes"],
 )
 def serve(options: Mapping[str, Any]) -> int:

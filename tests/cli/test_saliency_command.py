@@ -192,6 +192,19 @@ def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
     assert not re.search(r"INTEGER|FLOAT|RANGE|x>=", long.output)
 
 
+def test_commands_list_options_as_a_run_does() -> None:
+    for name, section in (("report", "Appearance"), ("layers", "Model"), ("serve", "Model")):
+        listed = [
+            re.findall(
+                r"^  (?:-\w, )?(--[\w-]+)", text.partition(f"\n{section}:\n")[2].partition("\n\n")[0], re.MULTILINE
+            )
+            for text in (invoke("--help").stdout, invoke(name, "--help").stdout)
+        ]
+        assert listed[0] == listed[1] != []
+    for name in ("serve", "check", "audit", "report", "layers"):
+        assert re.findall(r"^\w+:$", invoke(name, "--help").stdout, re.MULTILINE)[-1] == "Information:"
+
+
 def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:
     losses = {"conv2d in features.4": 0.25, "linear in head": 0.125, "add": 0.0625, "conv2d in features.2": 0.03}
     shown = dataclasses.replace(DONE.classes[0], losses=losses)
