@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -18,15 +21,17 @@ from ebcli.cli.options import OPTIONS
 from ebcli.cli.repetition import repeat
 from ebcli.cli.settings import as_toml, settings_of
 from ebcli.errors import ConfigurationError
+from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 from ebcli.models.keywords import BUNDLED
 from ebcli.models.sources import takes_texts
 
 if TYPE_CHECKING:
     from ebcli.files.records import Record
-    from ebcli.gallery.findings import Candidate, Mask
+    from ebcli.gallery.findings import Candidate, Mask, Seen
 
 _TESTED = 40  # photos of a finding
+_KEPT = "tested.jsonl"  # beside the page, what was tested
 _AT_A_TIME = 16  # findings, whose covered photos are on disk together
 _CHANGE, _MORE = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
 _SETTINGS = ("layers", "allow_unsupported", "device", "dtype", "batch_size", "workers", "image_timeout")
@@ -71,6 +76,7 @@ class Finding:
 def audit(options: Mapping[str, Any]) -> int:
     """Audit a run as the command's options say, print the findings and the page, and return the exit status."""
     from ebcli.files.naming import AUDIT
+    from ebcli.files.records import append_lines
     from ebcli.gallery.audit_page import write_audit
     from ebcli.gallery.findings import by_class, candidates, read_boxes, read_seen
     from ebcli.gallery.page import check_page
@@ -92,9 +98,15 @@ def audit(options: Mapping[str, Any]) -> int:
             "the same working directory"
         )
     found = [one for photos in classes.values() for one in candidates(photos, clusters)]
-    tested = [
-        finding for at in range(0, len(found), _AT_A_TIME) for finding in _tested(found[at:][:_AT_A_TIME], settings)
-    ]
+    file = directory / AUDIT.with_name(_KEPT)
+    known = _known(file)
+    missing = [one for one in found if _key(one) not in known]
+    for at in range(0, len(missing), _AT_A_TIME):
+        for candidate, counts in _tested(missing[at:][:_AT_A_TIME], settings):
+            known[_key(candidate)] = counts
+            file.parent.mkdir(exist_ok=True)
+            append_lines(file, json.dumps([_key(candidate), *counts]))
+    tested = [Finding(one, min(len(one.photos), _TESTED), *known[_key(one)]) for one in found]
     findings = sorted((one for one in tested if one.holds), key=lambda one: -one.changed * len(one.candidate.photos))
     for one in findings:
         put(one_line(one.words))
@@ -105,8 +117,32 @@ def audit(options: Mapping[str, Any]) -> int:
     return SOME_FAILED if findings and options["fail_on_findings"] else 0
 
 
-def _tested(found: Sequence[Candidate], settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """The classes of photos with and without their places, by the network of the run."""
+def _key(one: Candidate) -> str:
+    """What a test's outcome depends on."""
+    photos = [(photo.input, *photo.state, np.packbits(mask).tobytes().hex()) for photo, mask in _pairs(one)]
+    return hashlib.sha256(json.dumps(photos).encode()).hexdigest()
+
+
+def _pairs(one: Candidate) -> list[tuple[Seen, Mask]]:
+    """The photos that are tested, and their places."""
+    return [*zip(one.photos[:_TESTED], one.masks, strict=False)]
+
+
+def _known(file: Path) -> dict[str, tuple[int, int | None]]:
+    """What an earlier audit, perhaps an interrupted one, has tested; lines that are something else are ignored."""
+    found: dict[str, tuple[int, int | None]] = {}
+    with suppress(OSError), safe_open(file, follow=False) as lines:
+        for line in lines:
+            with suppress(ValueError, TypeError):
+                key, changed, opposite = json.loads(line)
+                found[str(key)] = int(changed), None if opposite is None else int(opposite)
+    return found
+
+
+def _tested(
+    found: Sequence[Candidate], settings: Mapping[str, Any]
+) -> Iterator[tuple[Candidate, tuple[int, int | None]]]:
+    """In how many photos the class changes without the place and without the opposite one, by the run's network."""
     from ebcli.drawing.overlay import shrunk
     from ebcli.files.images import decode
     from ebcli.files.records import read_records
@@ -115,7 +151,7 @@ def _tested(found: Sequence[Candidate], settings: Mapping[str, Any]) -> Iterator
         photos, maps, file = (Path(temporary, name) for name in ("photos", "maps", "settings.toml"))
         photos.mkdir()
         for number, one in enumerate(found):
-            for i, (photo, mask) in enumerate(zip(one.photos[:_TESTED], one.masks, strict=False)):
+            for i, (photo, mask) in enumerate(_pairs(one)):
                 image = shrunk(decode(photo.path))
                 for kind, cells in (("whole", None), ("without", mask), ("opposite", mask[::-1, ::-1])):
                     _covered(image, cells).save(photos / f"{number}-{i}-{kind}.png", compress_level=1)
@@ -123,13 +159,13 @@ def _tested(found: Sequence[Candidate], settings: Mapping[str, Any]) -> Iterator
         repeat(["--config", str(file), str(photos), "--output", str(maps), "--quiet"])
         classes = {Path(record.input).stem: _best(record) for record in read_records(maps)}
     for number, one in enumerate(found):
-        tested = min(len(one.photos), _TESTED)
+        count = len(_pairs(one))
         changed, opposite = (
-            sum(classes.get(f"{number}-{i}-{kind}") != classes.get(f"{number}-{i}-whole") for i in range(tested))
+            sum(classes.get(f"{number}-{i}-{kind}") != classes.get(f"{number}-{i}-whole") for i in range(count))
             for kind in ("without", "opposite")
         )
         overlap = any((mask & mask[::-1, ::-1]).any() for mask in one.masks)
-        yield Finding(one, tested, changed, None if overlap else opposite)
+        yield one, (changed, None if overlap else opposite)
 
 
 def _best(record: Record) -> int | None:

@@ -53,6 +53,7 @@ class Seen:
 
     Attributes:
         input, path: the photo as given, and where it can be read.
+        state: the photo's state and all settings of its map; equal states have equal maps.
         name: the class that it was explained for: the predicted one, or the first.
         is_wrong: whether that is not its label.
         grid: the positive map (CELLS, CELLS), which sums to 1.
@@ -62,6 +63,7 @@ class Seen:
 
     input: str
     path: Path
+    state: tuple[str, int | None, int | None]
     name: str
     is_wrong: bool
     grid: NDArray[np.float32]
@@ -141,6 +143,7 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
         yield Seen(
             record.input,
             path,
+            (record.configuration, record.input_bytes, record.input_mtime_ns),
             subject.name or f"class {subject.index}",
             record.label is not None and record.label != subject.index,
             grid / grid.sum(),

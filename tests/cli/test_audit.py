@@ -60,9 +60,9 @@ def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
     page = Path("maps/audit/index.html").read_text()
     assert page.count("<article>") == 1
     assert "12 of 12 &#x27;horse&#x27; photos rest on the lower left corner" in page
-    written = {path.name: path for path in Path("maps/audit").iterdir()}
-    assert all(f'src="{name}"' in page for name in written if name != "index.html")
-    assert len(written) == 1 + 1 + 2  # the page, the photos of the finding, and a mean map for each class
+    pictures = {path.name for path in Path("maps/audit").iterdir()} - {"index.html", "tested.jsonl"}
+    assert all(f'src="{name}"' in page for name in pictures)
+    assert len(pictures) == 1 + 2  # the photos of the finding, and a mean map for each class
     after = tree(Path("maps"))
     assert {name: content for name, content in after.items() if not name.startswith("audit")} == before
     assert invoke("audit", "maps", "--fail-on-findings").exit_code == 1
@@ -98,9 +98,32 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     assert tree(Path()) == before
 
 
+def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "tagged.pth", "photos")
+    first = invoke("audit", "maps").stdout
+    Path("maps/audit/index.html").unlink()
+    with Path("maps/audit/tested.jsonl").open("a") as file:
+        file.write('["cut sho')
+    with monkeypatch.context() as patched:
+        patched.setattr("ebcli.cli.audit.repeat", lambda _: pytest.fail("the network is asked again"))
+        assert invoke("audit", "maps").stdout == first
+    explained(trained / "plain.pth", "photos", "--overwrite")  # another network
+    assert "change class" not in invoke("audit", "maps").stdout
+
+
 def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> Seen:
     values = (grid / grid.sum()).astype(np.float32)
-    return Seen(f"{number}.png", Path(f"{number}.png"), "horse", False, values, np.full(108, look, np.float32), outside)
+    return Seen(
+        f"{number}.png",
+        Path(f"{number}.png"),
+        ("", None, None),
+        "horse",
+        False,
+        values,
+        np.full(108, look, np.float32),
+        outside,
+    )
 
 
 def found(photos: list[Seen]) -> list[tuple[str, int]]:
