@@ -55,7 +55,7 @@ def colors(monkeypatch: pytest.MonkeyPatch) -> None:
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty one, where each model is a tiny one, whose random maps need not be stronger than noise."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("ebcli.run.explainer.strengths_by_layer", no_strengths)
+    monkeypatch.setattr("ebcli.run.noise.strengths_by_layer", no_strengths)
     monkeypatch.setattr("ebcli.run.explainer.load_model", tiny_model)
     return tmp_path
 

@@ -29,12 +29,13 @@ from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.checkpoint import first_line
-from ebcli.models.device import default_batch_size, is_out_of_memory, resolve_device
+from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
-from ebcli.models.probe import probe, strides_of_cells
+from ebcli.run.batch_sizes import batch_sizes
 from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors, strengths_by_layer
+from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
+from ebcli.run.noise import tried
 from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.proof import prove
 from ebcli.run.reading import NetworkInput
@@ -43,7 +44,6 @@ from ebcli.run.tiles import Tiles
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 
-_FRAMES = 16  # of a clip, which takes about as much memory as so many images
 _LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 
@@ -84,16 +84,8 @@ class Explainer:
         self._keep_relevance = plan.output.raw
         if self.loaded.transforms.axes == "HW":  # most convolutions are faster in channels_last, on CPUs and on GPUs
             self.loaded.net.to(memory_format=torch.channels_last)
-        is_volume = self.loaded.transforms.depth is not None
-        is_alone = is_volume or not (self._task.in_batches or self._is_video)
-        chosen = 1 if self.loaded.one_by_one else execution.batch_size
-        usual = 1 if is_alone else default_batch_size(self.device)
-        # clips or tiles of one image at a time
-        self._pieces = chosen or (max(1, usual // _FRAMES) if self._is_video else usual)
-        # a batch is never larger than the run; of few images that differ in size, most batches would be half empty
-        differ = chosen is None and self.loaded.transforms.fit == WHOLE
-        most = 1 if self._is_video else min(total, max(2, total // 4)) if differ else total
-        self.batch_size = min(chosen or usual, most)
+        sizes = batch_sizes(self.loaded, execution.batch_size, self.device, total, self._task.in_batches)
+        self.batch_size, self._pieces = sizes
         self._joint, self._lock = self._task.joint, Lock()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan) if loaded is None else None
@@ -345,39 +337,13 @@ class Explainer:
         )
 
     def _tried(self, maps: MapOptions) -> NetworkDescription:
-        """The network's description after noise was explained, which finds the method, and how strong such maps are.
-
-        Raises:
-            LayerError: a layer has no map.
-            UnsupportedOpError: operations have no rule.
-        """
-        network, loaded = self.network, self.loaded
-        labels = class_labels(loaded, network.against)
+        """The network's description after noise was explained; for errors, see ``ebcli.run.noise``."""
+        network, spec = self.network, self.loaded.transforms
         if self._task.run is not None:  # noise has no detections
+            labels = class_labels(self.loaded, network.against)
             return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
-        spec, others = loaded.transforms, network.against or ()
-        known = network.possible if others else ()  # how far two classes are apart depends on both
-        free = next((index for index in (*known, *range(loaded.num_classes)) if index not in others), 0)
-        target = torch.tensor([[free]], device=self.device)
         image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))
         image = image.to(self.device, self._dtype)
-        with strides_of_cells(loaded.net) as by_grid:
-            results = probe(loaded.name, loaded.net, spec, lambda _: self._backprop(image, target, maps))
-        by_layer = dict(zip(network.layers, results, strict=True))
-        try:
-            noise = strengths_by_layer(by_layer)
-            grids = {layer: tuple(result.maps.shape[-2:]) for layer, result in by_layer.items()}
-            for layer in network.layers:
-                compared_maps(loaded.net, maps.beside, image, target, layer)
-        except LayerError as error:
-            raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
-        strides = {layer: by_grid[grid] for layer, grid in grids.items() if grid in by_grid}
-        rules = {result.joint for result in results}
-        self._joint = rules.pop() if len(rules) == 1 else None  # known, so that no forward pass is repeated
-        words = [
-            method_in_words(maps, labels, joint=result.joint, over_cells=bool(result.special_tokens))
-            for result in results
-        ]
-        compares = maps.contrastive and self._task.in_batches and loaded.trained
-        method = "; ".join(dict.fromkeys(words))
-        return replace(network, method=method, noise=noise if compares else {}, strides=strides)
+        found, self._joint = tried(network, maps, image, lambda target: self._backprop(image, target, maps))
+        compares = maps.contrastive and self._task.in_batches and self.loaded.trained
+        return found if compares else replace(found, noise={})

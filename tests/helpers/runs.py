@@ -120,9 +120,10 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: boo
         sys.path.insert(0, str(packages))
     if tiny:
         import ebcli.run.explainer
+        import ebcli.run.noise
 
         ebcli.run.explainer.load_model = tiny_model
-        ebcli.run.explainer.strengths_by_layer = no_strengths
+        ebcli.run.noise.strengths_by_layer = no_strengths
     main(arguments)
 
 

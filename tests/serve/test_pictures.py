@@ -52,7 +52,7 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
     opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch, query: dict[str, str]
 ) -> None:
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
-    monkeypatch.setattr("ebcli.run.explainer.strengths_by_layer", strengths_by_layer)
+    monkeypatch.setattr("ebcli.run.noise.strengths_by_layer", strengths_by_layer)
     client = opened(network("efficientnet_lite0"), paths=(str(ROOT / "sample_images/mosaic.jpg"),))
     query = {"photo": "0", **query}
     made, _ = run_command(client, query)
