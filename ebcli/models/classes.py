@@ -25,7 +25,9 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
         resolve_class(categories, "tabb")         # 281: part of only one name
 
     Args:
-        categories, target, num_classes: see `matching_classes`.
+        categories: class names in the order of the output units; None if unknown.
+        target: an index, as a number or as text, or a name.
+        num_classes: number of output units; None for as many as there are categories.
 
     Raises:
         ConfigurationError: no class matches, or several do; the message lists the closest or the matching names.
