@@ -21,6 +21,7 @@ from ebcli.files.sources import Source
 from ebcli.models import load_model
 from ebcli.run.explainer import Explainer
 from ebcli.run.reading import Reader
+from ebcli.serve.app import Page
 from ebcli.serve.network import Network
 
 VIDEO = """
@@ -35,21 +36,41 @@ class Net(nn.Sequential):
 
 
 @contextmanager
-def watched(monkeypatch: pytest.MonkeyPatch, gate: threading.Event | None = None) -> Iterator[list[str]]:
-    """What is explained, in order; each map waits for a gate. Two at a time are an error."""
-    begun, busy, real = list[str](), threading.Lock(), Network.explain
+def watched(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Iterator[tuple[list[str], list[str]]]:
+    """What has arrived, and what is explained, in order; each map waits for a gate. Two at a time are an error."""
+    arrived, begun, busy = list[str](), list[str](), threading.Lock()
+    arrive, compute = Page._asked, Network.explain
+
+    def asked(self: Page, request: Any) -> Any:
+        found = arrive(self, request)
+        arrived.append(words(found[0]))
+        return found
 
     def explain(self: Network, question: Any, source: Any) -> Any:
-        begun.append(f"{question.photo} {question.targets[0]}")
+        begun.append(words(question))
         assert busy.acquire(blocking=False), "two maps at a time"
         try:
-            assert gate is None or gate.wait(30)
-            return real(self, question, source)
+            assert gate.wait(60)
+            return compute(self, question, source)
         finally:
             busy.release()
 
-    monkeypatch.setattr(Network, "explain", explain)
-    yield begun
+    with monkeypatch.context() as patched:
+        patched.setattr(Page, "_asked", asked)
+        patched.setattr(Network, "explain", explain)
+        yield arrived, begun
+
+
+def words(question: Any) -> str:
+    return f"{question.photo} {question.targets[0]}"
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(12_000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it never came about")
 
 
 def ask(photo: int, target: int) -> dict[str, str]:
@@ -62,28 +83,21 @@ def test_fifty_requests_at_once_are_answered_in_order(
     asked = [ask(number % 10, number // 10) for number in range(50)]
 
     async def all_at_once(address: str) -> tuple[list[httpx.Response], list[str]]:
-        gate, answered = threading.Event(), list[str]()
-        with watched(monkeypatch, gate) as begun:
+        gate = threading.Event()
+        with watched(monkeypatch, gate) as (arrived, begun):
             async with httpx.AsyncClient(base_url=address, timeout=60) as client:
-
-                async def one(query: dict[str, str]) -> httpx.Response:
-                    answer = await client.get("/maps", params=query)
-                    answered.append(" ".join(query.values()))
-                    return answer
-
-                tasks = []
-                for query in asked:
-                    tasks.append(asyncio.create_task(one(query)))
-                    await asyncio.sleep(0.01)  # so that they arrive in this order
-                assert begun == ["0 0"]
+                tasks = [asyncio.create_task(client.get("/maps", params=query)) for query in asked]
+                await until(lambda: len(arrived) == 50 and len(begun) > 0)
+                assert begun == arrived[:1]
                 gate.set()
                 found = await asyncio.gather(*tasks)
+        assert begun == arrived
         return found, begun
 
     with httpx.Client(base_url=served(), timeout=60) as client:
         until_loaded(client)
         answers, begun = asyncio.run(all_at_once(str(client.base_url)))
-        assert begun == [" ".join(query.values()) for query in asked]
+        assert sorted(begun) == sorted(" ".join(query.values()) for query in asked)
         assert [answer.status_code for answer in answers] == [200] * 50
         for query, answer in list(zip(asked, answers, strict=True))[::7]:
             assert client.get("/maps", params=query).content == answer.content
@@ -94,15 +108,15 @@ def test_requests_that_are_given_up_are_not_computed(
 ) -> None:
     async def some_give_up(address: str) -> list[str]:
         gate = threading.Event()
-        with watched(monkeypatch, gate) as begun:
+        with watched(monkeypatch, gate) as (arrived, begun):
             async with httpx.AsyncClient(base_url=address, timeout=60) as client:
                 tasks = []
                 for number in range(10):
                     tasks.append(asyncio.create_task(client.get("/maps", params=ask(number, 1))))
-                    await asyncio.sleep(0.02)
+                    await until(lambda: len(arrived) == len(tasks))
                 for task in tasks[3:8]:
                     task.cancel()
-                await asyncio.sleep(0.2)
+                await asyncio.sleep(1)  # the server sees closed connections
                 gate.set()
                 kept = await asyncio.gather(*tasks[:3], *tasks[8:])
                 assert [answer.status_code for answer in kept] == [200] * 5
