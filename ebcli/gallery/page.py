@@ -105,10 +105,10 @@ def static(name: str) -> str:
     return files("ebcli.gallery").joinpath("static").joinpath(name).read_text("utf-8")
 
 
-def policy(style: str, script: str) -> str:
+def policy(style: str, script: str, images: str = "'self'") -> str:
     """The content security policy of a page with this style and script: no others, and no network."""
     return (
-        f"default-src 'none'; img-src 'self'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
+        f"default-src 'none'; img-src {images}; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
         "base-uri 'none'; form-action 'none'"
     )
 

@@ -114,7 +114,7 @@ class HuggingFace(ModelSource):
 
     def _read(self, model_class: Any, name: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
         """A model with weights, and which of them did not fit."""
-        options |= {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True} | options
         with self._silent():
             net, found = model_class.from_pretrained(name, config=config, **options)
         return net, found

@@ -1,0 +1,153 @@
+"""Vision-language models of Hugging Face, and what they get of a photo, a question and an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from ebcli.errors import ConfigurationError
+from ebcli.models.sources.base import fetching
+from ebcli.models.sources.huggingface import HuggingFace
+
+_AUTO = "AutoModelForImageTextToText"
+_BLIP, _PALIGEMMA = "blip", "paligemma"
+KINDS = (
+    *("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "smolvlm", "idefics3"),
+    *(_PALIGEMMA, _BLIP),
+)
+_USUAL_QUESTION = "Describe the image."
+_ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
+# What is told of each token of an answer; PaliGemma numbers what is read 0, and what is said 1
+_OF_ANSWER = {"attention_mask": 1, "token_type_ids": 1, "mm_token_type_ids": 0}
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A photo, a question and its answer, as the network gets them.
+
+    Attributes:
+        pixels: the photo, in the processor's form.
+        others: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
+        ids: (N,), the tokens of the answer, which are the last ones.
+        text: the answer.
+        ends: where in the text each token ends.
+    """
+
+    pixels: Tensor
+    others: dict[str, Tensor]
+    ids: Tensor
+    text: str
+    ends: Sequence[int]
+
+    def tokens(self, start: int, end: int) -> range:
+        """The tokens that a part of the text is made of."""
+        begins = [0, *self.ends[:-1]]
+        found = [i for i, (first, last) in enumerate(zip(begins, self.ends, strict=True)) if first < end and last > start]
+        return range(found[0], found[-1] + 1)
+
+
+class VisionLanguage(HuggingFace):
+    """A model on the hub, or in a local directory, with its processor.
+
+    Args:
+        name: the model, with or without ``hf/``.
+        device: any PyTorch device.
+        dtype: of its parameters.
+
+    Raises:
+        ConfigurationError: it cannot be loaded, or is of another kind.
+
+    Attributes:
+        net: the network, in evaluation mode.
+    """
+
+    def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
+        super().__init__(name.removeprefix("hf/"))
+        with fetching(f"the processor of {self._title}", _ADVICE), self._silent():
+            self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
+        with fetching(f"the weights of {self._title}", "its weights must be in safetensors files"):
+            options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
+            net, found = self._read(self._auto, self.name, self._config, **options)
+        self.net: Any = self._complete(net, found, f"the model {self._title}").eval().requires_grad_(False).to(device)
+
+    def _chosen_head(self) -> str:
+        kind = self._config.model_type
+        if kind not in KINDS:
+            raise ConfigurationError(
+                f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)}: choose a model of one of these"
+            )
+        return _AUTO
+
+    def _plain(self, net: nn.Module) -> nn.Module:
+        return net
+
+    @property
+    def image_token(self) -> int | None:
+        """The token that stands for a part of the photo; None if the photo is no part of the text."""
+        return None if self._config.model_type == _BLIP else self._config.image_token_id
+
+    def read(self, photo: Image.Image | Tensor, question: str) -> dict[str, Any]:
+        """What the network gets of a photo, RGB or (3, H, W) from 0 to 255, and a question, which may be empty.
+
+        Raises:
+            ConfigurationError: the processor refuses them.
+        """
+        processor = self._processor
+        options = {"add_special_tokens": True}
+        if getattr(processor, "chat_template", None):
+            content = [{"type": "image"}, {"type": "text", "text": question or _USUAL_QUESTION}]
+            text = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+            options["add_special_tokens"] = not text.startswith(processor.tokenizer.bos_token or "\0")
+        else:
+            text = getattr(processor, "image_token", "") + question
+        with fetching(f"what {self._title} gets of the photo and the question", "choose another photo or question"):
+            inputs = dict(processor(images=photo, text=text, return_tensors="pt", **options))
+        inputs.pop("labels", None)
+        return {name: one.to(self.net.device) for name, one in inputs.items()}
+
+    def exchange(self, photo: Image.Image, question: str, answer: str | None, longest: int) -> Exchange:
+        """Ask a question about a photo.
+
+        Args:
+            photo: RGB.
+            question: the question; if it is empty, that for a description.
+            answer: the answer to explain; None for the network's own, its most likely token at each place.
+            longest: tokens of the network's own answer.
+
+        Raises:
+            ConfigurationError: there is no answer.
+        """
+        inputs, tokenizer = self.read(photo, question), self._processor.tokenizer
+        inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
+        asked = inputs["input_ids"]
+        if self._config.model_type == _BLIP:  # its tokenizer ends each text, and its decoder has a first token of its own
+            asked = asked[:, :-1].clone()
+            asked[:, 0] = self._config.text_config.bos_token_id
+        count = asked.shape[1]
+        if answer is None:
+            with torch.no_grad(), self._silent():
+                ids = self.net.generate(**inputs, do_sample=False, max_new_tokens=longest)[0, count:]
+        else:
+            ids = torch.tensor(self.continued(answer), device=asked.device)
+        while len(ids) and int(ids[-1]) in tokenizer.all_special_ids:
+            ids = ids[:-1]
+        told = [tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids))]
+        if not told or not told[-1].strip():
+            raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
+        whole = torch.cat([asked[0], ids])[None]
+        others = {name: _with_answer(name, one[:, :count], len(ids)) if name in _OF_ANSWER else one for name, one in inputs.items()}
+        pixels = others.pop("pixel_values")
+        return Exchange(pixels, others | {"input_ids": whole}, ids, told[-1], [*map(len, told)])
+
+    def continued(self, text: str) -> list[int]:
+        """The tokens of an answer."""
+        return self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _with_answer(name: str, one: Tensor, count: int) -> Tensor:
+    return torch.cat([one, one.new_full((1, count), _OF_ANSWER[name])], 1)
