@@ -13,7 +13,7 @@ import click
 
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.options import OPTIONS
-from ebcli.cli.repetition import repeat
+from ebcli.cli.repetition import kept, repeat
 from ebcli.cli.settings import as_toml, settings_of
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import check_file, replacing
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from ebcli.gallery.raw_maps import MapPair
 
 _REPEATED = ("model", "weights", "layers", "device", "batch_size", "workers")
-# of the first run: where and how results are written
-_OF_THE_FIRST = {"output", "raw", "report", "open", "skip-existing", "overwrite", "dry-run", "fail-fast"}
+_SECTIONS = ("Input", "Model", "Map", "Performance", "Cluster")  # of the options that maps depend on
+_DRAWN_OR_MEASURED = ("beside", "prove")  # they are not the maps
 _SUITE = "eb-saliency check"
 
 
@@ -49,9 +49,9 @@ def check(options: Mapping[str, Any]) -> int:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
     with TemporaryDirectory(prefix="eb-saliency-") as temporary:
         directory = options["output"] or Path(temporary, "maps")
-        kept = {name: value for name, value in settings.items() if name not in _OF_THE_FIRST}
+        same = kept(settings, lambda option: option.section in _SECTIONS and option.name not in _DRAWN_OR_MEASURED)
         file = Path(temporary, "settings.toml")
-        file.write_text(as_toml(kept), encoding="utf-8")
+        file.write_text(as_toml({"images": settings.get("images", [])} | same), encoding="utf-8")
         repeat(["--config", str(file), "--output", str(directory), "--raw", *_changes(options)])
         inputs = [Path(image) for image in settings.get("images", ())]
         photos = inputs if options["output"] is not None else None
