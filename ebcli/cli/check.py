@@ -63,6 +63,8 @@ def check(options: Mapping[str, Any]) -> int:
         put(one_line(one.words))
     if page is not None:
         put(os.fsencode(page))
+    elif options["output"] is not None:
+        note("No page: no image has maps of one class in both runs; a baseline with --target CLASS has them")
     if junit is not None:
         _write_junit(junit, findings)
     equal = sum(one.equal for one in findings)

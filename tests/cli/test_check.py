@@ -121,8 +121,9 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
     assert {name for _, name in failures("report.xml")} == {"first class"}
     assert invoke("check", "base", "--max-changed", "1").exit_code == 0
     Path("photos/0/0003.jpg").unlink()
-    result = invoke("check", "base", "--max-changed", "1", "-o", "new")  # without a pair, there is no page
+    result = invoke("check", "base", "--max-changed", "1", "-o", "new")
     assert (result.exit_code, result.stdout) == (1, "photos/0/0003.jpg: not explained any more\n")
+    assert "No page: no image has maps of one class in both runs" in result.stderr
 
 
 def pair(*values: np.ndarray) -> MapPair:
