@@ -205,6 +205,13 @@ def test_commands_list_options_as_a_run_does() -> None:
         assert re.findall(r"^\w+:$", invoke(name, "--help").stdout, re.MULTILINE)[-1] == "Information:"
 
 
+def test_commands_describe_what_options_mean_to_them() -> None:
+    helps = {name: " ".join(invoke(name, "--help").stdout.split()) for name in ("check", "compare", "doctor", "info")}
+    assert helps["check"].count("[default: as in BASELINE]") == 6
+    assert "efficientnet_lite0" not in helps["check"]
+    assert not [name for name, text in helps.items() if ".png, .jpg" in text or "per image" in text]
+
+
 def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:
     losses = {"conv2d in features.4": 0.25, "linear in head": 0.125, "add": 0.0625, "conv2d in features.2": 0.03}
     shown = dataclasses.replace(DONE.classes[0], losses=losses)
