@@ -74,19 +74,23 @@ def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
     With PATTERNS, such as resnet or 's*n_v2_?', only names that match; timm and the Hugging Face hub are then searched,
-    too.
+    too. Exit status: 0 if there are any, 1 if nothing matches.
     """
     from ebcli.models.search import matching
 
     patterns = options["patterns"]
-    for heading, names in (found for pattern in patterns or [""] for found in matching(pattern)):
+    found = False
+    for heading, names in (one for pattern in patterns or [""] for one in matching(pattern)):
         if names is None or names or not patterns:
             note(heading)
         if names:
             put("\n".join(names))
+            found = True
+    if not found:
+        note(f"No name matches {' or '.join(map(repr, patterns))}")
     others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
     note(f"Also accepted: {others}; see --model in --help")
-    return 0
+    return 0 if found else SOME_FAILED
 
 
 @command("layers", options=[*_MODEL, "targets", "like"])
