@@ -111,7 +111,8 @@ def audit(options: Mapping[str, Any]) -> int:
     put(os.fsencode(write_audit(directory, [(one.words, one.candidate) for one in findings], classes)))
     photos = sum(map(len, classes.values()))
     dropped = f"; {len(tested) - len(findings)} more made no difference when covered" * (len(tested) > len(findings))
-    note(f"{photos} photos of {len(classes)} classes: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped}")
+    counted = f"{photos} photo{'s' * (photos != 1)} of {len(classes)} class{'es' * (len(classes) != 1)}"
+    note(f"{counted}: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped}")
     return SOME_FAILED if findings and options["fail_on_findings"] else 0
 
 
