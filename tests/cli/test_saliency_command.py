@@ -259,6 +259,15 @@ def test_where_all_went_well_there_is_nothing_to_say(worker: mock.Mock) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
+def test_a_word_that_is_nearly_a_command_gets_a_hint(
+    worker: mock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("model").stderr == "'model' is neither a file nor a command: did you mean 'models'?\n"
+    Path("model").mkdir()
+    assert "command" not in invoke("model").stderr + invoke("photo.jpg", "model").stderr
+
+
 def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
     worker.return_value = finished(DONE, Record("b.jpg", "failed", error="it is broken"), Record("c", "not an image"))
     result = invoke("--json", "d")
