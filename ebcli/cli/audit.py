@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.cli.console import SOME_FAILED, note, one_line, put
-from ebcli.cli.options import OPTIONS
-from ebcli.cli.repetition import repeat
+from ebcli.cli.repetition import kept, repeat
 from ebcli.cli.settings import as_toml, settings_of
 from ebcli.errors import ConfigurationError
 from ebcli.files.safe_open import safe_open
@@ -34,7 +33,6 @@ _TESTED = 40  # photos of a finding
 _KEPT = "tested.jsonl"  # beside the page, what was tested
 _AT_A_TIME = 16  # findings, whose covered photos are on disk together
 _CHANGE, _MORE = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
-_SETTINGS = ("layers", "allow_unsupported", "device", "dtype", "batch_size", "workers", "image_timeout")
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,8 @@ def audit(options: Mapping[str, Any]) -> int:
     put(os.fsencode(write_audit(directory, [(one.words, one.candidate) for one in findings], classes)))
     photos = sum(map(len, classes.values()))
     dropped = f"; {len(tested) - len(findings)} more made no difference when covered" * (len(tested) > len(findings))
-    note(f"{photos} photos of {len(classes)} classes: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped}")
+    counted = f"{photos} photo{'s' * (photos != 1)} of {len(classes)} class{'es' * (len(classes) != 1)}"
+    note(f"{counted}: {len(findings)} finding{'s' * (len(findings) != 1)}{dropped}")
     return SOME_FAILED if findings and options["fail_on_findings"] else 0
 
 
@@ -176,11 +175,10 @@ def _best(record: Record) -> int | None:
 
 def _of_network(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings that say how the network gets a photo, for its most likely class."""
-    kept = [name for name, option in OPTIONS.items() if option.section == "Model" or name in _SETTINGS]
+    others = ["layers", "allow_unsupported"]
     if settings.get("like") or takes_texts(settings.get("model", BUNDLED)):  # whose classes these are
-        kept += ["like", "targets"]
-    names = {part.lstrip("-") for name in kept for part in OPTIONS[name].opts}
-    return {name: value for name, value in settings.items() if name in names}
+        others += ["like", "targets"]
+    return kept(settings, lambda option: option.section in ("Model", "Performance") or option.name in others)
 
 
 def _covered(image: Image.Image, cells: Mask | None) -> Image.Image:

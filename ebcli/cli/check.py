@@ -13,7 +13,7 @@ import click
 
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.options import OPTIONS
-from ebcli.cli.repetition import repeat
+from ebcli.cli.repetition import kept, repeat
 from ebcli.cli.settings import as_toml, settings_of
 from ebcli.errors import ConfigurationError
 from ebcli.files.directory import check_file, replacing
@@ -24,14 +24,16 @@ if TYPE_CHECKING:
     from ebcli.gallery.agreement import Finding, Limits
     from ebcli.gallery.raw_maps import MapPair
 
-_REPEATED = ("model", "weights", "layers", "device", "batch_size", "workers")
-# of the first run: where and how results are written
-_OF_THE_FIRST = {"output", "raw", "report", "open", "skip-existing", "overwrite", "dry-run", "fail-fast"}
+_SECTIONS = ("Input", "Model", "Map", "Performance", "Cluster")  # of the options that maps depend on
+_DRAWN_OR_MEASURED = ("beside", "prove")  # they are not the maps
 _SUITE = "eb-saliency check"
 
 
-def check(options: Mapping[str, Any]) -> int:
-    """Repeat a run as the command's options say, print what differs too much, and return the exit status."""
+def check(options: Mapping[str, Any], passed_on: Sequence[str]) -> int:
+    """Repeat a run as the command's options say, print what differs too much, and return the exit status.
+
+    Options of the run that are ``passed_on`` take the place of the baseline's if they are given.
+    """
     from ebcli.gallery.agreement import Limits, changed_images
     from ebcli.gallery.raw_maps import latest_records
 
@@ -49,10 +51,10 @@ def check(options: Mapping[str, Any]) -> int:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
     with TemporaryDirectory(prefix="eb-saliency-") as temporary:
         directory = options["output"] or Path(temporary, "maps")
-        kept = {name: value for name, value in settings.items() if name not in _OF_THE_FIRST}
+        same = kept(settings, lambda option: option.section in _SECTIONS and option.name not in _DRAWN_OR_MEASURED)
         file = Path(temporary, "settings.toml")
-        file.write_text(as_toml(kept), encoding="utf-8")
-        repeat(["--config", str(file), "--output", str(directory), "--raw", *_changes(options)])
+        file.write_text(as_toml({"images": settings.get("images", [])} | same), encoding="utf-8")
+        repeat(["--config", str(file), "--output", str(directory), "--raw", *_changes(options, passed_on)])
         inputs = [Path(image) for image in settings.get("images", ())]
         photos = inputs if options["output"] is not None else None
         findings, page = _compared(baseline, directory, limits, photos, options["overwrite"])
@@ -63,6 +65,8 @@ def check(options: Mapping[str, Any]) -> int:
         put(one_line(one.words))
     if page is not None:
         put(os.fsencode(page))
+    elif options["output"] is not None:
+        note("No page: no image has maps of one class in both runs; a baseline with --target CLASS has them")
     if junit is not None:
         _write_junit(junit, findings)
     equal = sum(one.equal for one in findings)
@@ -70,12 +74,12 @@ def check(options: Mapping[str, Any]) -> int:
     return SOME_FAILED if wrong else 0
 
 
-def _changes(options: Mapping[str, Any]) -> Iterator[str]:
+def _changes(options: Mapping[str, Any], passed_on: Sequence[str]) -> Iterator[str]:
     """The options of the repeated run that are given here."""
     context = click.get_current_context()
     given = {
         name: options[name]
-        for name in (*_REPEATED, "overwrite", "quiet")
+        for name in passed_on
         if context.get_parameter_source(name) != click.core.ParameterSource.DEFAULT
     }
     model = given.get("model")

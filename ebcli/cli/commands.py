@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from copy import copy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ import click
 from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown, sign_of_life
 from ebcli.cli.model_options import PATH
 from ebcli.cli.options import CONTEXT, OPTIONS
-from ebcli.cli.parameters import Input, Output, SectionedCommand, SectionOption, part
+from ebcli.cli.parameters import Input, SectionedCommand, SectionOption, part
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.models.preprocessing import Preprocessing
@@ -28,6 +29,7 @@ COMMANDS: dict[str, click.Command] = {}
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 _APPEARANCE = [name for name, option in OPTIONS.items() if option.section == "Appearance"]
+_OF_BASELINE = ("model", "weights", "layers", "device", "batch_size", "workers")
 _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
 
 
@@ -60,24 +62,35 @@ def command(
     return add
 
 
+def altered(name: str, **changes: Any) -> SectionOption:
+    """An option of a run that means something else to a command."""
+    option = copy(OPTIONS[name])
+    vars(option).update(changes)
+    return option
+
+
 @command("models", click.Argument(["patterns"], nargs=-1))
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
     With PATTERNS, such as resnet or 's*n_v2_?', only names that match; timm and the Hugging Face hub are then searched,
-    too.
+    too. Exit status: 0 if there are any, 1 if nothing matches.
     """
     from ebcli.models.search import matching
 
     patterns = options["patterns"]
-    for heading, names in (found for pattern in patterns or [""] for found in matching(pattern)):
+    found = False
+    for heading, names in (one for pattern in patterns or [""] for one in matching(pattern)):
         if names is None or names or not patterns:
             note(heading)
         if names:
             put("\n".join(names))
+            found = True
+    if not found:
+        note(f"No name matches {' or '.join(map(repr, patterns))}")
     others = "timm/NAME, hf/NAME, clip/NAME, open_clip/NAME, ultralytics/NAME, FILE.onnx, FILE.pt2 and FILE.py:FACTORY"
     note(f"Also accepted: {others}; see --model in --help")
-    return 0
+    return 0 if found else SOME_FAILED
 
 
 @command("layers", options=[*_MODEL, "targets", "like"])
@@ -115,7 +128,12 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-@command("doctor", options=["device", "output", "as_json"])
+@command(
+    "doctor",
+    OPTIONS["device"],
+    altered("output", metavar="DIR", help="Check that a run can write to this directory."),
+    altered("as_json", help="Print a JSON object per check."),
+)
 def doctor(options: Mapping[str, Any]) -> int:
     """Check the installation with a small run on --device."""
     from ebcli.run.doctor import examine
@@ -128,7 +146,7 @@ def doctor(options: Mapping[str, Any]) -> int:
     return 0 if is_well else SOME_FAILED
 
 
-@command("info", click.Argument(["file"], type=PATH), options=["as_json"])
+@command("info", click.Argument(["file"], type=PATH), altered("as_json", help="Print a JSON object."))
 def info(options: Mapping[str, Any]) -> int:
     """Print how a result was made.
 
@@ -174,7 +192,8 @@ def verify(options: Mapping[str, Any]) -> int:
     click.Argument(["run_a"], type=_DIRECTORY),
     click.Argument(["run_b"], type=_DIRECTORY),
     PHOTOS,
-    options=["output", "overwrite"],
+    altered("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
+    options=["overwrite"],
 )
 def compare(options: Mapping[str, Any]) -> int:
     """Write a page that compares two runs.
@@ -202,15 +221,10 @@ def _limit(name: str, default: float, text: str) -> SectionOption:
     _limit("min-overlap", 0.7, "Least overlap (intersection over union) of the strongest fifths of their pixels."),
     _limit("max-shift", 0.1, "Largest distance of their peaks, as a share of the diagonal."),
     _limit("max-changed", 0.0, "Largest share of images whose first class may change."),
-    SectionOption(
-        ["-o", "--output"],
-        section="Output",
-        metavar="DIR",
-        type=Output(path_type=Path),
-        help="Keep the new maps here, with a page that compares them.",
-    ),
+    altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
     SectionOption(["--junit"], section="Output", metavar="FILE", type=PATH, help="Also write JUnit's XML."),
-    options=["model", "weights", "layers", "device", "batch_size", "workers", "overwrite"],
+    *(altered(name, show_default="as in BASELINE") for name in _OF_BASELINE),
+    options=["overwrite"],
 )
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
@@ -223,7 +237,7 @@ def check(options: Mapping[str, Any]) -> int:
     """
     from ebcli.cli.check import check
 
-    return check(options)
+    return check(options, [*_OF_BASELINE, "overwrite", "quiet"])
 
 
 @command(

@@ -66,7 +66,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     proved += [one.proof["holds"] for one in record.classes if one.proof is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
-                        _print_record(record, options, plan.maps, out)
+                        _print_record(record, options, plan.maps, out, is_only=work.total == 1)
             seconds = time.perf_counter() - start
             if options["profile"]:
                 _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
@@ -74,11 +74,11 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
-            if not all(proved):
+            if not all(proved) and work.total > 1:
                 note(
                     f"{proved.count(False)} of {len(proved)} proofs fail: the pictures, the page and --verbose say why"
                 )
-            _print_shares(labeled, faint, work.unit, "" if plan.style.vmax is not None else "drawn faint, ")
+            _print_shares(labeled, faint, work.unit, has_faint=plan.style.vmax is None)
             counts |= work.recorded
             _summarize(work, counts, bool(interrupted), quiet and not dry_run, plan.inputs.shard)
     if interrupted:
@@ -100,14 +100,14 @@ def _print_choices(work: Run, plan: RunPlan) -> None:
         note(f"{common.model} takes images of one size only, so they are padded (--fit pad); {tiles}")
 
 
-def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, drawn: str) -> None:
+def _print_shares(labeled: Sequence[bool], faint: Sequence[bool], unit: str, *, has_faint: bool) -> None:
     """Print how many predictions were right, and how many maps rest on hardly any evidence."""
     if any(faint):
-        which, verb = (
-            (f"{sum(faint)} of {len(faint)} maps rest", "they are") if len(faint) > 1 else ("The map rests", "it is")
-        )
-        why = "as strong as a map of noise, or the score is below chance"
-        note(f"{which} on hardly any evidence: {verb} {drawn}{why}")
+        which, they_are, noise = "The map rests", "it is", "a map of noise"
+        if len(faint) > 1:
+            which, they_are, noise = f"{sum(faint)} of {len(faint)} maps rest", "they are", "maps of noise"
+        why = f"{they_are} about as strong as {noise}, or the score is below chance"
+        note(f"{which} on hardly any evidence: {why}" + f". {they_are.capitalize()} drawn faint" * has_faint)
     if labeled:
         right = sum(labeled)
         share = f"{right} of {len(labeled)} labeled {unit}s"
@@ -138,7 +138,7 @@ def _why_no_map(maps: MapOptions) -> str:
     return f"{what} detected" if maps.box is not None else f"{what} found; a lower --score or --above finds more"
 
 
-def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, out: IO[str]) -> None:
+def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, out: IO[str], *, is_only: bool) -> None:
     name, verbose = shown(record.input), options["verbose"]
     if record.error is not None:
         say_error(record.error, label=name)
@@ -157,8 +157,8 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
             say(one_line(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}"))
-        if verbose and one.proof is not None:
-            say(one_line(f"{name}: {one.proof['words']}"))
+        if one.proof is not None and (verbose or is_only):
+            note(f"{name}: {one.proof['words']}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, options)

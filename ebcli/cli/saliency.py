@@ -25,6 +25,7 @@ from ebcli.cli.results import print_results
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
 from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
+from ebcli.errors import closest
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import COCO, STDIN
 from ebcli.files.remote import RemoteOptions, path_of, without_secrets
@@ -90,6 +91,9 @@ def run(
             images = tuple(map(path_of, (context.default_map or {}).get("images", ())))
         if project := context.meta.get(FROM_PROJECT):
             note(f"Settings from {PROJECT_FILE}: {', '.join(map(shown, project))}")
+        word = str(images[0]) if images else ""
+        if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.others)):
+            note(f"'{shown(word)}' is neither a file nor a command: {near}")
         _check_combinations(options, null and from_file is None)
         if from_file is not None:
             if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":

@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from copy import copy
 from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,7 +13,7 @@ from typing import Any
 
 import click
 
-from ebcli.cli.commands import PHOTOS, command
+from ebcli.cli.commands import PHOTOS, altered, command
 from ebcli.cli.console import put, say_error
 from ebcli.cli.model_options import model_spec
 from ebcli.cli.options import OPTIONS
@@ -29,19 +28,16 @@ _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
 _SHARED = [name for name in _MODEL if name not in ("model", "weights")]
 
 
-def _repeatable(name: str, text: str) -> click.Option:
+def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
     """An option of a run that this command takes several times."""
-    option = copy(OPTIONS[name])
-    option.multiple, option.help = True, f"{option.help} {text}"
-    option.default = () if name == "weights" else (option.default,)
-    return option
+    return altered(name, multiple=True, help=f"{OPTIONS[name].help} {text}", default=default)
 
 
 @command(
     "serve",
     PHOTOS,
-    _repeatable("model", "Repeatable: several networks."),
-    _repeatable("weights", "Repeatable: one for each --model."),
+    _repeatable("model", "Repeatable: several networks.", (ModelSpec.name,)),
+    _repeatable("weights", "Repeatable: one for each --model.", ()),
     SectionOption(
         ["--host"],
         section="Server",

@@ -87,6 +87,7 @@ def palette(cmap: str) -> NDArray[np.uint8]:
     from matplotlib import colormaps
 
     if cmap not in colormaps:
-        raise ConfigurationError(f"unknown colormap {cmap!r}: {closest(cmap, colormaps)}".rstrip(": "))
+        near = closest(cmap, colormaps) or "choose one of matplotlib, such as viridis or turbo"
+        raise ConfigurationError(f"unknown colormap {cmap!r}: {near}")
     colors: NDArray[np.uint8] = colormaps[cmap](np.linspace(0, 1, LEVELS), bytes=True)[:, :3]
     return colors

@@ -38,7 +38,7 @@ from ebcli.models.loaded import LoadedModel
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import output_shape, probe
 from ebcli.models.similarity import check_texts, with_reference_pictures
-from ebcli.models.sources import source_of
+from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 
 
@@ -196,6 +196,8 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
         net, label, files = source.build(), UNTRAINED, source.files(UNTRAINED)
     elif (found := source.published(weights)) is not None:
         net, label, files = source.pretrained(found), str(found), source.files(found)
+    elif is_network_file(weights):
+        raise ConfigurationError(f"{weights!r} is a network, not weights of {name}: give it to --model")
     elif os.path.isfile(file):
         net, label = source.restored(read_checkpoint(file), f"{weights} for {name}"), weights
         files = [*source.files(weights), file]

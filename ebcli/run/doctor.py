@@ -112,7 +112,8 @@ def _small_run(device: str) -> str:
             f"{pixels:.3g} at the pixels: update torch and the device driver, or use --device cpu"
         )
     seconds = time.perf_counter() - start
-    return f"2 maps on {work.device} in {seconds:.1f} s, mass {head:.3f} at {HEAD} and {pixels:.3f} at the pixels"
+    masses = f"{head:.3f} at {HEAD} (expected: 1), {pixels:.3f} at the pixels (expected: 0 to 1)"
+    return f"2 maps on {work.device} in {seconds:.1f} s; their mass is right: {masses}"
 
 
 def _cache() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -34,8 +35,8 @@ from ebcli.run.reading import NetworkInput, Reader
 
 def explain(
     model: str | LoadedModel = BUNDLED,
-    image: Image.Image | str | os.PathLike[str] = "",
-    *targets: str | int,
+    image: Image.Image | str | os.PathLike[str] | None = None,
+    *targets: str | int | Sequence[str | int],
     layer: str | Sequence[str] = (),
     against: str | int | Sequence[str | int] = (),
     contrastive: bool = True,
@@ -48,8 +49,8 @@ def explain(
         model: a name for `load_model`, which loads it at each call, or a `LoadedModel`, whose own preprocessing then
             decides what the network sees: by default the center crop, where a name gives the whole image.
         image: a Pillow image, or the path of a photo.
-        targets: classes to explain, by name or index; any texts for `clip/NAME`. None for the most likely class, or for
-            all detections or segments.
+        targets: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
+            likely class, or for all detections or segments.
         layer: the layer of the maps, or several; `"input"` for the pixels. None for the model's default layer.
         against: classes to contrast with. None for the class's own dual.
         contrastive: contrastive maps; marginal ones if False.
@@ -69,7 +70,10 @@ def explain(
         >>> found.maps.shape[0], found.strength[0] > 0
         (2, True)
     """
-    chosen, contrasted = (tuple(map(str, (one,) if isinstance(one, (str, int)) else one)) for one in (targets, against))
+    chosen, contrasted = (
+        tuple(str(one) for some in classes for one in (some if isinstance(some, (list, tuple)) else (some,)))
+        for classes in (targets, (against,))
+    )
     if isinstance(model, LoadedModel):
         loaded, spec = model, ModelSpec(model.name)
     else:
@@ -95,7 +99,7 @@ def explain(
     return Saliency(found, shown, plan.style, about)
 
 
-def _read(image: Image.Image | str | os.PathLike[str], loaded: LoadedModel) -> tuple[NetworkInput, Shown]:
+def _read(image: Image.Image | str | os.PathLike[str] | None, loaded: LoadedModel) -> tuple[NetworkInput, Shown]:
     """What the network gets of a photo, and what its maps are drawn over."""
     spec = loaded.transforms
     if spec.axes != "HW":
@@ -104,8 +108,14 @@ def _read(image: Image.Image | str | os.PathLike[str], loaded: LoadedModel) -> t
     if isinstance(image, Image.Image):
         upright = to_rgb(image)
         return NetworkInput(spec.read(upright), Stamp(0, 0), 0.0, upright.size), Shown(upright)
+    if not isinstance(image, (str, os.PathLike)) or os.path.isdir(image):
+        one = "the path of a file, or a Pillow image"
+        raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes one photo: {one}")
     reader, source = Reader(spec), Source(Path(image))
-    network_input = reader.load(source)
+    try:
+        network_input = reader.load(source)
+    except ImageError as error:
+        raise ImageError(f"'{image}': {error}") from error
     assert network_input is not None  # which only files in directories are
     (shown,) = reader.frames(source, network_input)
     return network_input, shown

@@ -231,4 +231,4 @@ class RunPlan:
         if style.caption and output.panel:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
-            raise ConfigurationError("beside shows another method's map in a panel: add --panel")
+            raise ConfigurationError("beside draws another method's map into panels: add panel, or drop beside")

@@ -31,6 +31,7 @@ from ebcli.files.sources import Source, find
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
+from ebcli.models.classes import matching_classes
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
 from ebcli.run.labels import FOLDERS, with_labels
@@ -116,7 +117,7 @@ def prepare(plan: RunPlan) -> Prepared:
     if output.scale == "run" and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
         style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
-    _warn_of(network)
+    _warn_of(network, plan.maps.targets)
     common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
@@ -215,18 +216,21 @@ def _region_options(plan: RunPlan) -> RegionOptions | None:
     return RegionOptions(kind, share, output.masks) if output.boxes or output.masks else None
 
 
-def _warn_of(network: NetworkDescription) -> None:
+def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
     """Say what its maps may not be taken for."""
     loaded = network.loaded
     if not loaded.trained:
         warnings.warn(f"{loaded.name} is untrained: its maps are meaningless", stacklevel=2)
     elif doubts := caveat(loaded.name):
         warnings.warn(doubts, stacklevel=2)
-    for group in network.classes or ():
+    if network.classes is None:
+        return
+    words = {matching_classes(loaded.categories, word, loaded.num_classes): word for word in targets}  # in their order
+    for word, group in zip(words.values(), network.classes, strict=True):
         if len(group) > 1:
             names = ", ".join(class_labels(loaded, group[:_NAMED])) + ", ..." * (len(group) > _NAMED)
             warnings.warn(
-                f"a target means {len(group)} classes ({names}): of these, the one that scores highest is explained",
+                f"{word!r} means {len(group)} classes ({names}): of these, the one that scores highest is explained",
                 stacklevel=2,
             )
 

@@ -63,7 +63,7 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._is_name(host):
-            return _refused(400, "this server is not asked by that name: open the address that the terminal shows")
+            return _refused(400, "this server does not answer to that name: open the address that the terminal shows")
         # of a browser; another site may link to the page, but neither embed nor ask anything
         is_page = scope["method"] == "GET" and scope["path"] == "/"
         site, origin = headers.get("sec-fetch-site", "none"), headers.get("origin")

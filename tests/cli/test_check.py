@@ -15,6 +15,7 @@ from click.testing import Result
 from galleries import CATS, add, photo
 from runs import invoke, photos, tiny_model, tree
 
+from ebcli.cli.settings import settings_of
 from ebcli.drawing.explanation import Map, Subject
 from ebcli.files.input_spec import Placement
 from ebcli.gallery.agreement import Limits, finding_of
@@ -74,6 +75,18 @@ def test_a_run_repeated_is_exactly_equal_and_stays_as_it_is(baseline: Path) -> N
     assert after == before
 
 
+def test_only_what_maps_depend_on_is_repeated() -> None:
+    photos(Path("photos"), 2)
+    more = ("--prove", "--boxes", "--records", "table.csv", "--panel", "--dpi", "50", "--beside", "gradient")
+    assert invoke("photos", "--raw", "--report", "--marginal", "-o", "base", *more).exit_code == 0
+    before = tree(Path())
+    result = invoke("check", "base", "-o", "new")
+    assert "2 of 2 agree, 2 of them exactly" in result.stderr
+    assert {path: found for path, found in tree(Path()).items() if not path.startswith("new")} == before
+    settings = settings_of(Path("new"))
+    assert (settings["contrastive"], settings["prove"], settings["panel"]) == (False, False, False)
+
+
 def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert invoke("check", "base", "-o", "new").exit_code == 0
     changed(monkeypatch, "weights")  # although the dataset's preset skips existing results
@@ -108,8 +121,9 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
     assert {name for _, name in failures("report.xml")} == {"first class"}
     assert invoke("check", "base", "--max-changed", "1").exit_code == 0
     Path("photos/0/0003.jpg").unlink()
-    result = invoke("check", "base", "--max-changed", "1", "-o", "new")  # without a pair, there is no page
+    result = invoke("check", "base", "--max-changed", "1", "-o", "new")
     assert (result.exit_code, result.stdout) == (1, "photos/0/0003.jpg: not explained any more\n")
+    assert "No page: no image has maps of one class in both runs" in result.stderr
 
 
 def pair(*values: np.ndarray) -> MapPair:

@@ -205,6 +205,13 @@ def test_commands_list_options_as_a_run_does() -> None:
         assert re.findall(r"^\w+:$", invoke(name, "--help").stdout, re.MULTILINE)[-1] == "Information:"
 
 
+def test_commands_describe_what_options_mean_to_them() -> None:
+    helps = {name: " ".join(invoke(name, "--help").stdout.split()) for name in ("check", "compare", "doctor", "info")}
+    assert helps["check"].count("[default: as in BASELINE]") == 6
+    assert "efficientnet_lite0" not in helps["check"]
+    assert not [name for name, text in helps.items() if ".png, .jpg" in text or "per image" in text]
+
+
 def test_verbose_runs_tell_where_probability_was_lost(worker: mock.Mock) -> None:
     losses = {"conv2d in features.4": 0.25, "linear in head": 0.125, "add": 0.0625, "conv2d in features.2": 0.03}
     shown = dataclasses.replace(DONE.classes[0], losses=losses)
@@ -250,6 +257,15 @@ def test_stdout_holds_the_paths_and_nothing_else(worker: mock.Mock) -> None:
 def test_where_all_went_well_there_is_nothing_to_say(worker: mock.Mock) -> None:
     result = invoke("a.jpg")
     assert (result.exit_code, result.stderr) == (0, "")
+
+
+def test_a_word_that_is_nearly_a_command_gets_a_hint(
+    worker: mock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("model").stderr == "'model' is neither a file nor a command: did you mean 'models'?\n"
+    Path("model").mkdir()
+    assert "command" not in invoke("model").stderr + invoke("photo.jpg", "model").stderr
 
 
 def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:

@@ -156,3 +156,5 @@ def test_the_default_colormap_is_matplotlib_s() -> None:
 def test_a_wrong_colormap_gets_the_closest_names() -> None:
     with pytest.raises(ConfigurationError, match="'viridis'"):
         palette("virids")
+    with pytest.raises(ConfigurationError, match="'nope': choose one of matplotlib, such as viridis"):
+        palette("nope")

@@ -244,6 +244,12 @@ def test_wrong_weights_list_the_valid_ones(weights):
         load_model("resnet50", weights=weights)
 
 
+@pytest.mark.parametrize("weights", ["net.onnx", "net.PT2"])
+def test_a_network_is_no_weights(weights):
+    with pytest.raises(ConfigurationError, match=f"'{weights}' is a network, not weights of resnet50: give it to --m"):
+        load_model("resnet50", weights=weights)
+
+
 @pytest.mark.parametrize(
     ("device", "said"),
     [

@@ -60,3 +60,6 @@ def test_what_cannot_be_searched_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "timm/resnet18" in result.stdout
     (said,) = (line for line in result.stderr.splitlines() if "not searched" in line)
     assert said.startswith("The Hugging Face hub is not searched: it cannot be reached (")
+    result = CliRunner().invoke(main, ["models", "nothinglikethis"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "No name matches 'nothinglikethis'\n" in result.stderr

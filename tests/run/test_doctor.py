@@ -61,7 +61,7 @@ def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
     for package in ("eb-saliency", "torch", "torchvision"):
         assert f"{package} {version(package)}, " in well["versions"]
     assert well["versions"].endswith(f"Python {sys.version.split()[0]}")
-    assert "mass 1.000 at features.17" in well["a small run"]
+    assert "their mass is right: 1.000 at features.17 (expected: 1), 0." in well["a small run"]
     assert well["torch.hub cache"].startswith(str(elsewhere / "cache/hub/checkpoints"))
     assert well["output directory"].startswith(str(elsewhere / "here/saliency"))
     assert sorted(path.name for path in elsewhere.rglob("*")) == ["cache", "here", "temporary"]

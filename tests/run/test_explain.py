@@ -38,7 +38,7 @@ def test_it_makes_the_picture_and_the_numbers_of_the_command(tmp_path: Path) -> 
 
 
 def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedModel, tmp_path: Path) -> None:
-    found = ebcli.explain(bundled, Image.open(PHOTO), "tiger cat", 967, layer=["features.11", "features.4"])
+    found = ebcli.explain(bundled, Image.open(PHOTO), ["tiger cat", 967], layer=["features.11", "features.4"])
     inputs = bundled.transforms(Image.open(PHOTO))[None]
     result = ebcli.excitation_backprop(bundled, inputs, [[282, 967]], "features.11", contrastive=True)
     maps = np.stack([one.values for one in found.explanation.by_layer["features.11"]])
@@ -71,7 +71,11 @@ def test_against_a_class_is_signed(bundled: ebcli.LoadedModel) -> None:
 @pytest.mark.parametrize(
     ("image", "targets", "said"),
     [
-        ("nowhere.jpg", (), "no such file"),
+        ("nowhere.jpg", (), "'nowhere.jpg': no such file"),
+        (["a.jpg", "b.jpg"], (), r"image is \['a.jpg', 'b.jpg'\], but explain\(\) takes one photo"),
+        (np.zeros((9, 9, 3), np.uint8), (), "takes one photo: the path of a file, or a Pillow image"),
+        (ROOT, (), "takes one photo"),
+        (None, (), "image is None"),
         (PHOTO, ("tigercat",), "did you mean"),
         (PHOTO, (1000,), "1000"),
     ],

@@ -37,7 +37,7 @@ from ebcli.errors import ConfigurationError
         ({"vmax": 1.0, "scale": "run"}, "drop them, or the scale run"),
         ({"percentile": 99.0, "scale": "run"}, "drop them, or the scale run"),
         ({"percentile": 99.0, "vmax": 2.0}, "drop one of them"),
-        ({"beside": ("marginal",)}, "in a panel"),
+        ({"beside": ("marginal",)}, "into panels: add panel, or drop beside"),
         ({"beside": ("marginal",), "panel": True, "contrastive": False}, "drop --marginal"),
     ],
 )

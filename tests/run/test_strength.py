@@ -63,7 +63,7 @@ def test_a_run_says_how_many() -> None:
     for name in "ab":
         Image.new("RGB", (240, 240), "white").save(f"{name}.png")
     result = run("a.png", "b.png", str(SAMPLES / "rocket.jpg"))
-    assert result.stderr.count("faint") == 1
+    assert result.stderr.count("They are drawn faint") == 1
     assert "2 of 3 maps rest on hardly any evidence" in result.stderr
 
 

@@ -19,7 +19,7 @@ def test_each_image_has_the_map_of_the_best_of_them(working_directory: Path, mon
     def found(*arguments: str, warned: bool = True) -> list[list[int]]:
         result = invoke("--json", "--model", "colors3", "photos", *arguments)
         assert result.exit_code == 0, result.output
-        said = "a target means 2 classes (red, green): of these, the one that scores highest is explained"
+        said = "'re' means 2 classes (red, green): of these, the one that scores highest is explained"
         assert (said in result.stderr) is warned
         records = sorted(map(json.loads, result.stdout.splitlines()), key=lambda one: one["input"])
         assert [Path(one["input"]).name for one in records] == list(colors)
@@ -30,4 +30,5 @@ def test_each_image_has_the_map_of_the_best_of_them(working_directory: Path, mon
     assert third in ([RED], [GREEN])  # neither is there
     # a class is explained once
     assert found("--target", "re", "--target", "red")[:2] == [[RED], [GREEN, RED]]
+    assert found("--target", "blue", "--target", "re", "--target", "Blue", "--target", "0")[0] == [BLUE, RED]
     assert found("--target", "re", "--against", "green", warned=False) == [[RED]] * 3

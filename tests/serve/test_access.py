@@ -50,7 +50,7 @@ def test_other_names_are_refused(client: TestClient, host: str, status: int) -> 
     for address in ("/", "/status", "/photo/0", "/static/serve.js"):
         answer = client.get(address, headers={"host": host})
         assert answer.status_code == status
-        assert status == 200 or "not asked by that name" in answer.json()["problem"]
+        assert status == 200 or "does not answer to that name" in answer.json()["problem"]
 
 
 @pytest.mark.parametrize(

@@ -53,11 +53,11 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def started(folder: Path) -> Iterator[list[Forked]]:
-    """Servers, which are killed afterwards."""
+    """Servers, which are ended afterwards: a killed one leaves its temporary directory."""
     servers = list[Forked]()
     yield servers
     for server in servers:
-        server.kill(signal.SIGKILL)
+        server.kill(signal.SIGTERM)
         server.wait()
 
 
