@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from .captions import COLORS, MEAN, STD, TASK, WORDS
 from .pictures import SIDE, background
 
+NAME, FAMILY = "sentences", "LLaVA"
 QUESTION = "describe the picture"
 STEPS = 5000
 RATE = 1.5e-3
@@ -213,7 +214,7 @@ def accuracy(net: nn.Module, count: int = 512, seed: int = 1) -> float:
 def trained(cache: Path, steps: int = STEPS) -> tuple[Any, float]:
     """The trained network and its accuracy, from the folder if it has been trained before."""
     torch.manual_seed(0)
-    net, path = build(), cache / "sentences-LLaVA.pt"
+    net, path = build(), cache / f"{NAME}-{FAMILY}.pt"
     if path.exists():
         kept = torch.load(path, weights_only=True)
         net.load_state_dict(kept["state"])
