@@ -157,6 +157,34 @@ def trained() -> str:
     return markdown(["task", "network", "layer", "rule", *methods], lines, 4)
 
 
+def sentences() -> str:
+    """For each method, at the layer that is best for it: the share of a word's map in the half of its letter."""
+    rows = [row for row in read("sentences") if row["layer"] != "input"]
+    kinds, lines = unique(rows, "word"), []
+    for method in unique(rows, "method"):
+        by_layer: dict[str, list[Row]] = {}
+        for row in rows:
+            if row["method"] == method:
+                by_layer.setdefault(row["layer"], []).append(row)
+        best = max(by_layer, key=lambda layer: fmean(float(row["share"]) for row in by_layer[layer]))
+        lines.append([method, by_layer[best][0]["rule"], f"`{best}`", *(row["share"] for row in by_layer[best])])
+    return markdown(["method", "rule", "best layer", *kinds], lines, 3)
+
+
+def words() -> str:
+    """For each kind of word, its probabilities, and the share of its evidence that is in the picture."""
+    rows = read("words")
+    kinds, lines = unique(rows, "pictures"), []
+    for word in unique(rows, "word"):
+        found = {row["pictures"]: row for row in rows if row["word"] == word}
+        read_from = found[kinds[0]]
+        probabilities = (read_from["probability"], read_from["without the picture"], read_from["joint, whole tokens"])
+        cells = [f"{float(value):.2f}" for value in (*probabilities, *(found[kind]["joint"] for kind in kinds))]
+        lines.append([f"`{word}`" if len(word) == 1 or word == "of" else word, *cells])
+    heads = ["word", "probability", "without the picture", "mass, whole tokens"]
+    return markdown([*heads, *(f"share, {kind}" for kind in kinds)], lines, 1)
+
+
 def cost() -> str:
     """Forward passes of contrastive maps of one class at the default layers, and of one at the pixels."""
     rows = [row for row in read("cost") if (row["map"], row["classes"]) == ("contrastive", "1")]
@@ -187,7 +215,7 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, proofs, trained, cost, rates)
+    one.__name__: one for one in (layers, fits, faithfulness, proofs, trained, sentences, words, cost, rates)
 }
 
 

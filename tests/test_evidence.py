@@ -15,7 +15,7 @@ import ebcli
 from benchmarks import evidence
 from benchmarks.rates import WORKS
 from benchmarks.speed import ROWS
-from benchmarks.trained import captions
+from benchmarks.trained import captions, sentence_maps
 from benchmarks.trained.__main__ import LEARNED, classifier, two_towers
 from benchmarks.trained.dense_maps import DEFAULT, LAYERS, task_of
 from benchmarks.trained.dense_networks import SEGMENTATION
@@ -271,6 +271,22 @@ def test_dense_maps_are_those_of_the_command(network: str) -> None:
     else:
         assert REGISTERED[task].joint
         assert {row["rule"] for row in rows if row["method"] == "contrastive"} == {JOINT}
+
+
+def test_maps_of_words_are_those_of_the_script() -> None:
+    rows = evidence.read("sentences")
+    names = {"input" if layer is None else layer.removeprefix("net.model.") for layer in sentence_maps.LAYERS}
+    assert {row["layer"] for row in rows} == names
+    assert {row["layer"] for row in rows if row["default"] == "True"} == {sentence_maps.DEFAULT}
+    check_rules(rows, dict.fromkeys(names, JOINT))
+
+
+def test_shares_tell_words_that_are_read_from_grammar_and_inventions() -> None:
+    share = {(row["pictures"], row["word"]): float(row["joint"]) for row in evidence.read("words")}
+    read = ("first letter", "relation", "second letter", "color")
+    grammar = [share["letters", word] for word in sentence_maps.ROLES if word not in read]
+    for word in read:
+        assert share["letters", word] > max(*grammar, 2 * share["clutter", word], 2 * share["blank", word])
 
 
 def check_rules(rows: list[evidence.Row], decided: dict[str, str]) -> None:

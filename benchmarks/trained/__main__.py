@@ -1,4 +1,4 @@
-"""Train the networks that are not trained yet, measure their maps, and write docs/evidence/trained.csv.
+"""Train the networks that are not trained yet, measure their maps, and write trained.csv, sentences.csv and words.csv.
 
 python -m benchmarks.trained                    # three quarters of an hour on two processors the first time
 python -m benchmarks.trained --family ViT --task letters
@@ -21,7 +21,7 @@ from benchmarks import evidence
 from ebcli import LoadedModel, default_layer, load_model
 from ebcli.files.input_spec import InputSpec
 
-from . import captions
+from . import captions, sentence_maps, sentences
 from .captions import TASK as CAPTIONS
 from .methods import attn_lrp, excitation, gradients, masses_and_rules, rule_for
 from .networks import FAMILIES
@@ -108,15 +108,22 @@ def _default_layer(family: str, net: nn.Module, num_classes: int) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--family", action="append", choices=[*FAMILIES, *captions.FAMILIES])
-    parser.add_argument("--task", action="append", choices=[*TASKS, CAPTIONS.name])
+    parser.add_argument("--family", action="append", choices=[*FAMILIES, *captions.FAMILIES, sentences.FAMILY])
+    parser.add_argument("--task", action="append", choices=[*TASKS, CAPTIONS.name, sentences.NAME])
     parser.add_argument("--cache", type=Path, default=CACHE)
     parser.add_argument("--count", type=int, default=PICTURES, help="pictures of two objects each")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="of training at most; 0 for what has been trained")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    for name in options.task or [*TASKS, CAPTIONS.name]:
+    for name in options.task or [*TASKS, CAPTIONS.name, sentences.NAME]:
+        if name == sentences.NAME:
+            is_wanted = options.rounds or (options.cache / f"{name}-{sentences.FAMILY}.pt").exists()
+            if is_wanted and sentences.FAMILY in (options.family or [sentences.FAMILY]):
+                net, accuracy = sentences.trained(options.cache)
+                evidence.write("sentences", sentence_maps.located(net, accuracy, options.count))
+                evidence.write("words", sentence_maps.shared(net, accuracy, options.count))
+            continue
         has_texts = name == CAPTIONS.name
         families = captions.FAMILIES if has_texts else tuple(FAMILIES)
         for family in filter(families.__contains__, options.family or families):

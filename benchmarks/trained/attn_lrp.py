@@ -7,7 +7,7 @@ arXiv:2402.05602. Relevance is a value times a slope, and each rule changes an o
 - activations: the identity rule, slope f(x) / x;
 - softmax: its first-order Taylor expansion, the ordinary gradient;
 - products of two signals, as of queries and keys, attention and values, gates: half to each;
-- LayerNorm: an affine map, whose standard deviation is a constant.
+- LayerNorm and RMSNorm: affine maps, whose deviations are constants.
 """
 
 from __future__ import annotations
@@ -69,6 +69,32 @@ def layer_norm(
     return value if bias is None else value + bias
 
 
+def _constant(func: Callable[..., Tensor], *args: Any, **kwargs: Any) -> Tensor:
+    """The root mean square of RMSNorm, as transformers writes it, has no slope."""
+    return func(*args, **kwargs).detach()
+
+
+def scaled_dot_product(
+    _func: Callable[..., Tensor],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    attn_mask: Tensor | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **_others: Any,
+) -> Tensor:
+    """Attention, step by step, in networks that are evaluated and have as many keys as queries if they are causal."""
+    scores = _half(torch.matmul, query * (scale or 1 / math.sqrt(query.shape[-1])), key.mT)
+    if is_causal:
+        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if attn_mask is not None:
+        is_open = attn_mask if attn_mask.dtype == torch.bool else attn_mask == 0
+        scores = scores.masked_fill(~is_open, -math.inf)
+    return _half(torch.matmul, scores.softmax(-1), value)
+
+
 def _attention(func: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Tensor, None]:
     """multi_head_attention_forward, step by step; (L, B, E) to (L, B, E)."""
     given = inspect.signature(func).bind(*args, **kwargs).arguments
@@ -79,14 +105,15 @@ def _attention(func: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Ten
             ("query", "key", "value"), given["in_proj_weight"].chunk(3), given["in_proj_bias"].chunk(3), strict=True
         )
     )  # (B, heads, L, E / heads)
-    scores = _half(torch.matmul, query / math.sqrt(query.shape[-1]), key.mT)
-    mixed = _half(torch.matmul, scores.softmax(-1), value).permute(2, 0, 1, 3).flatten(2)
+    mixed = scaled_dot_product(func, query, key, value).permute(2, 0, 1, 3).flatten(2)
     return F.linear(mixed, given["out_proj_weight"], given["out_proj_bias"]), None
 
 
 _RULES: dict[Any, Callable[..., Any]] = {
     **dict.fromkeys((F.gelu, F.relu, F.silu, F.hardswish, F.sigmoid, torch.sigmoid, torch.relu), _identity),
     **dict.fromkeys((torch.matmul, Tensor.matmul, torch.einsum, torch.mul, Tensor.mul, Tensor.__mul__), _half),
+    torch.rsqrt: _constant,
     F.layer_norm: layer_norm,
+    F.scaled_dot_product_attention: scaled_dot_product,
     F.multi_head_attention_forward: _attention,
 }

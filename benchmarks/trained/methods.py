@@ -13,7 +13,7 @@ import ebcli
 from .attn_lrp import AttnLRP
 
 JOINT, STEPWISE = "joint", "step by step"
-_EXCITATION = ("contrastive", "against the other", "marginal", "untrained")
+_EXCITATION = ("contrastive", "against the other", "against the others", "marginal", "untrained")
 Maps = dict[str | None, Tensor]  # by layer, None for the input: (B, K, H, W), a map for each of K classes
 
 

@@ -56,8 +56,15 @@ class Task:
     num_classes: int
     paint: Callable[[Tensor, torch.Generator], tuple[Tensor, Tensor]]
 
-    def pictures(self, count: int, objects: int, generator: torch.Generator) -> Pictures:
-        """Draw pictures with one object anywhere, or one in each half."""
+    def pictures(self, count: int, objects: int, generator: torch.Generator, stacked: Tensor | None = None) -> Pictures:
+        """Draw pictures with one object anywhere, or one in each half: left and right, or above and below.
+
+        Args:
+            count: how many.
+            objects: in each picture, 1 or 2.
+            generator: of the random numbers.
+            stacked: (B,), whether the two objects are above each other; None for never.
+        """
         images = background(count, generator)
         for _ in range(CLUTTER):
             images = with_clutter(images, generator)
@@ -67,6 +74,8 @@ class Task:
             radius = uniform(count, 10, 14, generator)
             low, high = (14.0, 50.0) if objects == 1 else (14.0 + 32 * k, 18.0 + 32 * k)
             x, y = uniform(count, low, high, generator), uniform(count, 14, 50, generator)
+            if stacked is not None:
+                x, y = torch.where(stacked, y, x), torch.where(stacked, x, y)
             angle = uniform(count, -0.25, 0.25, generator)
             mask, color = self.paint(labels[:, k], generator)
             stamp = placed(torch.cat([mask, color], 1), x, y, radius, angle)
