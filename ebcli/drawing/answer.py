@@ -16,6 +16,7 @@ from ebcli.drawing.panel import COLUMNS, Tile, arranged, map_tile, small_frame, 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 
+LAYER = "photo tokens"
 _SHADE = (255, 168, 54)  # behind a word that comes from the picture alone
 _SIZE, _LINE, _MARGIN = 18, 28, 16  # pixels at 100 dpi
 _SECONDARY = (90, 90, 90)
@@ -107,11 +108,11 @@ def _below_text(figure: Figure, answer: Answer) -> Figure:
     ]:
         for piece in re.findall(r"\n|\s|\S+", text):
             width = round(letters.getlength(written := printable(piece)))
-            if piece.isspace():
-                x += space
-            if piece == "\n" or x + width > figure.size[0] - margin and x > margin and not piece.isspace():
+            if piece == "\n" or (x > margin and x + width > figure.size[0] - margin):
                 x, y = margin, y + line
-            if not piece.isspace():
+            if piece.isspace():
+                x += space * (x > margin)
+            else:
                 if word is not None:
                     pictures.append((x, y, Image.new("RGB", (width, size + line // 4), shade(word.share))))
                 words.append(Words(x, y, written, size, False, color))

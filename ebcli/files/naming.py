@@ -39,7 +39,7 @@ _OF_OTHERS = re.compile(rf"{_OUTSIDE}|parent(-\d+)?")  # folders for inputs from
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
 _OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|\.nii\.gz|(?:\.sheet)?\.[a-z]+)"
-_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers){_MARKS}\.[a-z]+|npz)"
+_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers|answer){_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
@@ -149,6 +149,11 @@ def panel_relpath(relpath: Path, suffix: str = "png", mark: str = "", sweep: boo
     One of all layers, a sweep, is ``photos/cat.jpg.layers.png``.
     """
     return relpath.with_name(f"{relpath.name}.{'layers' if sweep else 'panel'}{mark}.{suffix}")
+
+
+def answer_relpath(relpath: Path, question: str, suffix: str = "png") -> Path:
+    """``photos/cat.jpg`` + "What is it?" -> ``photos/cat.jpg.answer+what-is-it.png``."""
+    return relpath.with_name(f"{relpath.name}.answer{f'+{distinct_slug(question)}' * bool(question)}.{suffix}")
 
 
 def raw_relpath(relpath: Path, mark: str = "") -> Path:

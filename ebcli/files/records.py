@@ -59,6 +59,8 @@ class ClassRecord:
         proof: how small a part of the image keeps half of the score, and other orders, if requested; see
             ``ebcli.files.proof``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
+        position: of a word in an answer, its number there, from 1.
+        share: of such a word, the share of its evidence that is in the picture, 0 to 1.
     """
 
     index: int
@@ -75,6 +77,8 @@ class ClassRecord:
     strength: float | None = None
     evidence: str | None = None
     proof: dict[str, Any] | None = None
+    position: int | None = None
+    share: float | None = None
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
@@ -84,7 +88,7 @@ class ClassRecord:
             raise TypeError(self)
         if type(self.name) not in _TEXTS or type(self.evidence) not in _TEXTS:
             raise TypeError(self)
-        numbers = self.score, self.mass, self.peak, self.strength
+        numbers = self.score, self.mass, self.peak, self.strength, self.position, self.share
         _check_numbers([number for number in numbers if number is not None])
         if self.proof is not None:
             _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])

@@ -54,8 +54,9 @@ def answer_page(photo: Image.Image, answer: Answer, name: str, about: str, style
     styles = [_STYLE]
     spoken = "".join(part(text, word) for text, word in answer.parts)
     rows = "".join(
-        f"<tr><td>{_text(word.map.subject.name or '')}</td><td>{word.share:.2f}</td><td>{word.map.subject.score:.3f}</td></tr>"
+        f"<tr><td>{_text(subject.name or '')}</td><td>{word.share:.2f}</td><td>{subject.score:.3f}</td></tr>"
         for word in answer.words
+        for subject in [word.map.subject]
     )
     sheet = "\n".join(styles)
     return f"""<!doctype html>

@@ -1,8 +1,8 @@
 """Where in a photo the tokens of a vision-language model come from, whatever its processor and its encoder do.
 
-Two experiments tell. The processor gets pictures whose colors are coordinates, so each patch tells by its color where it
-lies: in tiles, beside padding, packed in any order. And without the encoder's blocks, which mix tokens, a patch reaches
-only the token that it belongs to, so derivatives tell which patches were merged and which were dropped.
+Two experiments tell. The processor gets pictures whose colors are coordinates, so each patch tells by its color where
+it lies: in tiles, beside padding, packed in any order. And without the encoder's blocks, which mix tokens, a patch
+reaches only the token that it belongs to, so derivatives tell which patches were merged and which were dropped.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Patches:
         """
         place = self.placement
         across, down = (
-            _shares(*self.corners.double()[:, [axis, axis + 2]].T, place[axis], place[axis + 2]) for axis in (0, 1)
+            _shares(self.corners[:, axis].double(), self.corners[:, axis + 2].double(), place[axis], place[axis + 2])
+            for axis in (0, 1)
         )
         each = values.double() / self.tokens.bincount(minlength=values.shape[1]).clamp(min=1)
         return (each[:, self.tokens][:, None] * down.T) @ across
@@ -62,7 +63,9 @@ def _shares(low: Tensor, high: Tensor, start: float, end: float) -> Tensor:
     return overlap.clamp(min=0) / (high - low)[:, None]
 
 
-def patches(run: Callable[[Tensor], Tensor], net: nn.Module, blocks: Sequence[nn.Module], size: tuple[int, int]) -> Patches:
+def patches(
+    run: Callable[[Tensor], Tensor], net: nn.Module, blocks: Sequence[nn.Module], size: tuple[int, int]
+) -> Patches:
     """The patches of a photo.
 
     Args:

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.drawing.answer import Answer, Word
+from ebcli.drawing.answer import LAYER, Answer, Word
 from ebcli.drawing.explanation import Map, Subject
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, closest
@@ -23,15 +23,15 @@ from ebcli.models.sources.vision_language import Exchange, VisionLanguage
 _WORDS = re.compile(r"\w+(?:['’.-]\w+)*")
 # which have no map unless they are asked for
 _FUNCTION_WORDS = frozenset(
-    "a an the this that these those there here it its he him his she her they them their i me my you your we us our who "
-    "whom whose which what is am are was were be been being has have had do does did can could may might must shall "
-    "should will would of in on at to from by with for about into onto upon over as than and or but nor so if then "
-    "because while when where how not no yes also just very some any each every both all such".split()
+    "a an the this that these those there here it its he him his she her they them their i me my you your we us our "
+    "who whom whose which what is am are was were be been being has have had do does did can could may might must "
+    "shall should will would of in on at to from by with for about into onto upon over as than and or but nor so if "
+    "then because while when where how not no yes also just very some any each every both all such".split()
 )
 
 
 class _Said(nn.Module):
-    """A network as a function of the photo's pixels: the logits of some tokens, each at its place in the answer, (1, N).
+    """A network as a function of the photo's pixels: the logits (1, N) of tokens, each at its place in the answer.
 
     ``merged`` is a layer in front of the decoder: all that it reads, as the tokens of the text, the mean token of the
     photo, and each of the photo's tokens less this mean. What all have in common explains no place and no content, as
@@ -50,12 +50,13 @@ class _Said(nn.Module):
         self._image_token = model.image_token
         self.chances, self.texts = torch.empty(0), 0
         (self._first, *_), *_ = _block_lists(self.net.get_decoder())
-        self.blocks = next((blocks for blocks in _block_lists(self.net) if self._first not in blocks), [])
+        self.blocks = next(list(blocks) for blocks in _block_lists(self.net) if self._first not in blocks)
 
     def forward(self, pixels: Tensor) -> Tensor:
         logits = self._run(self._merge, pixels).logits[0, -self._count - 1 : -1]
         self.chances = logits.detach().float().softmax(1)
-        chosen: Tensor = logits[[*zip(*self._tokens, strict=True)]][None]
+        places, tokens = torch.tensor(self._tokens).T
+        chosen: Tensor = logits[places, tokens][None]
         return chosen
 
     def photo_tokens(self, pixels: Tensor) -> Tensor:
@@ -77,8 +78,8 @@ class _Said(nn.Module):
         finally:
             handle.remove()
 
-    def _parts(self, layer: nn.Module, args: Any, options: Any) -> tuple[inspect.BoundArguments, Tensor, Tensor, Any]:
-        """What the decoder's first layer gets: its arguments, the tokens of text and photo, and where the photo's are."""
+    def _parts(self, layer: nn.Module, args: Any, options: Any) -> tuple[inspect.BoundArguments, Tensor, Any, Any]:
+        """What the decoder's first layer gets: its arguments, the tokens of text and photo, and which are which."""
         given = inspect.signature(layer.forward).bind(*args, **options)
         both, photo = given.arguments["hidden_states"], given.arguments.get("encoder_hidden_states")
         if self._image_token is None:  # the decoder's layers look at the photo, which is no part of their text
@@ -153,9 +154,11 @@ def ask(
                 starts[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
         priors = starts.flatten(0, 1)[None].to(said.pixels)
         relevance = excitation_backprop(net, said.pixels, priors, "merged", joint=True).relevance[0].sum(2).double()
-        where = patches(
-            lambda image: net.photo_tokens(model.read(image, question)["pixel_values"]), model.net, net.blocks, photo.size
-        )
+
+        def tokens_of(image: Tensor) -> Tensor:
+            return net.photo_tokens(model.read(image, question)["pixel_values"])
+
+        where = patches(tokens_of, model.net, net.blocks, photo.size)
     of_photo = relevance[:, net.texts + 1 :]
     shares = of_photo.sum(1)
     target, other = (of_photo / shares.clamp(min=1e-30)[:, None]).chunk(2)
@@ -166,7 +169,7 @@ def ask(
         for (_, one), place, score in zip(chosen, places, scores, strict=True)
     ]
     explained = [
-        Word(*one.span(), number, Map(subject, "the tokens of the photo", map_, mass, where.placement, against=against or ""))
+        Word(*one.span(), number, Map(subject, LAYER, map_, mass, where.placement, against=against or ""))
         for (number, one), subject, map_, mass in zip(chosen, subjects, maps, masses, strict=False)
     ]
     return Answer(question, said.text, explained)
@@ -175,6 +178,8 @@ def ask(
 def _chosen(text: str, words: Sequence[str], every: bool) -> list[tuple[int, re.Match[str]]]:
     """The words of an answer to explain, each with its number from 1."""
     found = [*enumerate(_WORDS.finditer(text), 1)]
+    if not found:
+        raise ConfigurationError(f"the answer {text.strip()!r} has no word: ask another question, or give --answer")
     if not words:
         chosen = [(at, one) for at, one in found if every or one[0].lower() not in _FUNCTION_WORDS]
         return chosen or found
@@ -183,7 +188,9 @@ def _chosen(text: str, words: Sequence[str], every: bool) -> list[tuple[int, re.
     for word in words:
         if word.lower() not in said:
             hint = closest(word.lower(), said)
-            raise ConfigurationError(f"the answer has no word {word!r}, it is {text.strip()!r}" + (f": {hint}" if hint else ""))
+            raise ConfigurationError(
+                f"the answer {text.strip()!r} has no word {word!r}: " + (hint or "name one of its words")
+            )
     return [(at, one) for at, one in found if one[0].lower() in wanted]
 
 

@@ -47,7 +47,9 @@ class Exchange:
     def tokens(self, start: int, end: int) -> range:
         """The tokens that a part of the text is made of."""
         begins = [0, *self.ends[:-1]]
-        found = [i for i, (first, last) in enumerate(zip(begins, self.ends, strict=True)) if first < end and last > start]
+        found = [
+            i for i, (first, last) in enumerate(zip(begins, self.ends, strict=True)) if first < end and last > start
+        ]
         return range(found[0], found[-1] + 1)
 
 
@@ -85,6 +87,11 @@ class VisionLanguage(HuggingFace):
 
     def _plain(self, net: nn.Module) -> nn.Module:
         return net
+
+    @property
+    def title(self) -> str:
+        """Its name, with ``hf/``."""
+        return self._title
 
     @property
     def image_token(self) -> int | None:
@@ -125,7 +132,9 @@ class VisionLanguage(HuggingFace):
         inputs, tokenizer = self.read(photo, question), self._processor.tokenizer
         inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
         asked = inputs["input_ids"]
-        if self._config.model_type == _BLIP:  # its tokenizer ends each text, and its decoder has a first token of its own
+        if (
+            self._config.model_type == _BLIP
+        ):  # its tokenizer ends each text, and its decoder has a first token of its own
             asked = asked[:, :-1].clone()
             asked[:, 0] = self._config.text_config.bos_token_id
         count = asked.shape[1]
@@ -140,13 +149,17 @@ class VisionLanguage(HuggingFace):
         if not told or not told[-1].strip():
             raise ConfigurationError(f"{self._title} answers nothing: ask another question, or give --answer")
         whole = torch.cat([asked[0], ids])[None]
-        others = {name: _with_answer(name, one[:, :count], len(ids)) if name in _OF_ANSWER else one for name, one in inputs.items()}
+        others = {
+            name: _with_answer(name, one[:, :count], len(ids)) if name in _OF_ANSWER else one
+            for name, one in inputs.items()
+        }
         pixels = others.pop("pixel_values")
         return Exchange(pixels, others | {"input_ids": whole}, ids, told[-1], [*map(len, told)])
 
     def continued(self, text: str) -> list[int]:
         """The tokens of an answer."""
-        return self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+        found: list[int] = self._processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
 
 
 def _with_answer(name: str, one: Tensor, count: int) -> Tensor:

@@ -1,0 +1,178 @@
+"""The command ``eb-saliency ask``."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ebcli.cli.commands import altered, command
+from ebcli.cli.console import one_line, put, sign_of_life
+from ebcli.cli.model_options import PATH
+from ebcli.cli.parameters import Output, SectionOption, complete_directory, part
+from ebcli.drawing.style import DrawingStyle
+from ebcli.errors import ConfigurationError, ImageError
+from ebcli.files.directory import OutputFolder, check_writable, refuse_foreign_files
+from ebcli.files.images import decode
+from ebcli.files.naming import AUTO, answer_relpath, output_relpath
+from ebcli.files.records import ClassRecord, Record
+from ebcli.imports import DISTRIBUTION, installed_version
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from ebcli.drawing.answer import Answer, Word
+
+
+def _answer(*names: str, **settings: Any) -> SectionOption:
+    return SectionOption([*names], section="Answer", **settings)
+
+
+@command(
+    "ask",
+    click.Argument(["photo"], type=PATH),
+    click.Argument(["question"], default=""),
+    altered(
+        "model",
+        required=True,
+        default=None,
+        shell_complete=None,
+        help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
+    ),
+    _answer("--answer", metavar="TEXT", help="Explain this answer instead of the model's own."),
+    _answer("--word", "words", metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
+    _answer("--all-words", is_flag=True, help="Also explain words such as 'the' and 'of'."),
+    _answer("--against", metavar="WORD", help="Contrast with a word that it could have said instead."),
+    _answer("--max-tokens", type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
+    SectionOption(
+        ["-o", "--output"],
+        section="Output",
+        metavar="DIR",
+        type=Output(path_type=Path),
+        default=Path("saliency"),
+        shell_complete=complete_directory,
+        help="Output directory.",
+    ),
+    altered("format", help="Format of the figure; auto is png."),
+    altered("as_json", help="Print a JSON record with all words instead."),
+    altered("cmap", show_default="inferno"),
+    options=["cell_size", "dpi", "overwrite", "device", "dtype"],
+)
+def ask(options: Mapping[str, Any]) -> int:
+    """Ask a vision-language model about a photo, and see which part made it say each word.
+
+    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and of each word the share
+    of its evidence that is in the picture; the rest is in the question and in the words before it. Without QUESTION,
+    the model describes the photo.
+    """
+    from ebcli.drawing.answer import answer_figure
+    from ebcli.files.media.medium import Shown
+    from ebcli.gallery.answer_page import answer_page
+    from ebcli.models.fingerprint import configuration_hash
+
+    path, question, directory = options["photo"], options["question"], options["output"]
+    if options["against"] is not None and options["all_words"]:
+        raise click.UsageError("--against contrasts with one word: drop --all-words")
+    try:
+        photo, state = decode(path), path.stat()
+    except ImageError as error:
+        raise ConfigurationError(f"cannot read '{path}': {error}") from error
+    suffix = "png" if options["format"] == AUTO else options["format"]
+    relpath = output_relpath(path)
+    figure, page = (answer_relpath(relpath, question, one) for one in (suffix, "html"))
+    check_writable(directory)
+    if not options["overwrite"]:
+        refuse_foreign_files(directory, others=[figure, page])
+    answer, about = _asked(options, photo)
+    style = part(DrawingStyle, options, signed=False)
+    shown, name = Shown(photo), str(path)
+    facts = about | {
+        "input": path.name,
+        "class": "; ".join(word.in_words for word in answer.words),
+        "score": ", ".join(f"{word.map.subject.score:.4f}" for word in answer.words),
+    }
+    subtitle = f"{about['model']}, {about['layer']}, {about['method']}"
+    content = answer_figure(shown, answer, name, subtitle, style).encoded(suffix, facts)
+    html = answer_page(photo, answer, name, subtitle, style).encode()
+    record = Record(
+        input=name,
+        status="done",
+        output=(str(directory / figure),),
+        output_bytes=(len(content),),
+        output_sha256=(hashlib.sha256(content).hexdigest(),),
+        classes=tuple(_recorded(word, photo.size, style) for word in answer.words),
+        place=str(relpath),
+        input_bytes=state.st_size,
+        input_mtime_ns=state.st_mtime_ns,
+        configuration=configuration_hash(about | {"question": question, "answer": answer.text}),
+        model=about["model"],
+        weights=about["weights"],
+        layer=about["layer"],
+        method=about["method"],
+        seen=round(answer.words[0].map.placement.share_of(photo.size), 4),
+    )
+    with closing(OutputFolder(directory, options["overwrite"])) as folder:
+        folder.start(None)
+        folder.write({figure: content}, record)
+        folder.write({page: html})
+    if options["as_json"]:
+        put(record.line())
+        return 0
+    put(one_line(answer.text.strip()))
+    for word in answer.words:
+        put(one_line(word.in_words))
+    for written in (figure, page):
+        put(os.fsencode(directory / written))
+    return 0
+
+
+def _asked(options: Mapping[str, Any], photo: Image.Image) -> tuple[Answer, dict[str, str]]:
+    """The answer, and how it was explained."""
+    with sign_of_life(f"Loading {options['model']} ...", options["quiet"]):
+        import torch
+
+        from ebcli.drawing.answer import LAYER
+        from ebcli.models.device import resolve_device
+        from ebcli.models.sources.vision_language import VisionLanguage
+        from ebcli.run.ask import ask
+
+        model = VisionLanguage(options["model"], resolve_device(options["device"]), getattr(torch, options["dtype"]))
+    against, given = options["against"], options["answer"]
+    with sign_of_life("Asking ...", options["quiet"]):
+        answer = ask(
+            model,
+            photo,
+            options["question"],
+            given,
+            options["words"],
+            against,
+            every=options["all_words"],
+            longest=options["max_tokens"],
+        )
+    method = f"contrastive EB against {against}" if against else "contrastive EB"
+    told = "given" if given is not None else "its own"
+    about = {"model": model.title, "weights": "DEFAULT", "layer": LAYER, "method": f"{method}, answer {told}"}
+    return answer, about | {"version": f"{DISTRIBUTION} {installed_version()}"}
+
+
+def _recorded(word: Word, size: tuple[int, int], style: DrawingStyle) -> ClassRecord:
+    from ebcli.drawing.frames import FrameMaps
+
+    map_, subject = word.map, word.map.subject
+    return ClassRecord(
+        subject.index,
+        subject.name,
+        subject.score,
+        map_.mass,
+        FrameMaps.of(map_, size, None, style).is_blank,
+        layer=map_.layer,
+        peak=map_.peak,
+        strength=map_.strength,
+        position=word.position,
+        share=word.share,
+    )
