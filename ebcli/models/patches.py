@@ -108,7 +108,7 @@ def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]
         handle.remove()
         reader.to(dtype)
     low, high, seen = found  # what is black and what is white undo the normalization
-    u = (seen - low) / (high - low)
+    u = ((seen - low) / (high - low)).where(high > low, 0)  # padding is the same in all
     weight, pool = (u[:, 2:] > _INSIDE).to(u), F.avg_pool2d if u.ndim == 4 else F.avg_pool3d
 
     def mean(values: Tensor) -> Tensor:

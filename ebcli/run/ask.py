@@ -38,7 +38,7 @@ class _Said(nn.Module):
     a bias does not, so it is a token of its own.
 
     Attributes:
-        chances: the probabilities (answer, vocabulary) of each token of the answer.
+        logits: those of all tokens at each place of the answer, (places, vocabulary).
         texts: how many of the tokens at ``merged`` are of the text.
         blocks: those of the encoder.
     """
@@ -48,13 +48,13 @@ class _Said(nn.Module):
         self.net, self.merged = model.net, nn.Identity()
         self._others, self._count, self._tokens = exchange.others, len(exchange.ids), tokens
         self._image_token = model.image_token
-        self.chances, self.texts = torch.empty(0), 0
+        self.logits, self.texts = torch.empty(0), 0
         (self._first, *_), *_ = _block_lists(self.net.get_decoder())
         self.blocks = next(list(blocks) for blocks in _block_lists(self.net) if self._first not in blocks)
 
     def forward(self, pixels: Tensor) -> Tensor:
         logits = self._run(self._merge, pixels).logits[0, -self._count - 1 : -1]
-        self.chances = logits.detach().float().softmax(1)
+        self.logits = logits
         places, tokens = torch.tensor(self._tokens).T
         chosen: Tensor = logits[places, tokens][None]
         return chosen
@@ -163,7 +163,8 @@ def ask(
     shares = of_photo.sum(1)
     target, other = (of_photo / shares.clamp(min=1e-30)[:, None]).chunk(2)
     maps, masses = where.map(target - other).float().cpu().numpy(), shares.tolist()
-    scores = [float(net.chances[place, said.ids[place]].prod()) for place in places]
+    chances = net.logits.detach().float().softmax(1)
+    scores = [float(chances[place, said.ids[place]].prod()) for place in places]
     subjects = [
         Subject(int(said.ids[place[0]]), one[0], score)
         for (_, one), place, score in zip(chosen, places, scores, strict=True)

@@ -1,0 +1,226 @@
+"""Small random vision-language models of every family, in directories as ``save_pretrained`` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
+from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLTextConfig, Qwen2_5_VLVisionConfig
+from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig, Qwen2VLVisionConfig
+from transformers.models.smolvlm.configuration_smolvlm import SmolVLMVisionConfig
+
+_SPECIAL = (
+    *("<pad>", "<unk>", "<bos>", "<eos>", "<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"),
+    *("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"),
+    *(f"<row_{i}_col_{j}>" for i in range(1, 7) for j in range(1, 7)),
+)
+_WORDS = "describe what is on the table a red cup dog cat of and . ? : user assistant yes no".split()
+_IDS = {word: i for i, word in enumerate((*_SPECIAL, *_WORDS))}
+_SIZE = {"height": 32, "width": 32}
+_TEXT: dict[str, Any] = {
+    "vocab_size": len(_IDS),
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+_VISION: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "patch_size": 8,
+    "image_size": 32,
+}
+_PINPOINTS = [[32, 64], [64, 32], [64, 64]]
+
+
+def _tokenizer(*, closes: bool = False) -> Any:
+    """A tokenizer of words; if it `closes`, it ends each text, as BERT's."""
+    words = Tokenizer(models.WordLevel(_IDS, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    if closes:
+        ends = [("<bos>", _IDS["<bos>"]), ("<eos>", _IDS["<eos>"])]
+        words.post_processor = processors.TemplateProcessing("<bos> $A <eos>", special_tokens=ends)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        pad_token="<pad>",
+        unk_token="<unk>",
+        bos_token="<bos>",
+        eos_token="<eos>",
+        additional_special_tokens=list(_SPECIAL[4:]),
+    )
+
+
+def _chat(image: str) -> str:
+    part = "{% if part['type'] == 'image' %}" + image + " {% else %}{{ part['text'] }} {% endif %}"
+    return (
+        "{% for message in messages %}user : {% for part in message['content'] %}"
+        + part
+        + "{% endfor %}{% endfor %}assistant :"
+    )
+
+
+def _clip() -> Any:
+    return transformers.CLIPVisionConfig(**_VISION, projection_dim=32)
+
+
+def _llava() -> tuple[Any, Any]:
+    config = transformers.LlavaConfig(
+        vision_config=_clip(), text_config=transformers.LlamaConfig(**_TEXT), image_token_id=_IDS["<image>"]
+    )
+    images = transformers.CLIPImageProcessor(size={"shortest_edge": 32}, crop_size=_SIZE)
+    return config, transformers.LlavaProcessor(
+        images,
+        _tokenizer(),
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=_chat("<image>"),
+    )
+
+
+def _llava_next() -> tuple[Any, Any]:
+    config = transformers.LlavaNextConfig(
+        vision_config=_clip(),
+        text_config=transformers.LlamaConfig(**_TEXT),
+        image_token_id=_IDS["<image>"],
+        image_grid_pinpoints=_PINPOINTS,
+    )
+    images = transformers.LlavaNextImageProcessor(
+        size={"shortest_edge": 32}, crop_size=_SIZE, image_grid_pinpoints=_PINPOINTS
+    )
+    return config, transformers.LlavaNextProcessor(
+        images,
+        _tokenizer(),
+        patch_size=8,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+        chat_template=_chat("<image>"),
+    )
+
+
+def _qwen(config_class: Any, text_class: Any, vision: Any, processor_class: Any) -> tuple[Any, Any]:
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
+    config = config_class(
+        text_config=text_class(**_TEXT, rope_parameters=rope),
+        vision_config=vision,
+        image_token_id=_IDS["<|image_pad|>"],
+        video_token_id=_IDS["<|video_pad|>"],
+        vision_start_token_id=_IDS["<|vision_start|>"],
+        vision_end_token_id=_IDS["<|vision_end|>"],
+    )
+    images = transformers.Qwen2VLImageProcessor(
+        patch_size=4, merge_size=2, temporal_patch_size=2, min_pixels=16 * 16, max_pixels=40 * 40
+    )
+    videos = transformers.Qwen2VLVideoProcessor(patch_size=4, merge_size=2)
+    chat = _chat("<|vision_start|><|image_pad|><|vision_end|>")
+    return config, processor_class(images, _tokenizer(), videos, chat_template=chat)
+
+
+def _qwen2_vl() -> tuple[Any, Any]:
+    vision = Qwen2VLVisionConfig(
+        depth=2, embed_dim=32, hidden_size=32, num_heads=2, mlp_ratio=2, patch_size=4, spatial_merge_size=2
+    )
+    return _qwen(transformers.Qwen2VLConfig, Qwen2VLTextConfig, vision, transformers.Qwen2VLProcessor)
+
+
+def _qwen2_5_vl() -> tuple[Any, Any]:
+    vision = Qwen2_5_VLVisionConfig(
+        depth=2,
+        hidden_size=32,
+        out_hidden_size=32,
+        intermediate_size=48,
+        num_heads=2,
+        patch_size=4,
+        spatial_merge_size=2,
+        window_size=16,
+        fullatt_block_indexes=[1],
+    )
+    return _qwen(transformers.Qwen2_5_VLConfig, Qwen2_5_VLTextConfig, vision, transformers.Qwen2_5_VLProcessor)
+
+
+def _tiled(config_class: Any, vision: Any) -> Any:
+    text = transformers.LlamaConfig(**_TEXT)
+    return config_class(
+        vision_config=vision, text_config=text, image_token_id=_IDS["<image>"], scale_factor=2, pad_token_id=0
+    )
+
+
+def _idefics3() -> tuple[Any, Any]:
+    images = transformers.Idefics3ImageProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    processor = transformers.Idefics3Processor(images, _tokenizer(), image_seq_len=4, chat_template=_chat("<image>"))
+    return _tiled(transformers.Idefics3Config, Idefics3VisionConfig(**_VISION)), processor
+
+
+def _smolvlm() -> tuple[Any, Any]:
+    images = transformers.SmolVLMImageProcessor(size={"longest_edge": 64}, max_image_size={"longest_edge": 32})
+    processor = transformers.SmolVLMProcessor(
+        images, _tokenizer(), transformers.SmolVLMVideoProcessor(), image_seq_len=4, chat_template=_chat("<image>")
+    )
+    return _tiled(transformers.SmolVLMConfig, SmolVLMVisionConfig(**_VISION)), processor
+
+
+def _paligemma() -> tuple[Any, Any]:
+    config = transformers.PaliGemmaConfig(
+        vision_config=transformers.SiglipVisionConfig(**_VISION, projection_dim=32),
+        text_config=transformers.GemmaConfig(**_TEXT, head_dim=16),
+        image_token_id=_IDS["<image>"],
+        projection_dim=32,
+        hidden_size=32,
+    )
+    images = transformers.SiglipImageProcessor(size=_SIZE)
+    images.image_seq_length = 16
+    return config, transformers.PaliGemmaProcessor(images, _tokenizer())
+
+
+def _blip() -> tuple[Any, Any]:
+    own = {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}
+    text = transformers.BlipTextConfig(
+        **{name: value for name, value in _TEXT.items() if name in own},
+        encoder_hidden_size=32,
+        projection_dim=32,
+        max_position_embeddings=64,
+        pad_token_id=0,
+        bos_token_id=_IDS["user"],
+        eos_token_id=3,
+        sep_token_id=3,
+    )
+    vision = transformers.BlipVisionConfig(**_VISION, projection_dim=32)
+    config = transformers.BlipConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=32)
+    return config, transformers.BlipProcessor(transformers.BlipImageProcessor(size=_SIZE), _tokenizer(closes=True))
+
+
+FAMILIES: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "llava": _llava,
+    "llava_next": _llava_next,
+    "qwen2_vl": _qwen2_vl,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "smolvlm": _smolvlm,
+    "idefics3": _idefics3,
+    "paligemma": _paligemma,
+    "blip": _blip,
+}
+
+
+def save(family: str, folder: Path) -> None:
+    """Write a model with random weights and its processor."""
+    torch.manual_seed(0)
+    config, processor = FAMILIES[family]()
+    net = transformers.AutoModelForImageTextToText.from_config(config)
+    with torch.no_grad():
+        for parameter in net.parameters():
+            scale = 1.5 / parameter[0].numel() ** 0.5 if parameter.ndim > 1 else 0.1
+            parameter.copy_(torch.randn_like(parameter) * scale + parameter * (parameter.ndim == 1))
+    net.save_pretrained(folder)
+    processor.save_pretrained(folder)

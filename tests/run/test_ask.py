@@ -1,0 +1,226 @@
+"""Questions about a photo, to small random models of every family: what they get, and where it lies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import vision_language
+from PIL import Image
+
+from ebcli.errors import ConfigurationError
+from ebcli.models.patches import patches
+from ebcli.models.sources.vision_language import KINDS, VisionLanguage
+from ebcli.run.ask import _Said, ask
+
+ANSWER = "a red cup on the table"
+SIZE = (60, 40)
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, VisionLanguage]:
+    found = {}
+    for family in vision_language.FAMILIES:
+        folder = tmp_path_factory.mktemp(family)
+        vision_language.save(family, folder)
+        found[family] = VisionLanguage(str(folder), "cpu", torch.float32)
+    return found
+
+
+@pytest.fixture(scope="module")
+def photo() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (*SIZE[::-1], 3), np.uint8))
+
+
+def test_every_family_is_tried() -> None:
+    assert set(vision_language.FAMILIES) == set(KINDS)
+
+
+@pytest.mark.parametrize("family", vision_language.FAMILIES)
+def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
+    models: dict[str, VisionLanguage], photo: Image.Image, family: str
+) -> None:
+    model = models[family]
+    inputs = model.read(photo, "what is on the table ?")
+    generated = model.net.generate(
+        **inputs, do_sample=False, max_new_tokens=5, output_logits=True, return_dict_in_generate=True
+    )
+    ids = generated.sequences[0, -len(generated.logits) :]
+    answered = model.exchange(photo, "what is on the table ?", "a", 5)
+    count = len(ids)
+    longer = {"attention_mask": 1, "token_type_ids": 1, "mm_token_type_ids": 0}
+    others = {
+        name: torch.cat([one[:, :-1], one.new_full((1, count), longer[name])], 1) if name in longer else one
+        for name, one in answered.others.items()
+    }
+    others["input_ids"] = torch.cat([answered.others["input_ids"][:, :-1], ids[None]], 1)
+    with torch.no_grad():
+        logits = model.net(**others, pixel_values=answered.pixels).logits[0, -count - 1 : -1]
+    torch.testing.assert_close(logits, torch.cat(generated.logits), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("family", vision_language.FAMILIES)
+def test_words_have_maps_over_the_photo_and_shares(
+    models: dict[str, VisionLanguage], photo: Image.Image, family: str
+) -> None:
+    found = ask(models[family], photo, "what is on the table ?", ANSWER)
+    assert [word.map.subject.name for word in found.words] == ["red", "cup", "table"]
+    assert [word.position for word in found.words] == [2, 3, 6]
+    for word in found.words:
+        assert found.text[word.start : word.end] == word.map.subject.name
+        assert 0 < word.share < 1 and 0 < word.map.subject.score < 1
+        assert word.map.values.max() > 0 > word.map.values.min()
+        left, top, right, bottom = word.map.placement
+        assert (top, bottom) == (0, SIZE[1])
+        # LLaVA 1.5 gets the center crop
+        assert (left, right) == pytest.approx((10, 50) if family == "llava" else (0, SIZE[0]), abs=0.1)
+
+
+def _rows_of(rows: int, columns: int) -> list[tuple[float, float, float, float]]:
+    """The rectangles of cells row by row: left, top, right, bottom as shares of the photo."""
+    return [(j / columns, i / rows, (j + 1) / columns, (i + 1) / rows) for i in range(rows) for j in range(columns)]
+
+
+def _tiles(rows: int, columns: int, side: int) -> list[tuple[float, float, float, float]]:
+    """The rectangles of cells tile by tile."""
+    found = []
+    for tile_left, tile_top, _, _ in _rows_of(rows, columns):
+        for left, top, right, bottom in _rows_of(side, side):
+            found.append(
+                (
+                    tile_left + left / columns,
+                    tile_top + top / rows,
+                    tile_left + right / columns,
+                    tile_top + bottom / rows,
+                )
+            )
+    return found
+
+
+PLACES = {
+    "qwen2_vl": _rows_of(4, 6),  # 32 x 48 pixels in patches of 4, of which 2 x 2 are merged
+    "qwen2_5_vl": _rows_of(4, 6),
+    "smolvlm": _tiles(2, 2, 2) + _rows_of(2, 2),  # four tiles and the whole photo, 4 x 4 patches of which 2 x 2 merge
+    "idefics3": _tiles(2, 2, 2) + _rows_of(2, 2),
+    "paligemma": _rows_of(4, 4),
+}
+
+
+@pytest.mark.parametrize("family", PLACES)
+def test_each_token_lies_where_its_patches_do(
+    models: dict[str, VisionLanguage], photo: Image.Image, family: str
+) -> None:
+    found = _patches(models[family], photo)
+    scale = torch.tensor(SIZE * 2)
+    for token, expected in enumerate(PLACES[family]):
+        corners = found.corners[found.tokens == token] / scale
+        whole = torch.cat([corners[:, :2].amin(0), corners[:, 2:].amax(0)])
+        torch.testing.assert_close(whole, torch.tensor(expected), atol=0.01, rtol=0)
+        # and no other patch is there
+        area = ((corners[:, 2] - corners[:, 0]) * (corners[:, 3] - corners[:, 1])).sum()
+        assert float(area) == pytest.approx((expected[2] - expected[0]) * (expected[3] - expected[1]), rel=0.05)
+
+
+def test_tokens_of_tiles_beside_padding(models: dict[str, VisionLanguage], photo: Image.Image) -> None:
+    """60 x 40 pixels fill 64 x 43 pixels of LLaVA-NeXT's tiles, in patches of 8: six rows, of which two are cut."""
+    found = _patches(models["llava_next"], photo)
+    assert found.tokens.max() == 16 + 6 * 8 - 1  # the whole photo first; newlines between the rows are no tokens of it
+    corners = [found.corners[found.tokens == token][0] for token in (16, 16 + 8 + 7, 16 + 5 * 8)]
+    expected = [(0, 0, 7.5, 5), (52.5, 5, 60, 12.5), (0, 35, 7.5, 40)]
+    torch.testing.assert_close(torch.stack(corners), torch.tensor(expected), atol=0.8, rtol=0)
+    values = torch.zeros(1, 16 + 6 * 8)
+    values[0, :16] = 1 / 16
+    whole = found.map(values)
+    assert whole.sum() == pytest.approx(1)
+    assert float(whole.max() / whole.min()) == pytest.approx(1, abs=0.1)
+
+
+def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
+    net = _Said(model, model.exchange(photo, "what", ANSWER, 5))
+    return patches(
+        lambda image: net.photo_tokens(model.read(image, "what")["pixel_values"]), model.net, net.blocks, photo.size
+    )
+
+
+def test_shares_and_maps_by_slopes_of_a_decoder_that_is_held(
+    models: dict[str, VisionLanguage], photo: Image.Image
+) -> None:
+    """With attention, gates and the scales of norms held, the decoder is linear, and slopes tell all contributions."""
+    model = models["llava"]
+    said = model.exchange(photo, "what is on the table ?", ANSWER, 5)
+    read, logit = _held(model.net, said)
+    (slopes,) = torch.autograd.grad(logit, read)
+    of_photo = said.others["input_ids"][0] == model.image_token
+    mean = read[of_photo].mean(0, keepdim=True)
+    z = torch.cat(
+        [
+            (read[of_photo] - mean) * slopes[of_photo],
+            mean * slopes[of_photo].sum(0),
+            read[~of_photo] * slopes[~of_photo],
+        ]
+    )
+    winning, losing = z.clamp(min=0).sum(1), (-z).clamp(min=0).sum(1)
+    (word,) = ask(model, photo, "what is on the table ?", ANSWER, words=["cup"]).words
+    assert word.share == pytest.approx(float(winning[:16].sum() / winning.sum()), rel=1e-4)
+    contrast = winning[:16] / winning[:16].sum() - losing[:16] / losing[:16].sum()
+    np.testing.assert_allclose(word.map.values, contrast.reshape(4, 4).detach(), atol=1e-5)
+
+
+def _held(net: Any, said: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the decoder of a LLaVA reads, (S, D), and the logit of the answer's third token linear in it."""
+    net.set_attn_implementation("eager")
+    with torch.no_grad():
+        whole = net(
+            **said.others, pixel_values=said.pixels, output_attentions=True, output_hidden_states=True, use_cache=False
+        )
+    net.set_attn_implementation("sdpa")
+    h = read = whole.hidden_states[0][0].requires_grad_()
+
+    def normed(norm: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * norm.weight * (x.square().mean(1, keepdim=True) + norm.variance_epsilon).rsqrt().detach()
+
+    decoder = net.get_decoder()
+    for layer, attention in zip(decoder.layers, whole.attentions, strict=True):
+        values = layer.self_attn.v_proj(normed(layer.input_layernorm, h)).unflatten(1, (len(attention[0]), -1))
+        h = h + layer.self_attn.o_proj(torch.einsum("hqk,khd->qhd", attention[0], values).flatten(1))
+        x = normed(layer.post_attention_layernorm, h)
+        gate = torch.nn.functional.silu(layer.mlp.gate_proj(x)).detach()
+        h = h + layer.mlp.down_proj(gate * layer.mlp.up_proj(x))
+    logits = net.lm_head(normed(decoder.norm, h))
+    torch.testing.assert_close(logits, whole.logits[0], atol=1e-4, rtol=1e-4)
+    return read, logits[len(logits) - len(said.ids) + 1, said.ids[2]]
+
+
+def test_a_contrast_is_against_the_other_word(models: dict[str, VisionLanguage], photo: Image.Image) -> None:
+    model = models["llava"]
+    one, other = (
+        ask(model, photo, "what", answer, words=[answer.split()[-1]], against=against).words[0].map.values
+        for answer, against in (("a cup", "dog"), ("a dog", "cup"))
+    )
+    np.testing.assert_allclose(one, -other, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"words": ["cupp"]}, "has no word 'cupp': did you mean 'cup'"),
+        ({"words": ["dog"]}, "has no word 'dog': name one of its words"),
+        ({"words": ["cup"], "against": "cup"}, "cannot be told"),
+    ],
+)
+def test_words_that_are_not_there(
+    models: dict[str, VisionLanguage], photo: Image.Image, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        ask(models["llava"], photo, "what", ANSWER, **options)
+
+
+def test_other_models_are_refused(tmp_path: Path) -> None:
+    import transformers
+
+    transformers.GitConfig().save_pretrained(tmp_path)
+    with pytest.raises(ConfigurationError, match="is of type git, but ask knows llava"):
+        VisionLanguage(str(tmp_path), "cpu", torch.float32)
