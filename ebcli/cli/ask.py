@@ -155,8 +155,12 @@ def _asked(options: Mapping[str, Any], photo: Image.Image) -> tuple[Answer, dict
             longest=options["max_tokens"],
         )
     method = f"contrastive EB against {against}" if against else "contrastive EB"
-    told = "given" if given is not None else "its own"
-    about = {"model": model.title, "weights": "DEFAULT", "layer": LAYER, "method": f"{method}, answer {told}"}
+    about = {
+        "model": options["model"],
+        "weights": "DEFAULT",
+        "layer": LAYER,
+        "method": method + ", given answer" * (given is not None),
+    }
     return answer, about | {"version": f"{DISTRIBUTION} {installed_version()}"}
 
 
@@ -173,6 +177,7 @@ def _recorded(word: Word, size: tuple[int, int], style: DrawingStyle) -> ClassRe
         layer=map_.layer,
         peak=map_.peak,
         strength=map_.strength,
+        evidence=map_.evidence,
         position=word.position,
         share=word.share,
     )

@@ -40,7 +40,7 @@ class Word:
     @property
     def share(self) -> float:
         """The share of its evidence that is in the picture, 0 to 1; the rest is in the text before it."""
-        return self.map.mass
+        return self.map.share or 0.0
 
     @property
     def in_words(self) -> str:

@@ -16,6 +16,7 @@ from ebcli.files.records import HARDLY_ANY
 # Multiples of the strength on noise; of photos that show the class, half reach 15 with EfficientNet-Lite0
 _WEAK, _CLEAR = 2.0, 5.0
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
+_SHARE_OF_BLANK = 0.06  # the share of a word's evidence that is in a blank picture, at most
 
 
 def rectangle(box: Sequence[float]) -> NDArray[np.float64]:
@@ -71,6 +72,8 @@ class Map:
         against: the names of the classes that it is contrasted with; empty for the dual.
         stride: of how many cells, in each direction, the network reads only the first one.
         proof: how small a part of the image keeps half of the score; None if it was not measured.
+        share: of a word in an answer, the share of its evidence that is in the picture, which then tells how much the
+            map rests on; None for other subjects.
     """
 
     subject: Subject
@@ -86,6 +89,7 @@ class Map:
     stride: int = 1
     against: str = ""
     proof: Proof | None = None
+    share: float | None = None
 
     @property
     def strength(self) -> float | None:
@@ -118,6 +122,8 @@ class Map:
         return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely and not signed else 1.0)
 
     def _above_noise(self, strength: float | None) -> float | None:
+        if self.share is not None:
+            return self.share / _SHARE_OF_BLANK
         return None if strength is None or not self.noise else strength / self.noise
 
     @property

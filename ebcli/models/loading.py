@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,9 +16,10 @@ from ebcli.errors import ConfigurationError, EbcliError, closest
 from ebcli.files.input_spec import InputSpec
 from ebcli.imports import blamed, contained
 from ebcli.models.boxes import Candidates, recognized
-from ebcli.models.checkpoint import check_finite, first_line, read_checkpoint
+from ebcli.models.checkpoint import check_finite, read_checkpoint
 from ebcli.models.classes import printable, read_class_names
 from ebcli.models.detection import DetectionScores, is_detector
+from ebcli.models.device import checked_device
 from ebcli.models.keywords import (
     BUNDLED,
     CLASSIFICATION,
@@ -103,7 +103,7 @@ def load_model(
     """
     if scores not in (None, *SCORES):
         raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
-    device = _checked_device(device)
+    device = checked_device(device)
     given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
     pictures = [Path(one) for one in ((like,) if isinstance(like, (str, os.PathLike)) else like)]
     name, source = source_of(name)
@@ -208,16 +208,3 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
             + (f": {hint}" if (hint := closest(weights, valid)) else "")
         )
     return net, label, tuple(map(Path, files))
-
-
-def _checked_device(device: str | torch.device) -> torch.device:
-    try:
-        found = torch.device(device)
-    except RuntimeError as error:
-        raise ConfigurationError(f"unknown device {str(device)!r}: use cpu, cuda, cuda:1 or mps") from error
-    try:
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, ImportError) as error:  # torch without CUDA asserts
-        reason = re.split(r"[.;] ", first_line(error))[0]  # advice and links follow
-        raise ConfigurationError(f"device {str(device)!r} is not available: {reason}; use --device cpu") from error
-    return found

@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
+from ebcli.models.device import checked_device
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import HuggingFace
 
@@ -70,12 +71,13 @@ class VisionLanguage(HuggingFace):
 
     def __init__(self, name: str, device: str, dtype: torch.dtype) -> None:
         super().__init__(name.removeprefix("hf/"))
+        place = checked_device(device)
         with fetching(f"the processor of {self._title}", _ADVICE), self._silent():
             self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
         with fetching(f"the weights of {self._title}", "its weights must be in safetensors files"):
             options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
             net, found = self._read(self._auto, self.name, self._config, **options)
-        self.net: Any = self._complete(net, found, f"the model {self._title}").eval().requires_grad_(False).to(device)
+        self.net: Any = self._complete(net, found, f"the model {self._title}").eval().requires_grad_(False).to(place)
 
     def _chosen_head(self) -> str:
         kind = self._config.model_type
@@ -87,11 +89,6 @@ class VisionLanguage(HuggingFace):
 
     def _plain(self, net: nn.Module) -> nn.Module:
         return net
-
-    @property
-    def title(self) -> str:
-        """Its name, with ``hf/``."""
-        return self._title
 
     @property
     def image_token(self) -> int | None:
