@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from contextlib import closing
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,13 +21,14 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, check_writable, refuse_foreign_files
 from ebcli.files.images import decode
 from ebcli.files.naming import AUTO, answer_relpath, output_relpath
-from ebcli.files.records import ClassRecord, Record
+from ebcli.files.records import Record
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ebcli.drawing.answer import Answer, Word
+    from ebcli.drawing.answer import Answer
 
 
 def _answer(*names: str, **settings: Any) -> SectionOption:
@@ -71,9 +73,11 @@ def ask(options: Mapping[str, Any]) -> int:
     the model describes the photo.
     """
     from ebcli.drawing.answer import answer_figure
+    from ebcli.drawing.frames import FrameMaps
     from ebcli.files.media.medium import Shown
     from ebcli.gallery.answer_page import answer_page
     from ebcli.models.fingerprint import configuration_hash
+    from ebcli.run.rendering import about, recorded
 
     path, question, directory = options["photo"], options["question"], options["output"]
     if options["against"] is not None and options["all_words"]:
@@ -88,33 +92,39 @@ def ask(options: Mapping[str, Any]) -> int:
     check_writable(directory)
     if not options["overwrite"]:
         refuse_foreign_files(directory, others=[figure, page])
-    answer, about = _asked(options, photo)
+    answer = _asked(options, photo)
     style = part(DrawingStyle, options, signed=False)
-    shown, name = Shown(photo), str(path)
-    facts = about | {
-        "input": path.name,
-        "class": "; ".join(word.in_words for word in answer.words),
-        "score": ", ".join(f"{word.map.subject.score:.4f}" for word in answer.words),
+    against = options["against"]
+    maps = [FrameMaps.of(word.map, photo.size, None, style) for word in answer.words]
+    made = {
+        "model": options["model"],
+        "weights": ModelSpec.weights,
+        "layer": maps[0].map.layer,
+        "method": ("contrastive EB" + f" against {against}" * (against is not None))
+        + ", given answer" * (options["answer"] is not None),
     }
-    subtitle = f"{about['model']}, {about['layer']}, {about['method']}"
-    content = answer_figure(shown, answer, name, subtitle, style).encoded(suffix, facts)
-    html = answer_page(photo, answer, name, subtitle, style).encode()
+    subtitle = f"{made['model']}, {made['layer']}, {made['method']}"
+    facts = {
+        **made,
+        **about([word.map for word in answer.words]),
+        "input": path.name,
+        "version": f"{DISTRIBUTION} {installed_version()}",
+    }
+    content = answer_figure(Shown(photo), answer, str(path), subtitle, style).encoded(suffix, facts)
+    html = answer_page(photo, answer, str(path), subtitle, style).encode()
     record = Record(
-        input=name,
-        status="done",
-        output=(str(directory / figure),),
-        output_bytes=(len(content),),
-        output_sha256=(hashlib.sha256(content).hexdigest(),),
-        classes=tuple(_recorded(word, photo.size, style) for word in answer.words),
+        str(path),
+        "done",
+        (str(directory / figure),),
+        (len(content),),
+        tuple(replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)),
         place=str(relpath),
         input_bytes=state.st_size,
         input_mtime_ns=state.st_mtime_ns,
-        configuration=configuration_hash(about | {"question": question, "answer": answer.text}),
-        model=about["model"],
-        weights=about["weights"],
-        layer=about["layer"],
-        method=about["method"],
-        seen=round(answer.words[0].map.placement.share_of(photo.size), 4),
+        configuration=configuration_hash({**facts, "question": question, "answer": answer.text}),
+        output_sha256=(sha256(content).hexdigest(),),
+        seen=round(maps[0].map.placement.share_of(photo.size), 4),
+        **made,
     )
     with closing(OutputFolder(directory, options["overwrite"])) as folder:
         folder.start(None)
@@ -131,53 +141,14 @@ def ask(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _asked(options: Mapping[str, Any], photo: Image.Image) -> tuple[Answer, dict[str, str]]:
-    """The answer, and how it was explained."""
-    with sign_of_life(f"Loading {options['model']} ...", options["quiet"]):
+def _asked(options: Mapping[str, Any], photo: Image.Image) -> Answer:
+    with sign_of_life(f"Asking {options['model']} ...", options["quiet"]):
         import torch
 
-        from ebcli.drawing.answer import LAYER
         from ebcli.models.device import resolve_device
         from ebcli.models.sources.vision_language import VisionLanguage
         from ebcli.run.ask import ask
 
         model = VisionLanguage(options["model"], resolve_device(options["device"]), getattr(torch, options["dtype"]))
-    against, given = options["against"], options["answer"]
-    with sign_of_life("Asking ...", options["quiet"]):
-        answer = ask(
-            model,
-            photo,
-            options["question"],
-            given,
-            options["words"],
-            against,
-            every=options["all_words"],
-            longest=options["max_tokens"],
-        )
-    method = f"contrastive EB against {against}" if against else "contrastive EB"
-    about = {
-        "model": options["model"],
-        "weights": "DEFAULT",
-        "layer": LAYER,
-        "method": method + ", given answer" * (given is not None),
-    }
-    return answer, about | {"version": f"{DISTRIBUTION} {installed_version()}"}
-
-
-def _recorded(word: Word, size: tuple[int, int], style: DrawingStyle) -> ClassRecord:
-    from ebcli.drawing.frames import FrameMaps
-
-    map_, subject = word.map, word.map.subject
-    return ClassRecord(
-        subject.index,
-        subject.name,
-        subject.score,
-        map_.mass,
-        FrameMaps.of(map_, size, None, style).is_blank,
-        layer=map_.layer,
-        peak=map_.peak,
-        strength=map_.strength,
-        evidence=map_.evidence,
-        position=word.position,
-        share=word.share,
-    )
+        named = {"every": options["all_words"], "longest": options["max_tokens"]}
+        return ask(model, photo, *(options[name] for name in ("question", "answer", "words", "against")), **named)

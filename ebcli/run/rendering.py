@@ -135,7 +135,7 @@ def render(
             placed = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     laps.end("encode")
-    classes = tuple(_recorded(one, options.regions) for one in maps)
+    classes = tuple(recorded(one, options.regions) for one in maps)
     laps.end("draw")
     return RenderedFiles(files, classes, small, laps.spent, placed)
 
@@ -146,7 +146,7 @@ def _spans(map_: Map, clips: Clips | None) -> list[Span]:
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]
 
 
-def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
+def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassRecord:
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
     found = None if options is None else largest_region(map_.values, map_.placement, maps.size, options)
@@ -169,6 +169,7 @@ def _recorded(maps: FrameMaps, options: RegionOptions | None) -> ClassRecord:
         map_.strength,
         map_.evidence,
         None if map_.proof is None else map_.proof.recorded,
+        share=map_.share,
     )
 
 
