@@ -8,13 +8,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+import ebcli
 from benchmarks.trained import sentence_maps, sentences
 from benchmarks.trained.rounded import restored
 from benchmarks.trained.sentence_maps import DEFAULT
+from ebcli.models.sources.vision_language import VisionLanguage
+from ebcli.run.ask import ask
 
 WEIGHTS = Path(__file__).with_name("weights") / "LLaVA.pt"
 ENOUGH = 0.9  # of the map in the half of its letter; 0.95 to 0.98 was measured, and 0.5 is chance
@@ -36,12 +40,40 @@ def test_a_saved_network_writes_the_sentences_of_photos(net: Any, tmp_path: Path
     question = [{"type": "image"}, {"type": "text", "text": sentences.QUESTION}]
     prompt = processor.apply_chat_template([{"role": "user", "content": question}], add_generation_prompt=True)
     pictures = sentences.described(16, torch.Generator().manual_seed(3))
-    pixels = ((pictures.images * sentences.STD + sentences.MEAN).clamp(0, 1) * 255).round().byte()
-    photos = [Image.fromarray(one.permute(1, 2, 0).numpy()) for one in pixels]
+    photos = [_photo(image) for image in pictures.images]
     given = processor(images=photos, text=[prompt] * len(photos), return_tensors="pt")
     tokens = loaded.generate(**given, max_new_tokens=9, do_sample=False)[:, given["input_ids"].shape[1] :]
     said = processor.batch_decode(tokens, skip_special_tokens=True)
     assert sum(a == b for a, b in zip(said, pictures.sentences, strict=True)) >= 14
+
+
+def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
+    """`ask` on photos gives the maps and shares of a network that was taken apart by hand."""
+    sentences.save(net, tmp_path)
+    model = VisionLanguage(str(tmp_path), "cpu", torch.float32)
+    pictures = sentences.described(8, torch.Generator().manual_seed(4))
+    halves = []
+    for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):
+        found = ask(model, _photo(image), sentences.QUESTION, sentence, every=True)
+        pixels = model.read(_photo(image), sentences.QUESTION)["pixel_values"]
+        told = sentences.answers([sentence])
+        asked = sentence_maps.Told(net, told, sentence_maps.mean_tokens(net, pixels))
+        words = [i for i, word in enumerate(sentence.split()) if word not in (",", ".")]
+        prior = sentence_maps.units(told, torch.tensor([words]))
+        marginal = ebcli.excitation_backprop(asked, pixels, prior, DEFAULT, joint=True)
+        contrastive = ebcli.excitation_backprop(asked, pixels, prior, DEFAULT, contrastive=True, joint=True)
+        maps = np.stack([word.map.values for word in found.words])
+        np.testing.assert_allclose([word.share for word in found.words], marginal.mass[0], atol=1e-4)
+        np.testing.assert_allclose(maps, contrastive.maps[0], atol=1e-4)
+        by_side = maps.clip(0).swapaxes(1, 2) if stacked else maps.clip(0)
+        left = by_side[:, :, :4].sum((1, 2)) / by_side.sum((1, 2))
+        halves.append((left[0], 1 - left[-2], left[-1]))  # the first letter, the second one, the color of the first
+    assert (np.mean(halves, 0) > ENOUGH).all()
+
+
+def _photo(image: torch.Tensor) -> Image.Image:
+    pixels = ((image * sentences.STD + sentences.MEAN).clamp(0, 1) * 255).round().byte()
+    return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
 def test_maps_of_words_are_on_their_letters(net: Any) -> None:
