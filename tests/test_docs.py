@@ -156,6 +156,7 @@ QUESTIONS = {
     "How do I explain a ViT?": ("networks", ["ViT"]),
     "Is there Grad-CAM?": ("figures", ["--beside grad-cam"]),
     "How do I make a figure for a paper?": ("figures", ["--preset figure", "dpi"]),
+    "Which part of the photo made it say that word?": ("ask", ["from the picture", "--word"]),
     "How do I add an operation?": ("extending", ["ebcli.rule"]),
 }
 

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+import torch
 from click.testing import CliRunner, Result
 from PIL import Image
 from videos import moving_square, write_video
 
+from benchmarks.trained import sentences
+from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +55,7 @@ LESS = {
 }
 # Another network of the same family, in place of one that takes long
 SMALLER = {"fasterrcnn_resnet50_fpn": "fasterrcnn_mobilenet_v3_large_320_fpn"}
+SMALL_LLAVA = "small_llava"  # written when a command names it
 # Added where weights would be downloaded
 UNTRAINED = ["--weights", "none"]
 
@@ -78,6 +82,16 @@ def write_files(folder: Path) -> None:
     (folder / "instances_val2014.json").touch()
 
 
+def write_small_llava(folder: Path) -> None:
+    """Write a trained network that describes two letters, and a picture of letters."""
+    net = sentences.build()
+    net.load_state_dict(restored(torch.load(ROOT / "tests/evaluate/weights/LLaVA.pt", weights_only=True)))
+    sentences.save(net, folder / SMALL_LLAVA)
+    image = sentences.described(1, torch.Generator().manual_seed(2)).images[0]
+    pixels = ((image * sentences.STD + sentences.MEAN).clamp(0, 1) * 255).byte()
+    Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / "letters.png")
+
+
 def run_line(line: str) -> Result | None:
     """Run a shell line in the working directory; None if it is not run.
 
@@ -100,7 +114,9 @@ def run_line(line: str) -> Result | None:
         check_options(words)
         return None
     piped = subprocess.run(["bash", "-c", before], check=True, capture_output=True).stdout if before else b""
-    if "--model" in words and "--weights" not in words:
+    if SMALL_LLAVA in words:
+        write_small_llava(Path())
+    elif "--model" in words and "--weights" not in words:
         words += UNTRAINED
     words = [SMALLER.get(word, word) for word in words]
     words += [option for word in words for option in shlex.split(LESS.get(word, ""))]
