@@ -16,7 +16,7 @@ from ebcli.files.records import HARDLY_ANY
 # Multiples of the strength on noise; of photos that show the class, half reach 15 with EfficientNet-Lite0
 _WEAK, _CLEAR = 2.0, 5.0
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
-_SHARE_OF_BLANK = 0.06  # the share of a word's evidence that is in a blank picture, at most
+_SHARE_OF_BLANK = 0.07  # the share of a word's evidence that is in a blank picture, at most
 
 
 def rectangle(box: Sequence[float]) -> NDArray[np.float64]:
