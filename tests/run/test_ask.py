@@ -218,6 +218,11 @@ def test_words_that_are_not_there(
         ask(models["llava"], photo, "what", ANSWER, **options)
 
 
+def test_a_photo_of_one_pixel_is_refused(models: dict[str, VisionLanguage]) -> None:
+    with pytest.raises(ConfigurationError, match="too small"):
+        ask(models["llava"], Image.new("RGB", (1, 1)), "what", ANSWER)
+
+
 def test_other_models_are_refused(tmp_path: Path) -> None:
     import transformers
 
