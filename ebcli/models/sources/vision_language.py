@@ -109,7 +109,8 @@ class VisionLanguage(HuggingFace):
             options["add_special_tokens"] = not text.startswith(processor.tokenizer.bos_token or "\0")
         else:
             text = getattr(processor, "image_token", "") + question
-        with fetching(f"what {self._title} gets of the photo and the question", "choose another photo or question"):
+        what, advice = f"what {self._title} gets of the photo and the question", "choose another photo or question"
+        with fetching(what, advice), self._silent():
             inputs = dict(processor(images=photo, text=text, return_tensors="pt", **options))
         inputs.pop("labels", None)
         return {name: one.to(self.net.device) for name, one in inputs.items()}
