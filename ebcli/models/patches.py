@@ -75,13 +75,15 @@ def patches(
         size: the photo's width and height.
 
     Raises:
-        ConfigurationError: no convolution of the network reads an image's three colors.
+        ConfigurationError: no convolution of the network reads an image's three colors, or no patch is in the photo.
     """
     for reader in net.modules():
         if isinstance(reader, nn.modules.conv._ConvNd) and reader.in_channels == 3:
             corners = _corners(run, reader, size)
             tokens = _tokens(lambda: run(torch.rand(3, *size[::-1]) * 255), reader, blocks)
-            known = (corners[:, 2] > corners[:, 0]) & (tokens >= 0)
+            known = (corners[:, 2:] > corners[:, :2]).all(1) & (tokens >= 0)
+            if not known.any():
+                raise ConfigurationError("no patch of the network is in the photo, which is too small or too narrow")
             return Patches(corners[known], tokens[known])
     raise ConfigurationError("the network has no convolution that reads an image's three colors: choose another one")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers.models.idefics3.configuration_idefics3 import Idefics3VisionConfig
 from transformers.models.qwen2_5_vl.configuration_qwen2_5_vl import Qwen2_5_VLTextConfig, Qwen2_5_VLVisionConfig
 from transformers.models.qwen2_vl.configuration_qwen2_vl import Qwen2VLTextConfig, Qwen2VLVisionConfig
@@ -59,6 +59,19 @@ def _tokenizer(*, closes: bool = False) -> Any:
         bos_token="<bos>",
         eos_token="<eos>",
         additional_special_tokens=list(_SPECIAL[4:]),
+    )
+
+
+def byte_level_tokenizer(texts: list[str]) -> Any:
+    """A tokenizer as GPT-2's, trained with some texts."""
+    pairs = Tokenizer(models.BPE())
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pairs.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=list(_SPECIAL), initial_alphabet=alphabet, show_progress=False)
+    pairs.train_from_iterator(texts, trainer)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=pairs, pad_token="<pad>", extra_special_tokens={"image_token": "<image>"}
     )
 
 

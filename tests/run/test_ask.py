@@ -62,6 +62,20 @@ def test_one_pass_with_the_whole_answer_scores_it_as_generation_does(
     torch.testing.assert_close(logits, torch.cat(generated.logits), atol=1e-4, rtol=1e-4)
 
 
+def test_words_of_a_byte_level_tokenizer(
+    models: dict[str, VisionLanguage], photo: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes a word's space a part of its first token, and several tokens of one character."""
+    tokenizer = vision_language.byte_level_tokenizer(["assistant : a cat", "a cat"])
+    monkeypatch.setattr(models["llava"]._processor, "tokenizer", tokenizer)
+    answer = "cat 日本 cat"
+    said = models["llava"].exchange(photo, "what", answer, 5)
+    assert said.ids.tolist() == tokenizer(f" {answer}")["input_ids"]  # as behind "assistant :"
+    for word in answer.split():
+        start = said.text.index(word)
+        assert tokenizer.decode(said.ids[list(said.tokens(start, start + len(word)))]).strip() == word
+
+
 @pytest.mark.parametrize("family", vision_language.FAMILIES)
 def test_words_have_maps_over_the_photo_and_shares(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
@@ -216,6 +230,11 @@ def test_words_that_are_not_there(
 ) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ask(models["llava"], photo, "what", ANSWER, **options)
+
+
+def test_a_photo_of_one_pixel_is_refused(models: dict[str, VisionLanguage]) -> None:
+    with pytest.raises(ConfigurationError, match="too small"):
+        ask(models["llava"], Image.new("RGB", (1, 1)), "what", ANSWER)
 
 
 def test_other_models_are_refused(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -36,7 +38,7 @@ class Exchange:
         others: what else the network gets, by name; ``input_ids`` (1, S) are the tokens of question and answer.
         ids: (N,), the tokens of the answer, which are the last ones.
         text: the answer.
-        ends: where in the text each token ends.
+        ends: how much of the text is sure after each token; one that only begins a character adds nothing.
     """
 
     pixels: Tensor
@@ -48,10 +50,8 @@ class Exchange:
     def tokens(self, start: int, end: int) -> range:
         """The tokens that a part of the text is made of."""
         begins = [0, *self.ends[:-1]]
-        found = [
-            i for i, (first, last) in enumerate(zip(begins, self.ends, strict=True)) if first < end and last > start
-        ]
-        return range(found[0], found[-1] + 1)
+        first = bisect_left(begins, begins[bisect_right(self.ends, start)])  # tokens of a character begin together
+        return range(first, bisect_left(self.ends, end) + 1)
 
 
 class VisionLanguage(HuggingFace):
@@ -109,7 +109,8 @@ class VisionLanguage(HuggingFace):
             options["add_special_tokens"] = not text.startswith(processor.tokenizer.bos_token or "\0")
         else:
             text = getattr(processor, "image_token", "") + question
-        with fetching(f"what {self._title} gets of the photo and the question", "choose another photo or question"):
+        what, advice = f"what {self._title} gets of the photo and the question", "choose another photo or question"
+        with fetching(what, advice), self._silent():
             inputs = dict(processor(images=photo, text=text, return_tensors="pt", **options))
         inputs.pop("labels", None)
         return {name: one.to(self.net.device) for name, one in inputs.items()}
@@ -139,7 +140,11 @@ class VisionLanguage(HuggingFace):
             with torch.no_grad(), self._silent():
                 ids = self.net.generate(**inputs, do_sample=False, max_new_tokens=longest)[0, count:]
         else:
-            ids = torch.tensor(self.continued(answer), device=asked.device)
+            # many tokenizers make other tokens of a word behind a space, as which it is generated behind "ASSISTANT:"
+            before = tokenizer.decode(asked[0, -1:], skip_special_tokens=True)
+            space = " " * (before != "" and not before[-1].isspace())
+            found = self.continued(before + space + answer)[len(self.continued(before)) :]
+            ids = torch.tensor([one for one in found if one not in tokenizer.all_special_ids]).to(asked)
         while len(ids) and int(ids[-1]) in tokenizer.all_special_ids:
             ids = ids[:-1]
         told = [tokenizer.decode(ids[: i + 1], skip_special_tokens=True) for i in range(len(ids))]
@@ -151,7 +156,8 @@ class VisionLanguage(HuggingFace):
             for name, one in inputs.items()
         }
         pixels = others.pop("pixel_values")
-        return Exchange(pixels, others | {"input_ids": whole}, ids, told[-1], [*map(len, told)])
+        ends = [*accumulate((len(one.rstrip("\ufffd")) for one in told), max)]  # less what is no character yet
+        return Exchange(pixels, others | {"input_ids": whole}, ids, told[-1], ends)
 
     def continued(self, text: str) -> list[int]:
         """The tokens of an answer."""
