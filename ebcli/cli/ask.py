@@ -1,4 +1,4 @@
-"""The command ``eb-saliency ask``."""
+"""The command ``ask``: a question about a photo, and the map of each word of the answer."""
 
 from __future__ import annotations
 
@@ -7,23 +7,25 @@ from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.commands import altered, command
 from ebcli.cli.console import one_line, put, sign_of_life
-from ebcli.cli.model_options import PATH
-from ebcli.cli.parameters import Output, SectionOption, complete_directory, part
+from ebcli.cli.parameters import part
+from ebcli.drawing.answer import answer_figure
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder, check_writable, refuse_foreign_files
 from ebcli.files.images import decode
+from ebcli.files.media.medium import Shown
 from ebcli.files.naming import AUTO, answer_relpath, output_relpath
 from ebcli.files.records import Record
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.models.fingerprint import configuration_hash
 from ebcli.models.spec import ModelSpec
+from ebcli.run.rendering import about, recorded
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -31,53 +33,9 @@ if TYPE_CHECKING:
     from ebcli.drawing.answer import Answer
 
 
-def _answer(*names: str, **settings: Any) -> SectionOption:
-    return SectionOption([*names], section="Answer", **settings)
-
-
-@command(
-    "ask",
-    click.Argument(["photo"], type=PATH),
-    click.Argument(["question"], default=""),
-    altered(
-        "model",
-        required=True,
-        default=None,
-        shell_complete=None,
-        help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
-    ),
-    _answer("--answer", metavar="TEXT", help="Explain this answer instead of the model's own."),
-    _answer("--word", "words", metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
-    _answer("--all-words", is_flag=True, help="Also explain words such as 'the' and 'of'."),
-    _answer("--against", metavar="WORD", help="Contrast with a word that it could have said instead."),
-    _answer("--max-tokens", type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
-    SectionOption(
-        ["-o", "--output"],
-        section="Output",
-        metavar="DIR",
-        type=Output(path_type=Path),
-        default=Path("saliency"),
-        shell_complete=complete_directory,
-        help="Output directory.",
-    ),
-    altered("format", help="Format of the figure; auto is png."),
-    altered("as_json", help="Print a JSON record with all words instead."),
-    altered("cmap", show_default="inferno"),
-    options=["cell_size", "dpi", "overwrite", "device", "dtype"],
-)
 def ask(options: Mapping[str, Any]) -> int:
-    """Ask a vision-language model about a photo, and see which part made it say each word.
-
-    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and of each word the share
-    of its evidence that is in the picture; the rest is in the question and in the words before it. Without QUESTION,
-    the model describes the photo.
-    """
-    from ebcli.drawing.answer import answer_figure
-    from ebcli.drawing.frames import FrameMaps
-    from ebcli.files.media.medium import Shown
+    """Ask as the command's options say, print the answer and what was written, and return the exit status."""
     from ebcli.gallery.answer_page import answer_page
-    from ebcli.models.fingerprint import configuration_hash
-    from ebcli.run.rendering import about, recorded
 
     path, question, directory = options["photo"], options["question"], options["output"]
     if options["against"] is not None and options["all_words"]:

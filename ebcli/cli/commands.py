@@ -214,6 +214,44 @@ def _limit(name: str, default: float, text: str) -> SectionOption:
     return SectionOption([f"--{name}"], section="Limits", metavar="N", type=float, default=default, help=text)
 
 
+def _of_answer(*names: str, **settings: Any) -> SectionOption:
+    return SectionOption([*names], section="Answer", **settings)
+
+
+@command(
+    "ask",
+    click.Argument(["photo"], type=PATH),
+    click.Argument(["question"], default=""),
+    altered(
+        "model",
+        required=True,
+        default=None,
+        shell_complete=None,
+        help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
+    ),
+    _of_answer("--answer", metavar="TEXT", help="Explain this answer instead of the model's own."),
+    _of_answer("--word", "words", metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
+    _of_answer("--all-words", is_flag=True, help="Also explain words such as 'the' and 'of'."),
+    _of_answer("--against", metavar="WORD", help="Contrast with a word that it could have said instead."),
+    _of_answer("--max-tokens", type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
+    altered("output", metavar="DIR", help="Output directory."),
+    altered("format", help="Format of the figure; auto is png."),
+    altered("as_json", help="Print a JSON record with all words instead."),
+    altered("cmap", show_default="inferno"),
+    options=["cell_size", "dpi", "overwrite", "device", "dtype"],
+)
+def ask(options: Mapping[str, Any]) -> int:
+    """Ask a vision-language model about a photo, and see which part made it say each word.
+
+    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and of each word the share
+    of its evidence that is in the picture; the rest is in the question and in the words before it. Without QUESTION,
+    the model describes the photo.
+    """
+    from ebcli.cli.ask import ask
+
+    return ask(options)
+
+
 @command(
     "check",
     click.Argument(["baseline"], type=_DIRECTORY),

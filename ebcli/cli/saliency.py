@@ -14,8 +14,7 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
-import ebcli.cli.ask
-import ebcli.cli.serve  # noqa: F401 - they add their commands
+import ebcli.cli.serve  # noqa: F401 - adds its command
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.commands import COMMANDS, gallery_page
 from ebcli.cli.console import note, plain_errors, plain_warnings, shown, sign_of_life

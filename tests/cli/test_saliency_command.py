@@ -291,6 +291,8 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "strength": None,
             "evidence": None,
             "proof": None,
+            "position": None,
+            "share": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -83,6 +83,8 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "strength": None,
             "evidence": None,
             "proof": None,
+            "position": None,
+            "share": None,
         }
     ]
     assert entry["schema"] == 1
