@@ -106,7 +106,7 @@ def _below_text(figure: Figure, answer: Answer) -> Figure:
         (answer.question, None, _SECONDARY),
         *((text, word, (0, 0, 0)) for text, word in [("\n", None), *answer.parts]),
     ]:
-        for piece in re.findall(r"\n|\s|\S+", text):
+        for piece in re.findall(r"\n|\s|\S{1,24}", text):
             width = round(letters.getlength(written := printable(piece)))
             if piece == "\n" or (x > margin and x + width > figure.size[0] - margin):
                 x, y = margin, y + line

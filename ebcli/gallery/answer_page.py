@@ -23,7 +23,7 @@ img { max-width: 100%; max-height: 75vh; display: block }
 .word img { display: none; position: absolute; left: 0; top: calc(100% + 1.1rem); z-index: 1 }
 .word:is(:hover, :focus) { outline: 2px solid } .word:is(:hover, :focus) img { display: block }
 .answer:has(:hover) .word:focus:not(:hover) img { display: none }
-small { color: #666 } td, th { padding: 0 1rem 0 0; text-align: left }
+body { overflow-wrap: anywhere } small { color: #666 } td, th { padding: 0 1rem 0 0; text-align: left }
 """
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -119,4 +120,16 @@ def test_pointing_at_a_word_shows_its_map(model: Path, sentence: str, browser: B
     assert browser.one(".answer").text.split() == sentence.split()
     assert browser.complaints() == []
     assert [one for one in browser.requests() if not one.startswith(("file:", "data:"))] == []
+    assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+def test_a_question_without_spaces_is_wrapped(model: Path, sentence: str, browser: Browser) -> None:
+    asked = "x" * 300
+    result = ask(model, asked, "--answer", sentence, "--format", "svg")
+    assert result.exit_code == 0, result.stderr
+    figure, page = (Path(one) for one in result.stdout.splitlines()[-2:])
+    texts = [one for one in ElementTree.parse(figure).iter() if set(one.text or "") == {"x"}]
+    assert "".join(one.text or "" for one in texts) == asked
+    assert len({one.get("y") for one in texts}) > 1
+    browser.visit(page.absolute().as_uri())
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
