@@ -12,8 +12,8 @@ from typing import Any
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.keywords import BUNDLED
+from ebcli.nouns.input_spec import InputSpec
 
 # the packages that have the file, and where in them it is
 FILES = {
