@@ -135,7 +135,16 @@ def explained(
     for way, weighted in (("tiles", scores), ("tiles of equal weight", np.ones_like(scores))):
         joined = []
         for k, target in enumerate(targets):
-            of_tiles = [Map(Subject(target, "", 0.0), LAYER, one[k], 1.0, Placement(0, 0, 1, 1)) for one in maps]
+            of_tiles = [
+                Map(
+                    subject=Subject(target, "", 0.0),
+                    layer=LAYER,
+                    values=one[k],
+                    mass=1.0,
+                    placement=Placement(0, 0, 1, 1),
+                )
+                for one in maps
+            ]
             joined.append(tiles.joined(weighted, of_tiles).values)
         yield way, joined, scores.mean(0)
 

@@ -73,9 +73,11 @@ def ask(options: Mapping[str, Any]) -> int:
     record = Record(
         str(path),
         "done",
-        (str(directory / figure),),
-        (len(content),),
-        tuple(replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)),
+        output=(str(directory / figure),),
+        output_bytes=(len(content),),
+        classes=tuple(
+            replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)
+        ),
         place=str(relpath),
         input_bytes=state.st_size,
         input_mtime_ns=state.st_mtime_ns,

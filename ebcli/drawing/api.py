@@ -78,7 +78,17 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(style, cmap, alpha, signed, vmin, vmax, percentile, cells, background)
+    drawing = DrawingStyle(
+        style,
+        cmap=cmap,
+        alpha=alpha,
+        signed=signed,
+        vmin=vmin,
+        vmax=vmax,
+        percentile=percentile,
+        cells=cells,
+        background=background,
+    )
     if not isinstance(image, Image.Image):
         raise ConfigurationError(
             f"the image is a {type(image).__name__}, not a Pillow image: open it with PIL.Image.open"

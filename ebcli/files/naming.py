@@ -194,7 +194,7 @@ def _numbered(class_name: str | None, number: int) -> str | None:
     return class_name if number == 1 else f"{slug(class_name or '')[:_ROOM_OF_NUMBERED]} {number}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ResultNames:
     """The names of the files that a run writes for each image.
 

@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import KW_ONLY, asdict, dataclass, field, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -65,6 +65,7 @@ class ClassRecord:
     index: int
     name: str | None
     score: float | None
+    _: KW_ONLY
     mass: float | None
     blank: bool
     losses: dict[str, float] | None = None
@@ -133,6 +134,7 @@ class Record:
 
     input: str
     status: Literal["done", "failed", "planned", "not an image"]
+    _: KW_ONLY
     output: tuple[str, ...] = ()
     output_bytes: tuple[int, ...] = ()
     classes: tuple[ClassRecord, ...] = ()

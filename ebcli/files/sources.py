@@ -7,7 +7,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from io import BytesIO
 from pathlib import Path
 
@@ -37,6 +37,7 @@ class Source:
     """
 
     path: Path
+    _: KW_ONLY
     named: bool = True
     span: Span | None = None
     problem: str | None = None
@@ -117,7 +118,7 @@ def find(
             files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
         elif url_of(path) is not None:
             below, problem = walk(path, how)
-            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(below)]
+            files = [(Source(file, named=file == path), file.relative_to(path)) for file in sorted(below)]
             files += [(Source(path, problem=problem), path)] if problem is not None else []
         elif os.path.isdir(path):
             files = list(folders.files(path))
@@ -150,7 +151,7 @@ def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> It
             continue
         found, problem = members(source.path, remote)
         for path, span in found.items():
-            yield Source(path, False, span, remote=remote), relative / path.relative_to(source.path)
+            yield Source(path, named=False, span=span, remote=remote), relative / path.relative_to(source.path)
         if problem is not None:
             yield Source(source.path, problem=problem), relative
 

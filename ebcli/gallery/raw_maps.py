@@ -60,7 +60,16 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
                 if index != one.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
                 subject = Subject(index, one.name, _number(one.score), outlines=outline)
-                maps.append(Map(subject, layer, values, _number(one.mass), place, method=record.method))
+                maps.append(
+                    Map(
+                        subject=subject,
+                        layer=layer,
+                        values=values,
+                        mass=_number(one.mass),
+                        placement=place,
+                        method=record.method,
+                    )
+                )
         return size, maps
     return None
 

@@ -91,13 +91,20 @@ class DetectionScores(nn.Module):
         if "rpn" not in seen:
             head = seen["head"]
             logits, offsets = head["cls_logits"], head["bbox_regression"]
-            return Predictions(found, logits.mT, offsets, seen["anchors"], shapes, head.get("bbox_ctrness"))
+            return Predictions(
+                found=found,
+                logits=logits.mT,
+                offsets=offsets,
+                anchors=seen["anchors"],
+                shapes=shapes,
+                centerness=head.get("bbox_ctrness"),
+            )
         proposals = seen["rpn"][0]
         counts = {len(of_image) for of_image in proposals}
         if len(counts) > 1:
             raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
         logits, offsets = (values.unflatten(0, (len(images), -1)) for values in seen["head"])
-        return Predictions(found, logits.mT, offsets, proposals, shapes)
+        return Predictions(found=found, logits=logits.mT, offsets=offsets, anchors=proposals, shapes=shapes)
 
     def boxes(self, predictions: Predictions, i: int, label: int) -> Tensor:
         """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
@@ -135,7 +142,7 @@ class DetectionScores(nn.Module):
         return resized, (padded[0], padded[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Predictions:
     """What a detector computed for B images.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ class LoadedModel:
 
     name: str
     net: nn.Module
+    _: KW_ONLY
     transforms: InputSpec
     categories: tuple[str, ...] | None
     weights: str

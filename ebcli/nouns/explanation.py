@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,7 @@ class Subject:
     index: int
     name: str | None
     score: float
+    _: KW_ONLY
     where: tuple[int, ...] | NDArray[np.bool_] = ()
     box: tuple[float, float, float, float] | None = None
     outlines: Sequence[NDArray[np.float64]] = ()
@@ -55,7 +56,7 @@ class Subject:
         return f"{self.name or f'class {self.index}'}, score {self.score:.3f}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Map:
     """The map of a subject at a layer.
 

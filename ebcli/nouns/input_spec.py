@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -81,6 +81,7 @@ class InputSpec:
     """
 
     size: tuple[int, int] | None
+    _: KW_ONLY
     resize: tuple[int, ...] | None = (256,)
     fit: str = "crop"
     mean: tuple[float, ...] = _IMAGENET[0]
@@ -109,7 +110,14 @@ class InputSpec:
         mode = getattr(preset, "interpolation", Image.Resampling.BILINEAR).name
         size = crop and (crop[0], crop[-1])
         return cls(
-            size, resize and tuple(resize), "crop", tuple(mean), tuple(std), Image.Resampling[mode], frames, rate
+            size,
+            resize=resize and tuple(resize),
+            fit="crop",
+            mean=tuple(mean),
+            std=tuple(std),
+            resample=Image.Resampling[mode],
+            frames=frames,
+            rate=rate,
         )
 
     @property

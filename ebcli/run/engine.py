@@ -19,7 +19,7 @@ from ebcli.run.prepare import Prepared, prepare
 from ebcli.workers import Workers, processors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """A run that is ready to start.
 
@@ -71,7 +71,18 @@ def run(plan: RunPlan) -> Run:
     stages, total = prepared.stages, len(prepared.sources)
     style, unit = stages.options.style, stages.reader.unit
     common, skipped = stages.common, prepared.skipped
-    return Run(common, device, total, skipped, results, stopping, recorded, style, unit, prepared.task)
+    return Run(
+        common=common,
+        device=device,
+        total=total,
+        skipped=skipped,
+        results=results,
+        stopping=stopping,
+        recorded=recorded,
+        style=style,
+        unit=unit,
+        task=prepared.task,
+    )
 
 
 def _planned(prepared: Prepared) -> Generator[Record]:
@@ -94,6 +105,12 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
     with closing(folder), Workers(count, execution.image_timeout) as workers:
         folder.start(output.settings)
         pipeline = Pipeline(
-            prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
+            explainer=prepared.explainer,
+            files=folder,
+            workers=workers,
+            stages=prepared.stages,
+            fail_fast=execution.fail_fast,
+            stopping=stopping,
+            recorded=recorded,
         )
         yield from pipeline.run(sources)

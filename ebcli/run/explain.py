@@ -107,7 +107,9 @@ def _read(image: Image.Image | str | os.PathLike[str] | None, loaded: LoadedMode
         raise ConfigurationError(f"{loaded.name} is for {what}, explain() for images: use the command")
     if isinstance(image, Image.Image):
         upright = to_rgb(image)
-        return NetworkInput(spec.read(upright), Stamp(0, 0), 0.0, upright.size), Shown(upright)
+        return NetworkInput(pixels=spec.read(upright), stamp=Stamp(0, 0), seconds=0.0, size=upright.size), Shown(
+            upright
+        )
     if not isinstance(image, (str, os.PathLike)) or os.path.isdir(image):
         one = "the path of a file, or a Pillow image"
         raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes one photo: {one}")

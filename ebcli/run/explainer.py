@@ -105,7 +105,10 @@ class Explainer:
                 usual = default_layer(loaded)
         if not plan.output.panel:
             check_distinct(layers)
-        self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
+        classes, against = chosen_classes(maps, loaded)
+        self.network = NetworkDescription(
+            loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against
+        )
         return self._tried(maps)
 
     def asked(self, maps: MapOptions) -> Explainer:

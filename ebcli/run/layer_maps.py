@@ -79,18 +79,18 @@ def maps_of(
             [
                 [
                     Map(
-                        subject,
-                        layer,
-                        values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
-                        mass[i][k],
-                        place,
-                        None if lost is None else {name: one[i][k] for name, one in lost.items()},
-                        None if relevance is None else relevance[i, k].copy(),
-                        method,
-                        {name: one[i, k].copy() for name, one in others.items()},
-                        noise.get(layer),
-                        strides.get(layer, 1),
-                        against,
+                        subject=subject,
+                        layer=layer,
+                        values=values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
+                        mass=mass[i][k],
+                        placement=place,
+                        lost_mass=None if lost is None else {name: one[i][k] for name, one in lost.items()},
+                        relevance=None if relevance is None else relevance[i, k].copy(),
+                        method=method,
+                        beside={name: one[i, k].copy() for name, one in others.items()},
+                        noise=noise.get(layer),
+                        stride=strides.get(layer, 1),
+                        against=against,
                     )
                     for k, subject in enumerate(row)
                 ]

@@ -32,7 +32,7 @@ _NO_FILES: Mapping[Path, bytes] = {}
 _Numbered = tuple[int, Source, NetworkInput]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """What all images of a run share.
 

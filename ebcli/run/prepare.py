@@ -275,7 +275,18 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     layers, default = network.layers, network.default_layer
     sweep = plan.maps.layers == (ALL,)
     is_volume = network.loaded.transforms.depth is not None
-    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep, is_volume)
+    names = ResultNames(
+        format=format_,
+        panel=output.panel,
+        raw=output.raw,
+        layers=layers,
+        default_layer=default,
+        method=method,
+        described=described,
+        video=video,
+        sweep=sweep,
+        volumes=is_volume,
+    )
     provenance = {
         "model": common.model,
         "weights": weights,
@@ -285,7 +296,15 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
     raw = _raw_provenance(network, common) if output.raw else None
-    return RenderOptions(style, names, about, provenance, raw, _region_options(plan), output.max_side)
+    return RenderOptions(
+        style=style,
+        names=names,
+        about=about,
+        provenance=provenance,
+        raw_provenance=raw,
+        regions=_region_options(plan),
+        max_side=output.max_side,
+    )
 
 
 def _raw_provenance(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:

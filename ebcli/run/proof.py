@@ -90,9 +90,10 @@ def proofs_of(
         return [_PARTS[k] for k in high], first(high)
 
     parts, pixels = smallest(orders[0])
-    others = [smallest(order)[0] for order in orders[1:]]
-    ends = whole, scored(torch.where(pixels, blurred, inputs)), scored(blurred)
-    return [Proof(*numbers) for numbers in zip(parts, *others, *ends, strict=True)]
+    others = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
+    found = {"part": parts, **{name: smallest(order)[0] for name, order in others}, "score": whole}
+    found |= {"without": scored(torch.where(pixels, blurred, inputs)), "blurred": scored(blurred)}
+    return [Proof(**{name: values[i] for name, values in found.items()}) for i in range(len(maps))]
 
 
 def _filled(values: Tensor, inputs: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from ebcli.files.stamp import Stamp
 from ebcli.nouns.input_spec import InputSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkInput:
     """An image or a video as the network gets it.
 
@@ -101,7 +101,13 @@ class Reader:
                 raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
         return NetworkInput(
-            pixels, stamp, perf_counter() - start, size, source.label, clips=clips, pages=medium.pages(file)
+            pixels=pixels,
+            stamp=stamp,
+            seconds=perf_counter() - start,
+            size=size,
+            label=source.label,
+            clips=clips,
+            pages=medium.pages(file),
         )
 
     def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:

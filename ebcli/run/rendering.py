@@ -33,7 +33,7 @@ from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RenderOptions:
     """How the results of a run are rendered.
 
@@ -158,17 +158,17 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         subject.index,
         subject.name,
         subject.score,
-        map_.mass,
-        maps.is_blank,
-        map_.lost_mass,
-        map_.layer,
-        map_.peak,
-        None if found is None else asdict(found),
-        maps.at_border,
-        box,
-        map_.strength,
-        map_.evidence,
-        None if map_.proof is None else map_.proof.recorded,
+        mass=map_.mass,
+        blank=maps.is_blank,
+        losses=map_.lost_mass,
+        layer=map_.layer,
+        peak=map_.peak,
+        region=None if found is None else asdict(found),
+        at_border=maps.at_border,
+        box=box,
+        strength=map_.strength,
+        evidence=map_.evidence,
+        proof=None if map_.proof is None else map_.proof.recorded,
         share=map_.share,
     )
 

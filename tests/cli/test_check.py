@@ -128,7 +128,10 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
 
 def pair(*values: np.ndarray) -> MapPair:
     place = Placement(0, 0, 256, 128)
-    one, other = (Map(Subject(1, None, 0.5), "2", each.astype(np.float32), 1.0, place) for each in values)
+    one, other = (
+        Map(subject=Subject(1, None, 0.5), layer="2", values=each.astype(np.float32), mass=1.0, placement=place)
+        for each in values
+    )
     return MapPair("a.png", (256, 128), (one, other), ("A", "B"))
 
 

@@ -24,7 +24,7 @@ GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 
 def heat(size: tuple[int, int], values: np.ndarray, place: Placement | None = None, **options: object) -> np.ndarray:
     """A heatmap in gray, (h, w), 0 to 1."""
-    look = DrawingStyle("heatmap", "gray", **options)  # type: ignore[arg-type]
+    look = DrawingStyle("heatmap", cmap="gray", **options)  # type: ignore[arg-type]
     drawn = picture(Image.new("RGB", size), values, place or Placement(0, 0, *size), look)
     return np.asarray(drawn)[..., 0] / 255
 

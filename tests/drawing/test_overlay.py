@@ -91,7 +91,7 @@ def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tupl
         assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
             expected, abs=1
         )
-        painted = picture(photo, saliency, place, DrawingStyle(style, "gray"))
+        painted = picture(photo, saliency, place, DrawingStyle(style, cmap="gray"))
         assert shown_at(painted, size, style).size == size
         assert centre_of(light_of_map(painted, size, style, place)) == pytest.approx(expected, abs=1)
 
@@ -126,7 +126,7 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
     place = InputSpec.of(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
-    light = light_of_map(picture(black, saliency, place, DrawingStyle(style, "gray")), size, style, place)
+    light = light_of_map(picture(black, saliency, place, DrawingStyle(style, cmap="gray")), size, style, place)
     rows, columns = np.nonzero(light > light.max() / 2)
     assert (columns.mean() + 0.5, rows.mean() + 0.5) == pytest.approx(dot, abs=1)
 
@@ -203,7 +203,7 @@ def test_the_map_is_clamped_not_folded() -> None:
     saliency = np.full((4, 4), -5.0)
     saliency[1, 2] = 1.0
     photo, place = Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40)
-    heat = np.asarray(picture(photo, saliency, place, DrawingStyle("heatmap", "gray")))[..., 0]
+    heat = np.asarray(picture(photo, saliency, place, DrawingStyle("heatmap", cmap="gray")))[..., 0]
     assert heat.min() == 0
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     assert (10 <= row < 20) and (20 <= column < 30)

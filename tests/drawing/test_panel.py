@@ -32,7 +32,14 @@ def explained(
     count = len(next(iter(maps.values())))
     subjects = [Subject(k, name, 0.25) for k, name in zip(range(count), names or ["cat"] * count, strict=True)]
     return [
-        Map(subject, layer, of[k], 0.5, place, beside={"marginal": of[k] * 2} if marginal else {})
+        Map(
+            subject=subject,
+            layer=layer,
+            values=of[k],
+            mass=0.5,
+            placement=place,
+            beside={"marginal": of[k] * 2} if marginal else {},
+        )
         for k, subject in enumerate(subjects)
         for layer, of in maps.items()
     ]
@@ -211,7 +218,10 @@ def test_long_names_lose_their_middle(room: int) -> None:
 def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:
     place, ones = Placement(0, 0, 40, 40), np.ones((4, 4), np.float32)
     subjects = Subject(3, "cat", 0.5), Subject(8, None, 0.25)
-    maps = [Map(one, "5", ones, mass, place) for one, mass in zip(subjects, (0.125, 0.75), strict=True)]
+    maps = [
+        Map(subject=one, layer="5", values=ones, mass=mass, placement=place)
+        for one, mass in zip(subjects, (0.125, 0.75), strict=True)
+    ]
     drawn(Image.new("RGB", (40, 40)), maps, DrawingStyle(), "a.jpg", "about")
     told = [line for *_, line in written if ", score" in line or "mass" in line]
     assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
@@ -235,7 +245,7 @@ def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, 
 def test_the_legend_runs_from_the_lower_end_to_the_upper(
     ends: dict[str, Any], low: str, high: str, written: list[tuple[float, float, str]]
 ) -> None:
-    style = DrawingStyle("heatmap", "RdBu_r", **ends)
+    style = DrawingStyle("heatmap", cmap="RdBu_r", **ends)
     place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     figure = drawn(photo, explained({"5": spot(7, 3, 3)}, place), style, "a.jpg", "about")
     (left, top, first), (right, beside, last), _ = written[-3:]
@@ -248,7 +258,14 @@ def test_the_legend_runs_from_the_lower_end_to_the_upper(
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
     (one,), (other,) = spot(14, 3, 5), spot(14, 10, 9)
-    both = Map(Subject(0, "cat", 0.25), "5", one, 0.5, Placement(0, 0, 300, 300), beside={"marginal": other})
+    both = Map(
+        subject=Subject(0, "cat", 0.25),
+        layer="5",
+        values=one,
+        mass=0.5,
+        placement=Placement(0, 0, 300, 300),
+        beside={"marginal": other},
+    )
     figure = drawn(
         Image.new("RGB", (300, 300), GREEN),
         [both],

@@ -181,7 +181,11 @@ def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     subjects = [Subject(7, "cat", 0.9, outlines=[rectangle(box)]) for _ in range(2)]
     maps = [
         FrameMaps.of(
-            Map(one, "5", np.eye(7, dtype=np.float32), 0.5, whole(photo.size)), photo.size, None, DrawingStyle(), i
+            Map(subject=one, layer="5", values=np.eye(7, dtype=np.float32), mass=0.5, placement=whole(photo.size)),
+            photo.size,
+            None,
+            DrawingStyle(),
+            i,
         )
         for i, one in enumerate(subjects)
     ]

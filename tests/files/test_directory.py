@@ -144,7 +144,9 @@ def record_until_killed(out: Path, started: Event) -> None:
 
     record = wrote(Record("a.jpg", "done", place="d/a.jpg", input_bytes=1, input_mtime_ns=2), "a.jpg.1.png")
     with mock.patch.object(Path, "replace", killed):
-        folder.write({Path("d/a.jpg.1.png"): b"1234"}, replace(record, classes=(ClassRecord(1, None, 1, 1, False),)))
+        folder.write(
+            {Path("d/a.jpg.1.png"): b"1234"}, replace(record, classes=(ClassRecord(1, None, 1, mass=1, blank=False),))
+        )
 
 
 def test_what_a_killed_run_recorded_is_moved_to_its_place(out: Path) -> None:

@@ -134,7 +134,7 @@ def test_no_screen_is_too_narrow(width: int, page: Path, browser: Browser) -> No
 
 def test_on_a_phone_filters_are_folded_and_chips_can_be_read(maps: Path, browser: Browser) -> None:
     names = ("Egyptian cat", "tabby, tabby cat", "tiger cat")
-    classes = [ClassRecord(280 + at, name, 0.5, 0.5, blank=False) for at, name in enumerate(names)]
+    classes = [ClassRecord(280 + at, name, 0.5, mass=0.5, blank=False) for at, name in enumerate(names)]
     add(maps, photo(Path("cat.png"), (200, 150)), classes)
     browser.open(write_gallery(maps), (360, 740))
     assert browser.one("#query").is_displayed()

@@ -164,7 +164,13 @@ def test_a_result_tells_its_fit_and_tiles_and_a_raw_file_of_tiles_that_it_has_no
 
 
 def subject_map(values: np.ndarray) -> Map:
-    return Map(Subject(0, None, 0.5), "2", values.astype(np.float32), 1.0, Placement(0, 0, 1, 1))
+    return Map(
+        subject=Subject(0, None, 0.5),
+        layer="2",
+        values=values.astype(np.float32),
+        mass=1.0,
+        placement=Placement(0, 0, 1, 1),
+    )
 
 
 @pytest.mark.parametrize("cells", [8, 16, 32])

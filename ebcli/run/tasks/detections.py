@@ -95,5 +95,13 @@ def _score(found: Sequence[Detection], subject: Subject) -> float:
 register(
     DETECTION,
     # the joint rule was better on trained detectors, see docs/evidence.md
-    Task(subjects, "detectors", frozenset({"box", "score", "prove"}), run=_run, place=_place, joint=True, score=_score),
+    Task(
+        subjects,
+        "detectors",
+        options=frozenset({"box", "score", "prove"}),
+        run=_run,
+        place=_place,
+        joint=True,
+        score=_score,
+    ),
 )

@@ -88,5 +88,5 @@ def _score(scores: Tensor, subject: Subject) -> float:
 
 register(
     SEGMENTATION,
-    Task(subjects, "segmentation networks", frozenset({"above", "where", "prove"}), score=_score),
+    Task(subjects, "segmentation networks", options=frozenset({"above", "where", "prove"}), score=_score),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -34,6 +34,7 @@ class Asked:
 
     network: NetworkDescription
     maps: MapOptions
+    _: KW_ONLY
     labeled: bool = False
     label: int | None = None
     size: tuple[int, int] = (0, 0)
@@ -65,6 +66,7 @@ class Task:
 
     subjects: Callable[[Any, Asked], list[Subject]]
     networks: str
+    _: KW_ONLY
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Sequence[Asked]], Sequence[Any]] | None = None
     place: Callable[[Asked], Placement] | None = None
