@@ -33,8 +33,9 @@ from PIL import Image, ImageFilter
 
 import ebcli
 from ebcli.drawing.overlay import peaks_at_border
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.tiles import Tiles
 
 SIDE = 256  # pixels, the height of all pictures
@@ -141,7 +142,7 @@ def explained(
                     layer=LAYER,
                     values=one[k],
                     mass=1.0,
-                    placement=Placement(0, 0, 1, 1),
+                    placement=Box(0, 0, 1, 1),
                 )
                 for one in maps
             ]

@@ -86,9 +86,10 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
     common = {name: getattr(record, name) for name in _OF_RECORD}
     outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
     for one, output in zip(record.classes, outputs, strict=False):
-        box = one.box or (one.region or {}).get("box") or ()
+        box = one.box or (one.region or {}).get("box")
+        edges = dict(zip(_BOX, box.sized, strict=True)) if box else {}
         known = {name: getattr(one, name) for name in _OF_MAP if name != "output"}
-        yield _printable({**common, **known, "output": output, **dict(zip(_BOX, box, strict=False))})
+        yield _printable({**common, **known, "output": output, **edges})
     if not record.classes:
         yield _printable(common)
 

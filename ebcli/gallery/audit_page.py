@@ -20,7 +20,7 @@ from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
 from ebcli.gallery.findings import BORDER, CELLS, PLACES, Candidate, Mask, Seen
 from ebcli.gallery.page import policy, static
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 _SHOWN = 8  # photos of a finding
 _SIDE, _GAP, _SMALL = 180, 6, 84  # pixels
@@ -100,7 +100,7 @@ def _shares(photos: Sequence[Seen]) -> list[str]:
 def _mean_map(photos: Sequence[Seen]) -> Image.Image:
     mean = np.mean([one.grid for one in photos], axis=0)
     white = Image.new("RGB", (_SMALL, _SMALL), "white")
-    return picture(white, mean, Placement(0, 0, _SMALL, _SMALL), DrawingStyle("heatmap"))
+    return picture(white, mean, Box(0, 0, _SMALL, _SMALL), DrawingStyle("heatmap"))
 
 
 def _strip(found: Candidate) -> Image.Image:
@@ -110,7 +110,7 @@ def _strip(found: Candidate) -> Image.Image:
         with suppress(ImageError):
             photo = decode(one.path)
             small = photo.resize(fitted_size(photo.size, _SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
-            drawn = picture(small, one.grid, Placement(0, 0, *small.size), DrawingStyle())
+            drawn = picture(small, one.grid, Box(0, 0, *small.size), DrawingStyle())
             ImageDraw.Draw(drawn).rectangle(_frame(mask, small.size), outline="white", width=2)
             tiles.append(drawn)
     strip = Image.new("RGB", (max(1, len(tiles)) * (_SIDE + _GAP) - _GAP, _SIDE), "white")

@@ -28,7 +28,7 @@ from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
 from ebcli.gallery.page import check_page, policy, static
 from ebcli.gallery.raw_maps import SIDE, MapPair, aligned
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 DATA = COMPARISON.with_name("comparison.json")
 
@@ -101,7 +101,7 @@ def _row(
     blank = Image.new("RGB", size, "white")
     under = small or blank
     drawn = [picture(under, map_.values, map_.placement.scaled(pair.size, size), style) for map_ in pair.maps]
-    drawn.append(picture(under, difference, Placement(*box), _DIFFERENCE) if difference.any() else blank)
+    drawn.append(picture(under, difference, Box(*box), _DIFFERENCE) if difference.any() else blank)
     tiles = [small, *drawn] if small else drawn
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
     for at, tile in enumerate(tiles):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.boxes import Candidates, Detection
+from ebcli.nouns.box import Box
 
 _SAME_SCORE = 1e-4  # a score computed twice, rounded differently
 
@@ -217,7 +218,6 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
                     f"a detection of class {int(label)} cannot be traced to an anchor: the detector changes its scores "
                     "or boxes in a way of its own; pass where=(anchor,) to excitation_backprop instead"
                 )
-            left, top, right, bottom = box.tolist()
-            kept.append(Detection(int(label), float(value), (left, top, right, bottom), int(anchor)))
+            kept.append(Detection(int(label), float(value), Box(*box.tolist()), int(anchor)))
         found.append(kept)
     return found

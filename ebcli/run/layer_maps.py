@@ -15,8 +15,8 @@ from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import INPUT
 from ebcli.models.methods import IMPLEMENTED
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -48,7 +48,7 @@ def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Ten
 def maps_of(
     results: Mapping[str, ExcitationResult],
     rows: Sequence[Sequence[Subject]],
-    places: Sequence[Placement],
+    places: Sequence[Box],
     method: str,
     keep_relevance: bool,
     compared: Mapping[str, Arrays] = MappingProxyType({}),

@@ -150,10 +150,6 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
     found = None if options is None else largest_region(map_.values, map_.placement, maps.size, options)
-    box = None
-    if subject.box is not None:
-        left, top, right, bottom = subject.box
-        box = round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
     return ClassRecord(
         subject.index,
         subject.name,
@@ -165,7 +161,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         peak=map_.peak,
         region=None if found is None else asdict(found),
         at_border=maps.at_border,
-        box=box,
+        box=subject.box,
         strength=map_.strength,
         evidence=map_.evidence,
         proof=None if map_.proof is None else map_.proof.recorded,

@@ -18,8 +18,8 @@ from runs import invoke, photos, tiny_model, tree
 from ebcli.cli.settings import settings_of
 from ebcli.gallery.agreement import Limits, finding_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -127,7 +127,7 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
 
 
 def pair(*values: np.ndarray) -> MapPair:
-    place = Placement(0, 0, 256, 128)
+    place = Box(0, 0, 256, 128)
     one, other = (
         Map(subject=Subject(1, None, 0.5), layer="2", values=each.astype(np.float32), mass=1.0, placement=place)
         for each in values

@@ -13,8 +13,8 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.models.probe import strides_of_cells
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 
 class Subsampled(nn.Module):
@@ -39,7 +39,7 @@ def drawn(values: np.ndarray, stride: int) -> np.ndarray:
         layer="stem",
         values=values,
         mass=1.0,
-        placement=Placement(0, 0, side, side),
+        placement=Box(0, 0, side, side),
         stride=stride,
     )
     maps = FrameMaps.of(map_, (side, side), None, DrawingStyle("heatmap"))

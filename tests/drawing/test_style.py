@@ -12,10 +12,10 @@ from ebcli.drawing.color_scale import limits, palette
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 PHOTO = Image.new("RGB", (400, 400), (100, 140, 180))
-PLACE, WHOLE = Placement(0, 0, 400, 400), Placement(0, 0, 300, 300)
+PLACE, WHOLE = Box(0, 0, 400, 400), Box(0, 0, 300, 300)
 
 
 def seen(saliency: np.ndarray, look: DrawingStyle, at: tuple[int, int] = (50, 200)) -> np.ndarray:

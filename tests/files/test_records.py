@@ -21,6 +21,7 @@ from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash
+from ebcli.nouns.box import Box
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:
@@ -91,7 +92,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
 
 
 def test_a_record_reads_what_it_wrote() -> None:
-    region = {"box": (1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
+    region = {"box": Box.of_size(1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
     shown = ClassRecord(
         1,
         "cat",
@@ -103,7 +104,7 @@ def test_a_record_reads_what_it_wrote() -> None:
         peak=3.5,
         region=region,
         at_border=True,
-        box=(0, 1, 2, 3),
+        box=Box.of_size(0, 1, 2, 3),
         strength=0.25,
         evidence="weak",
     )
@@ -111,8 +112,10 @@ def test_a_record_reads_what_it_wrote() -> None:
     found = Record.parse(record.line().encode())
     assert found is not None
     assert json.loads(found.line()) == json.loads(record.line())
+    (one,) = json.loads(record.line())["classes"]
+    assert (one["box"], one["region"]["box"]) == ([0, 1, 2, 3], [1, 2, 3, 4])  # in files: left, top, width and height
     assert (found.classes[0].region, found.against, found.results) == (
-        {"box": [1, 2, 3, 4], "area": 5.5, "polygon": [1, 2, 3.5, 4]},
+        {"box": Box(1, 2, 4, 6), "area": 5.5, "polygon": [1, 2, 3.5, 4]},
         (7,),
         [Result("a.jpg.1-cat.png", 4, "")],
     )

@@ -20,8 +20,8 @@ from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_rel
 from ebcli.files.records import ClassRecord, Record, append_lines
 from ebcli.files.stamp import Stamp
 from ebcli.files.storage import stamp_of
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 CATS = (
     ClassRecord(282, "tiger cat", 0.5, mass=0.25, blank=False),
@@ -61,7 +61,7 @@ def add(
     with Image.open(source) as opened:
         image = opened.convert("RGB")
     stamp, relpath = stamp_of(source), output_relpath(source)
-    whole = Placement(0, 0, *image.size)
+    whole = Box(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
     if values is not None:
@@ -114,7 +114,7 @@ def framed(maps: Sequence[Map], size: tuple[int, int], style: DrawingStyle | Non
     return [FrameMaps.of(map_, size, None, style or DrawingStyle()) for map_ in maps]
 
 
-def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Placement) -> list[Map]:
+def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Box) -> list[Map]:
     """By layers, maps (K, h, w) of K classes."""
     subjects = [Subject(index, None, 0.5) for index in classes]
     return [

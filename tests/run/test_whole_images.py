@@ -15,8 +15,8 @@ from PIL import Image
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.tiles import Tiles
 
 FILE = """
@@ -169,7 +169,7 @@ def subject_map(values: np.ndarray) -> Map:
         layer="2",
         values=values.astype(np.float32),
         mass=1.0,
-        placement=Placement(0, 0, 1, 1),
+        placement=Box(0, 0, 1, 1),
     )
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.plan import MapOptions, RunPlan
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Asked:
     labeled: bool = False
     label: int | None = None
     size: tuple[int, int] = (0, 0)
-    place: Placement = Placement(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
+    place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
 
     def subject(self, index: int, score: float, **known: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
@@ -69,7 +69,7 @@ class Task:
     _: KW_ONLY
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Sequence[Asked]], Sequence[Any]] | None = None
-    place: Callable[[Asked], Placement] | None = None
+    place: Callable[[Asked], Box] | None = None
     width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
