@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFilter
 
 import ebcli
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.overlay import peaks_at_border
-from ebcli.files.input_spec import InputSpec, Placement
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import InputSpec, Placement
 from ebcli.run.tiles import Tiles
 
 SIDE = 256  # pixels, the height of all pictures

@@ -19,14 +19,14 @@ import evidence
 import torch
 from faithfulness import LAYER, MODEL, photos
 
-from ebcli.drawing.explanation import Explanation
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.proof import Proof
 from ebcli.files.sources import Source
 from ebcli.models import ModelSpec
 from ebcli.models.keywords import METHODS, WHOLE
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.models.preprocessing import Preprocessing
+from ebcli.nouns.explanation import Explanation
+from ebcli.nouns.proof import Proof
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
 from ebcli.run.proof import proofs_of

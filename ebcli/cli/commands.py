@@ -333,6 +333,6 @@ def gallery_page(
 ) -> Path:
     """Write the gallery page of a directory of results; for the arguments, see ``write_gallery``."""
     from ebcli.gallery.page import write_gallery
-    from ebcli.run.workers import processors
+    from ebcli.workers import processors
 
     return write_gallery(directory, style, processors() if workers is None else workers, overwrite, images)

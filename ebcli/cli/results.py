@@ -14,7 +14,6 @@ from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import SOME_FAILED, note, note_once, one_line, put, say, say_error, shown
 from ebcli.errors import EbcliError
-from ebcli.files.records import HARDLY_ANY
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import CROP, DETECTION, FACTORY, PAD, WHOLE
 
@@ -36,6 +35,8 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
         The exit status, and the path of the first result file.
     """
     from tqdm import tqdm
+
+    from ebcli.nouns.explanation import HARDLY_ANY
 
     quiet = options["quiet"]
     if options["verbose"]:

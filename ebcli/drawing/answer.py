@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from ebcli.drawing.explanation import Map
 from ebcli.drawing.figure import Figure, Words
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.lettering import font, printable
 from ebcli.drawing.panel import COLUMNS, Tile, arranged, map_tile, small_frame, wrapped
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.explanation import Map
 
 LAYER = "photo tokens"
 _SHADE = (255, 168, 54)  # behind a word that comes from the picture alone

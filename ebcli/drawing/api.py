@@ -16,7 +16,7 @@ from ebcli.drawing.panel import Tile, arranged, peak_note
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
-from ebcli.files.input_spec import InputSpec, Placement
+from ebcli.nouns.input_spec import InputSpec, Placement
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.drawing.color_scale import limits, visible
-from ebcli.drawing.explanation import Map
 from ebcli.drawing.legend import captioned
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.explanation import Map
 
 
 def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:

@@ -6,10 +6,10 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import levels
-from ebcli.drawing.explanation import Map
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
+from ebcli.nouns.explanation import Map
 
 _PHOTO_OF_BAR = (150, 150, 150)  # a uniform gray stands for the photo in the color scale
 _LETTERS_ACROSS = 36  # the font size of a caption is the width of the picture divided by this

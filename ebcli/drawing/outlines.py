@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.explanation import Subject
 from ebcli.drawing.lettering import fitted, font, printable
+from ebcli.nouns.explanation import Subject
 
 # Told apart by color-blind readers, and lighter than a photo under an overlay (Okabe and Ito 2008)
 COLORS = ((86, 180, 233), (230, 159, 0), (240, 228, 66), (0, 200, 145), (204, 121, 167), (255, 130, 40))

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageOps
 from ebcli.drawing.color_scale import levels, limits, visible
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.figure import Figure, Words
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import bar, ends, on_white
@@ -18,8 +17,9 @@ from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 
 # In pixels at 100 dpi
 _DPI = 100

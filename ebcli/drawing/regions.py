@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, small_size
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 
 
 @dataclass(frozen=True)

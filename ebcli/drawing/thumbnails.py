@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
-from ebcli.drawing.explanation import Map
 from ebcli.drawing.outlines import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
 from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.explanation import Map
+from ebcli.nouns.input_spec import Placement
 
 if TYPE_CHECKING:
     from ebcli.drawing.frames import FrameMaps

@@ -11,8 +11,8 @@ from PIL import Image
 from ebcli.drawing.legend import captioned
 from ebcli.drawing.overlay import picture, shrunk
 from ebcli.files.frame_ranges import Slices
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.input_spec import Placement
 
 if TYPE_CHECKING:
     from ebcli.drawing.frames import FrameMaps

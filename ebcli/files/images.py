@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
-from ebcli.files.input_spec import Placement
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional, missing
+from ebcli.nouns.input_spec import Placement
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}

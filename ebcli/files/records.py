@@ -23,7 +23,6 @@ except ImportError:  # Windows: lines of two runs at once may mix
     fcntl = None  # type: ignore[assignment]
 
 SCHEMA = 1
-HARDLY_ANY = "hardly any"  # evidence, see ``ClassRecord``
 STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
@@ -57,7 +56,7 @@ class ClassRecord:
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's left, top, width and height, in pixels of the upright image.
         proof: how small a part of the image keeps half of the score, and other orders, if requested; see
-            ``ebcli.files.proof``.
+            ``ebcli.nouns.proof``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
@@ -125,7 +124,7 @@ class Record:
         label, predicted: the true class and the most likely one, if the true one is known.
         image_size: the width and height of the upright image, if regions were requested.
         clips: the explained clips of a video, see ``ebcli.files.frame_ranges.Clips``.
-        fit: how images were fitted into the network's input, see ``ebcli.files.input_spec.InputSpec``.
+        fit: how images were fitted into the network's input, see ``ebcli.nouns.input_spec.InputSpec``.
         tiles: the number of tiles that were explained and joined; 0 if the image was explained at once.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file, of which the first was explained.

@@ -17,10 +17,10 @@ from ebcli.errors import ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
-from ebcli.files.input_spec import Placement
 from ebcli.files.naming import AUDIT
 from ebcli.gallery.findings import BORDER, CELLS, PLACES, Candidate, Mask, Seen
 from ebcli.gallery.page import policy, static
+from ebcli.nouns.input_spec import Placement
 
 _SHOWN = 8  # photos of a finding
 _SIDE, _GAP, _SMALL = 180, 6, 84  # pixels

@@ -22,7 +22,7 @@ from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.gallery.entries import Entry, Outcome
 from ebcli.gallery.raw_maps import read_maps
-from ebcli.run.workers import Workers
+from ebcli.workers import Workers
 
 _AHEAD = 64  # images submitted at a time
 

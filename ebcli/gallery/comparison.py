@@ -24,11 +24,11 @@ from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
-from ebcli.files.input_spec import Placement
 from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
 from ebcli.gallery.page import check_page, policy, static
 from ebcli.gallery.raw_maps import SIDE, MapPair, aligned
+from ebcli.nouns.input_spec import Placement
 
 DATA = COMPARISON.with_name("comparison.json")
 

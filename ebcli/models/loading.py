@@ -13,7 +13,6 @@ from torch import nn
 
 from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, closest
-from ebcli.files.input_spec import InputSpec
 from ebcli.imports import blamed, contained
 from ebcli.models.boxes import Candidates, recognized
 from ebcli.models.checkpoint import check_finite, read_checkpoint
@@ -40,6 +39,7 @@ from ebcli.models.probe import output_shape, probe
 from ebcli.models.similarity import check_texts, with_reference_pictures
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
+from ebcli.nouns.input_spec import InputSpec
 
 
 def load_model(

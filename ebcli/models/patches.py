@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 
 _INSIDE = 0.75  # of what is white in the photo; padding is darker
 _EDGE = 0.002  # of the photo's size, by which interpolation moves its edges

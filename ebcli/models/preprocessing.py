@@ -11,7 +11,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import CROP, FITS, PAD, WHOLE
 
 if TYPE_CHECKING:
-    from ebcli.files.input_spec import InputSpec
+    from ebcli.nouns.input_spec import InputSpec
 
 Channels = float | Sequence[float]
 

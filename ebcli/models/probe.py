@@ -15,10 +15,10 @@ from torch.nn.modules.conv import _ConvNd
 from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.input_spec import InputSpec
 from ebcli.imports import contained
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory
+from ebcli.nouns.input_spec import InputSpec
 
 T = TypeVar("T")
 

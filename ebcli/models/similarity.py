@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.probe import probe
+from ebcli.nouns.input_spec import InputSpec
 
 
 class Similarity(nn.Module):

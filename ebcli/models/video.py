@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 from torchvision.transforms._presets import VideoClassification
 
-from ebcli.files.input_spec import InputSpec
+from ebcli.nouns.input_spec import InputSpec
 
 # Frames per clip and frames per second, by which torchvision measured its weights:
 # https://docs.pytorch.org/vision/stable/models.html#video-classification

@@ -13,12 +13,12 @@ from PIL import Image
 from torch import Tensor, nn
 
 from ebcli.drawing.answer import LAYER, Answer, Word
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import contained
 from ebcli.models.patches import patches
 from ebcli.models.sources.vision_language import Exchange, VisionLanguage
+from ebcli.nouns.explanation import Map, Subject
 
 _WORDS = re.compile(r"\w+(?:['’.-]\w+)*")
 # which have no map unless they are asked for

@@ -16,7 +16,7 @@ from ebcli.models.keywords import CLASSIFICATION
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import Prepared, prepare
-from ebcli.run.workers import Workers, processors
+from ebcli.workers import Workers, processors
 
 
 @dataclass(frozen=True)

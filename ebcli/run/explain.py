@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
@@ -28,6 +27,7 @@ from ebcli.models.keywords import BUNDLED, WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.nouns.explanation import Explanation
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import InputOptions, MapOptions, RunPlan
 from ebcli.run.reading import NetworkInput, Reader

@@ -21,16 +21,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 import ebcli.run.tasks  # noqa: F401 - registers them
-from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
-from ebcli.files.input_spec import Placement
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
+from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.nouns.input_spec import Placement
 from ebcli.run.batch_sizes import batch_sizes
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors

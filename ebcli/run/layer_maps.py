@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import Placement
 from ebcli.models.keywords import INPUT
 from ebcli.models.methods import IMPLEMENTED
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 
 Arrays = Mapping[str, NDArray[np.float32]]
 

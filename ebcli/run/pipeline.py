@@ -12,14 +12,14 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ImageError, OutputError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
+from ebcli.nouns.explanation import Explanation
 from ebcli.run.reading import NetworkInput
 from ebcli.run.stages import ImageStages
-from ebcli.run.workers import Workers
+from ebcli.workers import Workers
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer

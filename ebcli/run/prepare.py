@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.drawing.color_scale import palette, visible
-from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
@@ -34,6 +33,7 @@ from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
 from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
+from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels
 from ebcli.run.plan import InputOptions, RunPlan

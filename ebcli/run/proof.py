@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebcli.drawing.explanation import Map
 from ebcli.drawing.overlay import covered, interpolated
 from ebcli.drawing.ranks import ranks
 from ebcli.eb.capture import single_tensor
-from ebcli.files.input_spec import InputSpec, Placement
-from ebcli.files.proof import Proof
 from ebcli.models import LoadedModel
 from ebcli.models.methods import center
+from ebcli.nouns.explanation import Map
+from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.proof import Proof
 from ebcli.run.layer_maps import priors
 from ebcli.run.tasks.task import Asked, Task
 

@@ -31,7 +31,7 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
 from ebcli.run.prepare import prepare
 from ebcli.run.ray_tasks import PARTS_AT_A_TIME, PipelineWorker
 from ebcli.run.ray_watcher import watch_this_process
-from ebcli.run.workers import processors
+from ebcli.workers import processors
 
 # or Ray's threads would start a new cluster when this run has left its own
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")

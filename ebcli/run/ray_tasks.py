@@ -16,7 +16,7 @@ from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.plan import RunPlan
 from ebcli.run.stages import ImageStages
-from ebcli.run.workers import Workers
+from ebcli.workers import Workers
 
 if TYPE_CHECKING:
     from ebcli.run.pipeline import Pipeline

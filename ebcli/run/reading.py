@@ -15,11 +15,11 @@ from ebcli.errors import ImageError
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import MEDIA, Medium, Shown
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.input_spec import InputSpec
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ebcli.drawing.explanation import Explanation, Map
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
@@ -30,6 +29,7 @@ from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.video_writing import VideoWriter, video_writer
 from ebcli.models.classes import printable
+from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
 
 

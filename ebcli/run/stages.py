@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from ebcli.drawing.explanation import Explanation
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.frame_ranges import Slices
 from ebcli.files.naming import output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
+from ebcli.nouns.explanation import Explanation
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.run.rendering import RenderedFiles, RenderOptions, render
 

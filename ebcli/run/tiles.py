@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ebcli.drawing.explanation import Map
+from ebcli.nouns.explanation import Map
 
 
 class Tiles(NamedTuple):

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ebcli.drawing.color_scale import limits, opacity, overlay_colors, palette
-from ebcli.drawing.explanation import Explanation, Map, Subject
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.painters import OVERLAY_GAMMA, muting
 from ebcli.drawing.style import DrawingStyle
+from ebcli.nouns.explanation import Explanation, Map, Subject
 
 _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}
 

@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.drawing.explanation import Explanation
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.sources import Source
+from ebcli.nouns.explanation import Explanation
 from ebcli.serve.answers import colors, encoded, told
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos

@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ebcli.drawing.explanation import Explanation, Subject
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
@@ -19,6 +18,7 @@ from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.nouns.explanation import Explanation, Subject
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.question import EVERY, Question

@@ -16,10 +16,10 @@ from galleries import CATS, add, photo
 from runs import invoke, photos, tiny_model, tree
 
 from ebcli.cli.settings import settings_of
-from ebcli.drawing.explanation import Map, Subject
-from ebcli.files.input_spec import Placement
 from ebcli.gallery.agreement import Limits, finding_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 

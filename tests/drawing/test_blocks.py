@@ -9,12 +9,12 @@ from PIL import Image
 from torch import nn
 
 import ebcli
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 from ebcli.models.probe import strides_of_cells
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 
 
 class Subsampled(nn.Module):

@@ -11,13 +11,13 @@ from galleries import framed
 from lightness import lightness
 from PIL import Image
 
-from ebcli.drawing.explanation import Map, Subject, rectangle
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.explanation import Map, Subject, rectangle
+from ebcli.nouns.input_spec import Placement
 from ebcli.run.plan import InputOptions, OutputOptions, RunPlan
 
 SPOT = np.zeros((7, 7), np.float32)

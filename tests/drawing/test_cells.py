@@ -15,9 +15,9 @@ from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.input_spec import Placement
 
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 

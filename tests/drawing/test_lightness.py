@@ -16,9 +16,9 @@ from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_picture
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.input_spec import Placement
 
 SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg"))
 PHOTOS = {"white": None, "gray": None, "black": None} | {path.stem: path for path in SAMPLES}

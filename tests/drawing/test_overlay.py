@@ -16,7 +16,7 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import decode
-from ebcli.files.input_spec import InputSpec, Placement
+from ebcli.nouns.input_spec import InputSpec, Placement
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),
@@ -260,7 +260,7 @@ def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
 import resource, sys
 import numpy as np
 from PIL import Image
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (5000, 4000), "red")

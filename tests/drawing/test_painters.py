@@ -13,7 +13,7 @@ from ebcli.drawing.color_scale import levels
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import CONTOURS
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 
 BLACK = Image.new("RGB", (400, 300))
 PLACE = Placement(0, 0, 400, 300)

@@ -13,12 +13,12 @@ from galleries import framed
 from PIL import Image
 
 from ebcli.cli.settings import PRESETS
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.lettering import fitted, font, printable
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 
 GREEN = (0, 255, 0)
 GRAY = 0.587 * 255

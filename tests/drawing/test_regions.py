@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ebcli.drawing.regions import RegionOptions, largest_region
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 
 WHOLE = Placement(0, 0, 60, 40)
 

@@ -12,7 +12,7 @@ from ebcli.drawing.color_scale import limits, palette
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.input_spec import Placement
 
 PHOTO = Image.new("RGB", (400, 400), (100, 140, 180))
 PLACE, WHOLE = Placement(0, 0, 400, 400), Placement(0, 0, 300, 300)

@@ -13,14 +13,14 @@ from galleries import framed, mapped
 from PIL import Image
 from torchvision.transforms._presets import ImageClassification
 
-from ebcli.drawing.explanation import Map, Subject, rectangle
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
-from ebcli.files.input_spec import InputSpec, Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.explanation import Map, Subject, rectangle
+from ebcli.nouns.input_spec import InputSpec, Placement
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
 

@@ -22,9 +22,9 @@ from pydicom.data import get_testdata_file
 
 from ebcli.errors import ImageError
 from ebcli.files.frame_ranges import ClipOptions, Slices
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Shown
 from ebcli.files.sources import Source
+from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import Reader
 
 ALL = ClipOptions()

@@ -21,7 +21,6 @@ from videos import SIDE, SQUARE, left, moving_square, write_frames, write_video
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import limit_pixels
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.frames import (
     Frames,
     frame_files,
@@ -30,6 +29,7 @@ from ebcli.files.media.frames import (
     sampled,
 )
 from ebcli.files.sources import Source, find
+from ebcli.nouns.input_spec import InputSpec
 
 SAME = InputSpec((SIDE, SIDE), (SIDE,), frames=8, rate=10.0)
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}

@@ -19,7 +19,7 @@ from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ImageError
 from ebcli.files.images import decode, has_image_suffix, is_recognized, to_rgb
-from ebcli.files.input_spec import InputSpec
+from ebcli.nouns.input_spec import InputSpec
 
 
 def photo(width: int, height: int) -> Image.Image:

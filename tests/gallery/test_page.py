@@ -9,9 +9,9 @@ from browser import Browser
 from galleries import CATS, add, append, photo
 from selenium.webdriver.common.keys import Keys
 
-from ebcli.files.proof import Proof
 from ebcli.files.records import Record
 from ebcli.gallery.page import write_gallery
+from ebcli.nouns.proof import Proof
 
 
 def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: Path, browser: Browser) -> None:

@@ -14,9 +14,9 @@ from selenium.webdriver.common.keys import Keys
 
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.input_spec import Placement
 from ebcli.files.records import ClassRecord
 from ebcli.gallery.page import write_gallery
+from ebcli.nouns.input_spec import Placement
 
 
 def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Browser) -> None:

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_arrays, encode_picture
-from ebcli.files.input_spec import Placement
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_relpath
 from ebcli.files.records import ClassRecord, Record, append_lines
 from ebcli.files.stamp import Stamp
 from ebcli.files.storage import stamp_of
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 
 CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")

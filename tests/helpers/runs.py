@@ -34,8 +34,8 @@ def tiny_model(*_: object, **__: object) -> Any:
     import torch
     from torch import nn
 
-    from ebcli.files.input_spec import InputSpec
     from ebcli.models import LoadedModel
+    from ebcli.nouns.input_spec import InputSpec
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

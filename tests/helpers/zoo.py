@@ -23,8 +23,8 @@ from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import ebcli
 from ebcli.eb.capture import single_tensor
-from ebcli.files.input_spec import InputSpec
 from ebcli.models import LoadedModel, default_layer
+from ebcli.nouns.input_spec import InputSpec
 
 CLASSIFIERS = ebcli.model_names()
 VIDEO = models.list_models(module=video)

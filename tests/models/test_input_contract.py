@@ -16,9 +16,9 @@ from torch import nn
 import ebcli
 from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models import load_model
 from ebcli.models.probe import fitting_first_layer
+from ebcli.nouns.input_spec import InputSpec
 
 NETS = """
 import ebcli

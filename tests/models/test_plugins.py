@@ -15,8 +15,8 @@ from torch import nn
 
 import ebcli
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.imports import load_plugin
+from ebcli.nouns.input_spec import InputSpec
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,9 +9,9 @@ from torchvision.transforms import functional
 from torchvision.transforms._presets import ImageClassification
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models import Preprocessing, load_model
 from ebcli.models.probe import probe
+from ebcli.nouns.input_spec import InputSpec
 
 
 def test_settings_replace_those_of_the_preset() -> None:

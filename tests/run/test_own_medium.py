@@ -16,8 +16,8 @@ from PIL import Image
 from ebcli.cli.saliency import main
 from ebcli.errors import ImageError
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import MEDIA, Medium, Shown, register
+from ebcli.nouns.input_spec import InputSpec
 
 COLORS = {".": (0, 0, 0), "r": (255, 0, 0), "g": (0, 255, 0)}
 DRAWN = "........\n..rr....\n..rr....\n.....ggg\n"

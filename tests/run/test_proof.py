@@ -24,8 +24,8 @@ from torchvision.transforms import functional
 import ebcli
 from ebcli.cli.saliency import main
 from ebcli.drawing.ranks import ranks
-from ebcli.files.proof import Proof
 from ebcli.files.records import Record
+from ebcli.nouns.proof import Proof
 from ebcli.run.explainer import Explainer
 
 LAYER = "--layer", "1"

@@ -14,9 +14,9 @@ from PIL import Image
 
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
-from ebcli.drawing.explanation import Map, Subject
 from ebcli.files.encoding import read_facts
-from ebcli.files.input_spec import Placement
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import Placement
 from ebcli.run.tiles import Tiles
 
 FILE = """

@@ -25,8 +25,8 @@ from ebcli.drawing.color_scale import levels, limits, opacity, overlay_colors
 from ebcli.drawing.overlay import upsampled
 from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
-from ebcli.files.input_spec import Placement
 from ebcli.models import load_model
+from ebcli.nouns.input_spec import Placement
 
 SIZE = (300, 200)
 # Whether the answer with all layers is there

@@ -19,9 +19,9 @@ from ebcli.errors import ImageError
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
 from ebcli.files.images import check_pixels, reading
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register
 from ebcli.files.safe_open import safe_open
+from ebcli.nouns.input_spec import InputSpec
 
 _SAMPLED = 1 << 20  # values that choose the ends of the gray scale
 _SHADOWS, _LIGHTS = 1, 99  # percentiles of values that are drawn black and white

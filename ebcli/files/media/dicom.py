@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from ebcli.errors import EbcliError, ImageError
 from ebcli.files.coordinates import Affine
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.array import Arrays, Data, opened
 from ebcli.files.media.medium import register
 from ebcli.files.media.nifti import Nifti
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
+from ebcli.nouns.input_spec import InputSpec
 
 _SUFFIXES = {".dcm", ".ima"}
 _PREAMBLE, _MAGIC = 128, b"DICM"

@@ -20,10 +20,10 @@ from PIL import Image, ImageSequence
 from ebcli.errors import ImageError
 from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 from ebcli.files.images import check_pixels, decode, has_image_suffix, is_recognized, opened_image, reading, to_rgb
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
+from ebcli.nouns.input_spec import InputSpec
 
 _SUFFIXES = {".mp4", ".m4v", ".mov", ".mkv", ".webm", ".avi"}
 _ANIMATED = {".gif", ".png", ".apng", ".webp"}

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.input_spec import InputSpec
+from ebcli.nouns.input_spec import InputSpec
 
 
 class Shown(NamedTuple):

@@ -11,10 +11,10 @@ import numpy as np
 
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Affine
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.array import Arrays, Data, opened
 from ebcli.files.media.medium import register
 from ebcli.imports import import_optional
+from ebcli.nouns.input_spec import InputSpec
 
 _GZIP = b"\x1f\x8b"
 _HEADER = 540  # bytes, of the longer version

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import decode, has_image_suffix, is_recognized, pages
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.medium import Medium, Shown, register
+from ebcli.nouns.input_spec import InputSpec
 
 
 class Photo(Medium):

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips
-from ebcli.files.input_spec import InputSpec
 from ebcli.files.media.array import Arrays, Data, opened
 from ebcli.files.media.medium import Shown, register
 from ebcli.files.media.photo import PHOTO
 from ebcli.imports import import_optional
+from ebcli.nouns.input_spec import InputSpec
 
 _CHANNELS = "SC"  # of tifffile's axes: samples and channels
 

@@ -14,10 +14,10 @@ from PIL import Image
 from torch import nn
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
 from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
 from ebcli.models.preprocessing import Preprocessing
+from ebcli.nouns.input_spec import InputSpec
 
 
 class ModelSource(ABC):

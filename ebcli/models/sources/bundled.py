@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.efficientnet_lite import EfficientNetLite
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT
 from ebcli.models.sources.base import ModelSource
+from ebcli.nouns.input_spec import InputSpec
 
 
 class Bundled(ModelSource):

@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
@@ -27,6 +26,7 @@ from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.models.sources.huggingface_heads import DETECTORS, HEADS, RATES, UNIVERSAL, WITH_TEXTS, head_of, make_plain
 from ebcli.models.sources.huggingface_processors import spec_of
 from ebcli.models.sources.huggingface_texts import with_texts
+from ebcli.nouns.input_spec import InputSpec
 
 _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "

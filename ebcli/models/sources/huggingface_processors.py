@@ -10,8 +10,8 @@ from PIL import Image
 from torch import Tensor
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.keywords import CROP, PAD, SQUASH, WHOLE
+from ebcli.nouns.input_spec import InputSpec
 
 _RAMP = 1000  # pixels
 _LONG = 8  # times as wide as high, more than any limit of the longer side

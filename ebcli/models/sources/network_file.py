@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.keywords import CROP, DEFAULT, IN_FILE, PAD, SQUASH
 from ebcli.models.sources.base import ModelSource
+from ebcli.nouns.input_spec import InputSpec
 
 _USUAL_SIDE = 224  # pixels, of networks that take any
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError, closest
-from ebcli.files.input_spec import InputSpec
 from ebcli.imports import import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
 from ebcli.models.sources.base import fetching, square, square_spec
 from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
+from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode
 

@@ -19,13 +19,13 @@ from torchvision.models import WeightsEnum
 
 import ebcli.models.torchvision_registration  # noqa: F401
 from ebcli.errors import ConfigurationError, closest
-from ebcli.files.input_spec import InputSpec
 from ebcli.models.checkpoint import first_line, load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.video import preset_of
+from ebcli.nouns.input_spec import InputSpec
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
 _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")

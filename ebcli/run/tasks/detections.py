@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ebcli.drawing.explanation import Subject, rectangle
 from ebcli.errors import ImageError
-from ebcli.files.input_spec import Placement
 from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
+from ebcli.nouns.explanation import Subject, rectangle
+from ebcli.nouns.input_spec import Placement
 from ebcli.run.tasks.task import Asked, Task, register
 
 _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one

@@ -9,11 +9,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ebcli.drawing.explanation import Subject
 from ebcli.errors import ImageError
 from ebcli.files.images import read_mask
-from ebcli.files.input_spec import Placement
 from ebcli.models.keywords import SEGMENTATION
+from ebcli.nouns.explanation import Subject
+from ebcli.nouns.input_spec import Placement
 from ebcli.run.tasks.task import Asked, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ebcli.drawing.explanation import Subject
 from ebcli.errors import ConfigurationError
-from ebcli.files.input_spec import Placement
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.nouns.explanation import Subject
+from ebcli.nouns.input_spec import Placement
 from ebcli.run.plan import MapOptions, RunPlan
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from runs import until
 
 from ebcli.errors import ImageError, WorkerError
-from ebcli.run.workers import Workers
+from ebcli.workers import Workers
 
 
 def die_at_first(marker: Path) -> str:

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.files.input_spec import Placement
-from ebcli.files.proof import Proof
-from ebcli.files.records import HARDLY_ANY
+from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.proof import Proof
+
+HARDLY_ANY = "hardly any"  # evidence
 
 # Multiples of the strength on noise; of photos that show the class, half reach 15 with EfficientNet-Lite0
 _WEAK, _CLEAR = 2.0, 5.0
