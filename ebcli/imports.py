@@ -77,7 +77,7 @@ def missing(package: str) -> str:
 
     name = package.replace("_", "-")
     normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
-    extras = dict(found.groups() for found in map(_OF_EXTRA.match, normalized) if found)
+    extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
     names = [one for one, extra in extras.items() if extra == extras[name] and (one == name or not is_installed(one))]
