@@ -201,11 +201,11 @@ def test_a_missing_package_is_one_clear_error(working_directory: Path, monkeypat
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     result = invoke("gs://a/b.jpg", "-o", "maps")
     assert result.exit_code == 2
-    assert re.fullmatch(r"Error: gs:// cannot be read: .*gcsfs.*\n", result.stderr)
+    assert result.stderr == "Error: this needs the package gcsfs: pip install 'eb-saliency[remote]'\n"
 
 
 def test_memory_urls_serve_tests(working_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ebcli.files.storage.PROTOCOLS", ["memory"])
+    monkeypatch.setattr("ebcli.files.storage._PACKAGES", {"memory": "fsspec"})
     photos(Path("here"), 1)
     fsspec.filesystem("memory").pipe("/dir/a.jpg", Path("here/0/0000.jpg").read_bytes())
     assert invoke("memory://dir", "-o", "maps").exit_code == 0
