@@ -16,7 +16,7 @@ from ebcli.cli.options import OPTIONS
 from ebcli.cli.repetition import kept, repeat
 from ebcli.cli.settings import as_toml, settings_of
 from ebcli.errors import ConfigurationError
-from ebcli.files.directory import check_file, replacing
+from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, closing, redirect_stdout
-from dataclasses import replace
+from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,7 +21,7 @@ from ebcli.cli.options import CONTEXT, SALIENCY
 from ebcli.cli.parameters import Input, SectionedCommand, part
 from ebcli.cli.results import print_results
 from ebcli.cli.settings import FROM_PROJECT, PROJECT_FILE, settings_file
-from ebcli.cli.single_output import OnePicture, one_picture, spooled_stdin
+from ebcli.cli.single_output import one_picture, spooled_stdin
 from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import closest
 from ebcli.files.frame_ranges import ClipOptions
@@ -33,6 +31,9 @@ from ebcli.imports import DISTRIBUTION
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import as_classes
 from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
+
+if TYPE_CHECKING:
+    from ebcli.files.sink import Sink
 
 _LONGEST_LIST = 1 << 28  # bytes; millions of paths
 # The options that choose the classes
@@ -129,26 +130,25 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     given = click.get_current_context().get_parameter_source
     is_given = {name: given(name) != click.core.ParameterSource.DEFAULT for name in ("output", "format")}
     shard = options["shard"] or _rank(os.environ)
-    picture = one_picture(options, images, is_given)
+    # stdout is for results: networks print, and so does Ray
+    out = sys.stdout
+    sink = one_picture(options, images, is_given, out)
     with ExitStack() as stack:
-        if picture is not None:
-            picture.check()
-            temporary = stack.enter_context(TemporaryDirectory(prefix="eb-saliency-"))
-            options |= {"format": picture.format, "output": Path(temporary)}
+        if sink is not None:
+            sink.check()
+            options["format"] = sink.format
         stdin = stack.enter_context(spooled_stdin(images, options["max_bytes"]))
         settings = None
-        if picture is None:
+        if sink is None:
             public = [without_secrets(image)[0] for image in images]
             settings = settings_file(click.get_current_context().command, options, public)
         options |= {"shard": shard, "track_lost_mass": options["verbose"]}
         plan = _plan({**options, "images": images, "stdin": stdin, "settings": settings})
-        # stdout is for results: networks print, and so does Ray
-        out = sys.stdout
         stack.enter_context(redirect_stdout(sys.stderr))
-        return _run(plan, options, picture, out)
+        return _run(plan, options, sink, out)
 
 
-def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, out: IO[str]) -> int:
+def _run(plan: RunPlan, options: Mapping[str, Any], sink: Sink | None, out: IO[str]) -> int:
     """Run a plan and write its gallery page; returns the exit status."""
     output = plan.output
     has_page = output.report and not plan.execution.dry_run
@@ -164,9 +164,7 @@ def _run(plan: RunPlan, options: Mapping[str, Any], picture: OnePicture | None, 
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
         from ebcli.run import engine
 
-        work = engine.run(plan)
-    if picture is not None:
-        work = replace(work, results=picture.delivered(work.results, out))
+        work = engine.run(plan, sink)
     status, to_open = print_results(work, plan, options, out)
     has_regions = (output.boxes or output.masks) and not plan.execution.dry_run
     if has_regions and (work.total or work.skipped):
@@ -188,9 +186,9 @@ def _write_annotations(directory: Path, configuration: str) -> None:
     from ebcli.files.coco import coco_file
     from ebcli.files.directory import OutputFolder
 
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
+    with OutputFolder(directory, overwrite=True) as folder:
         folder.record()  # there may be no records yet
-        folder.write({COCO: coco_file(directory, configuration)})
+        folder.add({COCO: coco_file(directory, configuration)})
     note(f"Annotations: {shown(directory / COCO)}")
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.directory import check_file, replacing
 from ebcli.files.records import Record, read_records
+from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 
 _BOX = ("left", "top", "width", "height")

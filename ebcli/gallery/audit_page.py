@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 
@@ -84,8 +84,8 @@ def write_audit(
 </html>
 """
     files[AUDIT] = page.encode(errors="replace")
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
-        folder.write(files)
+    with OutputFolder(directory, overwrite=True) as folder:
+        folder.add(files)
     return directory / AUDIT
 
 

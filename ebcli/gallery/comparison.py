@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -63,17 +62,17 @@ def write_comparison(
     """
     check_page(directory, overwrite, COMPARISON)
     roots, rows = roots_of(inputs), list[dict[str, Any]]()
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
+    with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
             row, drawn = _row(pair, correlation, below(pair.input, roots))
-            folder.write({COMPARISON.with_name(row["picture"]): encode_picture(drawn, "png")})
+            folder.add({COMPARISON.with_name(row["picture"]): encode_picture(drawn, "png")})
             rows.append(row)
         if not rows:
             raise ConfigurationError(
                 "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
             )
         rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
-        folder.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: _html(rows)})
+        folder.add({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: _html(rows)})
     return directory / COMPARISON
 
 

@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -57,10 +56,10 @@ def write_gallery(
     """
     entries = read_entries(directory)
     check_page(directory, overwrite)
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
+    with OutputFolder(directory, overwrite=True) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
-        folder.write({PAGE: _html({**_look(style), **_data(name, entries, there)}).encode()})
+        folder.add({PAGE: _html({**_look(style), **_data(name, entries, there)}).encode()})
     return directory / PAGE
 
 

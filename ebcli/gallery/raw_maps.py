@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ebcli.drawing.overlay import Pixels, covered, fitted_size, interpolated
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
-from ebcli.files.naming import numbered
+from ebcli.files.naming import numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
@@ -112,12 +112,18 @@ def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pi
 
 
 def latest_records(directory: Path) -> dict[str, Record]:
-    """The latest record of each image that was explained, by its place.
+    """The latest record of each image that was explained, by its input.
+
+    Runs can have placed it differently: below a directory that was named, or where the image itself was.
 
     Raises:
         ConfigurationError: the directory has no records.
     """
-    return {record.place: record for record in records_of_run(directory) if record.status == "done"}
+    return {
+        str(output_relpath(Path(record.input))): record
+        for record in records_of_run(directory)
+        if record.status == "done"
+    }
 
 
 def _number(recorded: float | None) -> float:

@@ -19,13 +19,12 @@ from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.directory import check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.history import History
 from ebcli.files.images import limit_pixels
-from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
+from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.remote import url_of
+from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
@@ -72,8 +71,12 @@ class Prepared:
     task: str
 
 
-def prepare(plan: RunPlan) -> Prepared:
+def prepare(plan: RunPlan, sink: Sink) -> Prepared:
     """Check the plan, load what all images share, and find the files.
+
+    Args:
+        plan: the run.
+        sink: where its results go.
 
     Raises:
         ConfigurationError: the model, weights, layer, class, colormap or device does not exist or does not fit, or a
@@ -85,11 +88,9 @@ def prepare(plan: RunPlan) -> Prepared:
     limit_pixels(inputs.max_pixels)
     network, explainer = NetworkDescription.of_bundled(plan), None
     if not plan.execution.dry_run:
-        check_writable(output.directory)
-        finish_killed_runs(output.directory)
-    history = History.read(output.directory)
+        sink.check()
     listing = partial(
-        find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+        find, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
@@ -121,18 +122,16 @@ def prepare(plan: RunPlan) -> Prepared:
     common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
-        done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
+        done = [sink.has_finished(source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
     options = render_options(plan, network, style, common)
-    if not output.overwrite:
-        relpaths = [output_relpath(source.path) for source in sources]
-        others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
-        class_names = {index: loaded.category(index) for index in network.possible}
-        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
+    others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
+    class_names = {index: loaded.category(index) for index in network.possible}
+    sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(reader, options, output.directory, common, output.report)
+    stages = ImageStages(reader, options, common, output.report)
     return Prepared(explainer, stages, skipped, sources, loaded.task)
 
 

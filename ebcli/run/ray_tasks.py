@@ -59,7 +59,7 @@ class PipelineWorker:
             return error
         self._pipeline = Pipeline(
             explainer=explainer,
-            files=self._files,
+            sink=self._files,
             workers=self._workers,
             stages=self._stages,
             fail_fast=fail_fast,

@@ -23,7 +23,7 @@ from ebcli.files.coordinates import Span
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.naming import ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
@@ -99,7 +99,7 @@ def render(
     maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
-    suffix = options.names.suffix(output_relpath(source.path))
+    suffix = options.names.suffix(source.place)
     writers, figures = list[_Drawn](), [[one] for one in maps]
     if options.names.panel:
         figures = [maps]
@@ -234,7 +234,7 @@ def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping
 
 def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
-    name = output_relpath(source.path).name
+    name = source.place.name
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
