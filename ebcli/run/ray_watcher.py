@@ -39,6 +39,7 @@ def _processes() -> dict[int, tuple[int, str]]:
 
 
 def _main() -> None:
+    assert sys.platform == "linux"
     run, seen = os.getppid(), dict[int, str]()
     while not select.select([sys.stdin], [], [], _PAUSE)[0]:
         processes = _processes()
