@@ -22,8 +22,8 @@ def coco_file(directory: Path, configuration: str) -> bytes:
     latest: dict[str, Record] = {}
     for record in read_records(directory):
         if record.configuration == configuration and record.status == "done":
-            latest[record.place] = record
-    return json.dumps(_content(latest[place] for place in sorted(latest))).encode()
+            latest[record.input] = record
+    return json.dumps(_content(latest[name] for name in sorted(latest))).encode()
 
 
 def _content(records: Iterable[Record]) -> dict[str, Any]:

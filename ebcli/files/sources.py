@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ebcli.errors import ImageError
 from ebcli.files.media.medium import MEDIA, Medium
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, safe_relpath
+from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
 from ebcli.files.stamp import Stamp
@@ -37,7 +37,10 @@ class Root(NamedTuple):
 
     def place(self, path: Path) -> Path:
         """The path of a file in it below the output directory."""
-        return output_relpath(path) if path == self.path else safe_relpath(self.name / path.relative_to(self.path))
+        if path == self.path:
+            return output_relpath(path)
+        below = self.name / path.relative_to(self.path)
+        return safe_relpath(below if url_of(path) is None else portable(below))
 
 
 @dataclass(frozen=True)

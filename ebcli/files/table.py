@@ -59,7 +59,7 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
     latest: dict[str, int] = {}
     for number, record in enumerate(read_records(directory)):
         if record.configuration == configuration:
-            latest[record.place] = number
+            latest[record.input] = number
     chosen = {*latest.values()}
     found = (record for number, record in enumerate(read_records(directory)) if number in chosen)
     rows = (row for record in found for row in _rows(record))
