@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.parameters import Numbers, SectionOption, complete_model, complete_weights, part
-from ebcli.models.keywords import FITS, SCORES, WHOLE
-from ebcli.models.preprocessing import Preprocessing
+from ebcli.cli.parameters import Numbers, SectionOption, complete_model, complete_weights
+from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -35,14 +33,6 @@ _model = section("Model")
 
 def _numbers(name: str, metavar: str, text: str, kind: type[float] | type[int] = float) -> Callable[[F], F]:
     return _model(name, metavar=metavar, type=Numbers(kind), show_default=False, help=text)
-
-
-def model_spec(options: Mapping[str, Any]) -> ModelSpec:
-    """The network of a run, which gets whole images unless options say how they are fitted."""
-    preprocessing = part(Preprocessing, options)
-    if preprocessing.fit is None and preprocessing.resize is None and preprocessing.crop is None:
-        preprocessing = replace(preprocessing, fit=WHOLE)
-    return part(ModelSpec, options, name=options["model"], preprocessing=preprocessing)
 
 
 MODEL = (

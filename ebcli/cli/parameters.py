@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -19,15 +18,6 @@ from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
-
-
-T = TypeVar("T")
-
-
-def part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
-    """A data class of settings, from the options that are named like its fields and from those named otherwise."""
-    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
-    return kind(**{**same, **renamed})
 
 
 class PlainOption(click.Option):
@@ -54,6 +44,20 @@ class SectionOption(PlainOption):
     def __init__(self, *args: Any, section: str, common: bool = False, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.section, self.common = section, common
+
+
+class Limit(SectionOption):
+    """A setting of files and the environment that is not an option of the command line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, hidden=True)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Keep it off the command line."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        default = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
+        return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}", f"{self.help}  [default: {default}]"
 
 
 class Misuse(click.ClickException):

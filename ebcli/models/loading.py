@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -144,14 +145,14 @@ def load_model(
         if is_detector(net):
             net = DetectionScores(net)
     found, count = _tried(name, net, settings.applied_to(own), task, len(categories or ()))
-    if found == DETECTION and settings.fit == WHOLE:
-        settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
-    spec = _fitted(source, name, net, settings, own)
+    fit = partial(_fitted, source, name, net, own=own, of_detector=found == DETECTION)
+    spec = fit(settings)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
-    return LoadedModel(name, net, spec, categories, label, count, files, scores, found, source.one_by_one)
+    one = source.one_by_one
+    return LoadedModel(name, net, spec, categories, label, count, files, scores, found, one, settings, fit)
 
 
 def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:
@@ -168,8 +169,17 @@ def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: 
     return task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION), shape[1]
 
 
-def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) -> InputSpec:
+def _fitted(
+    source: ModelSource,
+    name: str,
+    net: nn.Module,
+    settings: Preprocessing,
+    own: InputSpec,
+    of_detector: bool = False,
+) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
+    if of_detector and settings.fit == WHOLE:
+        settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = settings.applied_to(own)
     if spec.fit != WHOLE:
         return spec

@@ -15,6 +15,7 @@ from ebcli.files.records import Record
 from ebcli.models.keywords import CLASSIFICATION
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import Prepared, prepare
 from ebcli.workers import Workers, processors
 
@@ -92,7 +93,7 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
         count = min(processors(), len(sources) // 2)
     folder = OutputFolder(output.directory, output.overwrite)
     with closing(folder), Workers(count, execution.image_timeout) as workers:
-        folder.start(output.settings)
+        folder.start(as_settings(plan))
         pipeline = Pipeline(
             prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
         )

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
+from PIL import Image
 
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Coordinates
@@ -46,6 +47,11 @@ class NetworkInput:
     waited: float = 0.0
     clips: Clips | None = None
     pages: int = 1
+
+    @classmethod
+    def of(cls, image: Image.Image, spec: InputSpec) -> NetworkInput:
+        """An RGB image that is no file."""
+        return cls(spec.read(image), Stamp(0, 0), 0.0, image.size)
 
     @property
     def form(self) -> tuple[object, ...]:

@@ -94,7 +94,7 @@ def test_the_stages_fill_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, task)
 
     photos(Path("photos"), 4)
-    plan = make_plan(Path("photos"), layers=("2",), workers=0, batch_size=2)
+    plan = make_plan(Path("photos"), layer=("2",), workers=0, batch_size=2)
     slowed(ebcli.files.media.photo, "decode", 0.05)
     slowed(ebcli.drawing.frames, "picture", 0.03)
     slowed(ebcli.run.rendering, "encode_picture", 0.02)
@@ -129,7 +129,7 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
         images[-1].parent.mkdir(exist_ok=True)
         os.link(f"photos/{number % 20 % 3}/{number % 20:04}.jpg", images[-1])
     sizes = {}
-    for number, record in enumerate(run(make_plan(*images, layers=("2",), workers=0)).results):
+    for number, record in enumerate(run(make_plan(*images, layer=("2",), workers=0)).results):
         assert record.status == "done"
         if number in (300, 1499):
             sizes[number] = resident()
