@@ -11,6 +11,7 @@ _FORMER = {
     "--vmax": "--scale HIGH",
     "--percentile": "--scale 99%",
     "--print0": "-0",
+    "--profile": "the field seconds of each record",
 }
 _ELSEWHERE = {
     "--checkpoint": "--weights FILE",

@@ -14,6 +14,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import say_error
+from ebcli.cli.other_names import named_now
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 
@@ -55,9 +56,16 @@ class Limit(SectionOption):
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Keep it off the command line."""
 
+    def hint(self, ctx: click.Context) -> str:
+        """Where to set it."""
+        return f"set {self._variable(ctx)}, or {self.opts[0].lstrip('-')} in a file for --config"
+
     def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
         default = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
-        return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}", f"{self.help}  [default: {default}]"
+        return self._variable(ctx), f"{self.help}  [default: {default}]"
+
+    def _variable(self, ctx: click.Context) -> str:
+        return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
 
 
 class Misuse(click.ClickException):
@@ -77,8 +85,13 @@ def _in_one_line(command: str) -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.NoSuchOption as error:
-        near = closest(error.option_name, error.possibilities or ())
-        raise Misuse(f"no such option {error.option_name}: {near or f'{command} --help lists all options'}") from error
+        name, limits = error.option_name, list[str]()
+        if error.ctx:
+            limits = [
+                one.hint(error.ctx) for one in error.ctx.command.params if isinstance(one, Limit) if name in one.opts
+            ]
+        near = "".join(limits) or named_now(name) or closest(name, error.possibilities or ())
+        raise Misuse(f"no such option {name}: {near or f'{command} --help lists all options'}") from error
     except click.UsageError as error:
         raise Misuse(error.format_message()) from error
     except OSError as error:  # of a path that an option names
@@ -92,9 +105,11 @@ class SectionedCommand(click.Command):
 
     Attributes:
         others: other commands, which the help lists first.
+        examples: command lines, and what they do, with which ``-h`` starts.
     """
 
     others: Mapping[str, click.Command] = MappingProxyType({})
+    examples: Mapping[str, str] = MappingProxyType({})
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -104,17 +119,21 @@ class SectionedCommand(click.Command):
                 formatter.write_text(note)
 
     def show_common(self, ctx: click.Context) -> None:
-        """Print the help on the common options."""
+        """Print examples, and the help on the common options."""
         formatter = ctx.make_formatter()
+        with formatter.section("Try"):
+            formatter.write_dl([*self.examples.items()])
+        formatter.write_paragraph()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         self._list_others(formatter)
-        options = self._described(ctx)
+        options = sorted(self._described(ctx), key=lambda one: one[0].name != "target")
+        count = sum(not isinstance(option, Limit) for option, _ in options)
         with formatter.section("Common options"):
             formatter.write_dl([record for option, record in options if getattr(option, "common", False)])
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(f"{ctx.command_path} --help lists all {len(options)} options.")
+            formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
         click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:

@@ -145,5 +145,11 @@ def _rank(environment: Mapping[str, str]) -> tuple[int, int] | None:
     return int(rank) + 1, int(size)
 
 
+run.examples = {
+    "eb-saliency photo.jpg": "the most likely class",
+    'eb-saliency photo.jpg --target "tiger cat"': "a class by name",
+    "eb-saliency photo.jpg --model resnet50 --top-k 3 --panel": "three classes of another network, in one figure",
+    "eb-saliency photos -o maps --report": "a directory, with a gallery page",
+}
 main = Main("eb-saliency", {**COMMANDS, "benchmark": benchmark}, help=run.help)
 run.others = main.commands

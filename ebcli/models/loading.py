@@ -131,7 +131,9 @@ def load_model(
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, CLASSIFICATION):
-                raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
+                raise ConfigurationError(
+                    f"{name} is for {task}: --similar-to needs a classifier or a network of features"
+                )
             backbone, scores = source.with_features(net, label), scores or RAW
             spec = _fitted(source, name, backbone or net, replace(settings, tiles=None), own)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)

@@ -269,30 +269,29 @@ class RunPlan:
         """The plan of some values; what follows from them is derived here, and nowhere else.
 
         Args:
-            values: named like the options of the command, with underscores; ``layer`` and ``target`` are sequences.
-                ``scale`` is a text, see ``_scale``, and with ``signed=None`` maps against a class are drawn signed.
+            values: named like the options of the command, with underscores; None for the default. ``layer``, ``target``
+                and others that are repeated are tuples, and ``scale`` is a text, see ``_scale``.
 
         Raises:
             ConfigurationError: a value is wrong, or two exclude each other.
         """
         if unknown := values.keys() - VALUES - _UNTOLD:
             raise TypeError(f"a plan has no value {min(unknown)!r}")
-        choosing = [name for name in CHOOSING if values.get(name) not in (None, ())]
+        values = {name: value for name, value in values.items() if value is not None}
+        choosing = [name for name in CHOOSING if values.get(name, ()) != ()]
         if len(choosing) > 1:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
         values |= _scale(values.get("scale", IMAGE))
         against, style = values.get("against") or (), values.get("style")
-        if values.get("signed") is None:  # both halves of such a map say what tells the classes apart
+        if "signed" not in values:  # both halves of such a map say what tells the classes apart
             values["signed"] = bool(against) and style not in UNSIGNED_STYLES and not values["vmin"]
-        if all(values.get(name) is None for name in ("fit", "resize", "crop")):
+        if not {"fit", "resize", "crop"} & values.keys():
             values["fit"] = WHOLE
         described = values.get("similar_to") or values.get("target") or ()
-        is_text = values.get("class_names") is None and takes_texts(values.get("model", ModelSpec.name))
+        is_text = "class_names" not in values and takes_texts(values.get("model", ModelSpec.name))
         if values.get("similar_to") or (described and is_text):
-            classes, values["target"], values["against"] = as_classes(
-                [*map(str, described)], [*map(str, against or ())]
-            )
+            classes, values["target"], values["against"] = as_classes([*map(str, described)], against)
             if values.get("similar_to"):
                 values["similar_to"] = tuple(map(Path, classes))
             else:

@@ -198,7 +198,7 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
 def test_a_panel_with_another_method_beside_is_wider() -> None:
     photos(Path("photos"), 1)
     widths = []
-    for options in ([], ["--beside", "grad-cam"], ["--beside", "grad-cam", "--beside", "marginal"]):
+    for options in ([], ["--compare-with", "grad-cam"], ["--compare-with", "grad-cam", "--compare-with", "marginal"]):
         result = invoke("--panel", "--target", "3", *options, "photos")
         assert result.exit_code == 0, result.output
         widths.append(Image.open(result.stdout.strip()).width)

@@ -34,10 +34,8 @@ from ebcli.errors import ConfigurationError
         ({"vmin": 2.0, "vmax": 2.0}, "vmax is 2"),
         ({"vmax": float("nan")}, "vmax is nan"),
         ({"vmax": float("inf")}, "vmax is inf"),
-        ({"vmax": 1.0, "scale": "run"}, "drop them, or the scale run"),
-        ({"percentile": 99.0, "scale": "run"}, "drop them, or the scale run"),
         ({"percentile": 99.0, "vmax": 2.0}, "drop one of them"),
-        ({"compare_with": ("marginal",)}, "into panels: add panel, or drop beside"),
+        ({"compare_with": ("marginal",)}, "into panels: add --panel"),
         ({"compare_with": ("marginal",), "panel": True, "contrastive": False}, "drop --marginal"),
     ],
 )
