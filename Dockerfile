@@ -14,9 +14,8 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     pip install --index-url "$TORCH_INDEX" "torch>=2.8" "torchvision>=0.23"
 WORKDIR /source
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
-COPY weights weights
 COPY ebcli ebcli
-RUN --mount=type=cache,target=/root/.cache/pip pip install . ./weights
+RUN --mount=type=cache,target=/root/.cache/pip pip install .
 
 FROM python:${PYTHON}-slim
 LABEL org.opencontainers.image.source=https://github.com/eb-saliency/eb-saliency \

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -18,6 +19,8 @@ T = TypeVar("T")
 
 DISTRIBUTION = "eb-saliency"
 MODELS, RULES = "ebcli.models", "ebcli.rules"
+# a requirement, and the extra that has it; `all` has each a second time
+_OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
 
 
 def lazily(
@@ -54,13 +57,32 @@ def import_optional(module: str, package: str | None = None) -> Any:
         package: the package that provides it on the package index; None if it is named like the module's root.
 
     Raises:
-        ConfigurationError: it is not installed.
+        ConfigurationError: it is not installed; see ``missing``.
     """
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        name = package or module.partition(".")[0]
-        raise ConfigurationError(f"this needs the package {name}: pip install {name}") from error
+        raise ConfigurationError(missing(package or module.partition(".")[0])) from error
+
+
+def missing(package: str) -> str:
+    """The sentence for a package that is not installed: it names all that is missing of the extra that has it."""
+    from importlib.metadata import PackageNotFoundError, distribution, requires
+
+    def is_installed(name: str) -> bool:
+        try:
+            return bool(distribution(name))
+        except PackageNotFoundError:
+            return False
+
+    name = package.replace("_", "-")
+    normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
+    extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
+    if name not in extras:
+        return f"this needs the package {package}: pip install {package}"
+    names = [one for one, extra in extras.items() if extra == extras[name] and (one == name or not is_installed(one))]
+    packages = f"package{'s' * (len(names) > 1)} {' and '.join(names)}"
+    return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
 
 
 def installed_version() -> str:

@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable
@@ -140,7 +141,7 @@ class _Process:
 @contextlib.contextmanager
 def _interrupts_blocked() -> Any:
     """Processes started here never get SIGINT; signals are blocked per thread, so the main thread still does."""
-    if not hasattr(signal, "pthread_sigmask"):
+    if sys.platform == "win32":
         yield
         return
     resource_tracker.ensure_running()  # spawning starts it if needed, and its start unblocks SIGINT

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import runpy
@@ -24,7 +23,6 @@ from stub_run import program
 import ebcli
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.saliency import run
-from ebcli.models.efficientnet_lite_weights import SHA256
 
 ROOT = Path(__file__).parents[1]
 HOME = "https://github.com/eb-saliency/eb-saliency"
@@ -168,33 +166,3 @@ def test_roff_syntax_is_escaped(tmp_path: Path) -> None:
     assert printed(program("mandoc"), "-T", "lint", "-W", "warning", page) == ""
     shown = printed(program("mandoc"), "-T", "utf8", page).replace("’", "'")
     assert all(text in shown for text in awkward)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Both distributions of eb-saliency-weights, the wheel built from the source distribution."""
-    folder = tmp_path_factory.mktemp("weights")
-    printed(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT / "weights")
-    return sorted(folder.iterdir())
-
-
-def test_the_weights_are_the_published_file_with_its_license(weights: list[Path]) -> None:
-    shown = printed(sys.executable, "-m", "twine", "--no-color", "check", "--strict", *weights)
-    assert shown.count("PASSED") == 2
-    with zipfile.ZipFile(weights[0]) as archive:
-        content = archive.read("eb_saliency_weights/efficientnet-lite0.pth")
-        parts = {Path(name).name: name for name in archive.namelist()}
-        notice, legal = (archive.read(parts[name]).decode() for name in ("NOTICE", "LICENSE"))
-    assert hashlib.sha256(content).hexdigest() == SHA256
-    assert f"SHA-256 {SHA256}" in notice
-    assert f"{len(content):,} bytes" in notice
-    assert "Apache License" in legal
-
-
-def test_another_file_is_not_built(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "weights", tmp_path / "weights")
-    (tmp_path / "weights/eb_saliency_weights/efficientnet-lite0.pth").write_bytes(b"other")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", tmp_path / "weights"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode != 0
-    assert "is not the published file" in done.stdout + done.stderr

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 from stub_run import heavy_imports, run_python
 
 import ebcli
+from ebcli.errors import ConfigurationError
+from ebcli.imports import import_optional
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["models"], [], ["--top-k", "x"]])
@@ -52,3 +63,36 @@ def test_exported_names_are_not_shadowed_by_modules() -> None:
         "    print([name for name in package.__all__ if inspect.ismodule(getattr(package, name))])\n"
     )
     assert printed == "[]\n" * 4
+
+
+def test_all_that_is_missing_of_an_extra_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An environment without the three packages of an extra; what metadata of distributions say is made up."""
+    requirements = [
+        *("torch>=2", "two>=2; extra == 'all'", "one-more>=1; extra == 'all'", "one_more>=1; extra == 'more'"),
+        *('two>=2; extra == "more"', "there; python_version < '4' and extra == 'more'", "other; extra == 'else'"),
+    ]
+
+    def distribution(name: str) -> str:
+        if name != "there":
+            raise PackageNotFoundError(name)
+        return name
+
+    monkeypatch.setattr("importlib.metadata.requires", lambda _: requirements)
+    monkeypatch.setattr("importlib.metadata.distribution", distribution)
+    said = r"^this needs the packages {} and {}: pip install 'eb-saliency\[more\]'$"
+    with pytest.raises(ConfigurationError, match=said.format("one-more", "two")):
+        import_optional("one_more.part")
+    with pytest.raises(ConfigurationError, match=said.format("one-more", "two")):
+        import_optional("second", "two")
+    with pytest.raises(ConfigurationError, match=r"^this needs the package third_one: pip install third_one$"):
+        import_optional("third_one")
+
+
+def test_optional_packages_are_those_of_the_extras() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    required = {re.split(r"[^\w-]", one)[0].replace("_", "-") for extra in extras.values() for one in extra}
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "ebcli").rglob("*.py"))
+    named = re.findall(r'(?:import_optional|missing)\("([\w.-]+)"(?:, "([\w-]+)")?\)', source)
+    optional = {(package or module.partition(".")[0]).replace("_", "-") for module, package in named}
+    assert len(optional) > 10
+    assert optional - required == {"open-clip-torch"}  # documented by its name

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import asdict
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from ebcli.cli.model_options import PATH
 from ebcli.cli.options import CONTEXT, OPTIONS
 from ebcli.cli.parameters import Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError
+from ebcli.imports import import_optional
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan, part_of
@@ -76,18 +78,27 @@ def altered(name: str, **changes: Any) -> SectionOption:
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', only names that match; timm and the Hugging Face hub are then searched,
-    too. Exit status: 0 if there are any, 1 if nothing matches.
+    With PATTERNS, such as resnet or 's*n_v2_?', only names that match, also those of timm. Exit status: 0 if there are
+    any, 1 if nothing matches.
     """
-    from ebcli.models.search import matching
+    from ebcli.models import model_names
+    from ebcli.models.keywords import TASKS
 
     patterns = options["patterns"]
+    wanted = [one.lower() if set(one) & set("*?[") else f"*{one.lower()}*" for one in patterns or [""]]
+    groups = {task: model_names(task) for task in TASKS}
+    if patterns:  # timm has too many to list them all
+        try:
+            groups["timm"] = [f"timm/{name}" for name in import_optional("timm").list_models()]
+        except ConfigurationError as error:
+            note(f"timm is not searched: {error}")
     found = False
-    for heading, names in (one for pattern in patterns or [""] for one in matching(pattern)):
-        if names is None or names or not patterns:
-            note(heading)
-        if names:
-            put("\n".join(names))
+    for group, names in groups.items():
+        if matching := [
+            name for name in names if any(fnmatch(name.lower().removeprefix("timm/"), one) for one in wanted)
+        ]:
+            note(f"{group.capitalize() if group in TASKS else group}:")
+            put("\n".join(matching))
             found = True
     if not found:
         note(f"No name matches {' or '.join(map(repr, patterns))}")

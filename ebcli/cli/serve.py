@@ -18,7 +18,6 @@ from ebcli.cli.console import put, say_error
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.parameters import SectionOption
 from ebcli.files.remote import RemoteOptions
-from ebcli.imports import import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, part_of
 
@@ -60,8 +59,6 @@ def serve(options: Mapping[str, Any]) -> int:
     The page shows the PHOTOS and those that are dropped on it. Only this machine can open it, unless --host says
     otherwise. Ctrl-C ends the server.
     """
-    for package in ("starlette", "uvicorn"):
-        import_optional(package)
     from ebcli.serve.app import Page
     from ebcli.serve.network import Network
     from ebcli.serve.photos import Photos

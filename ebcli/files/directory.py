@@ -12,20 +12,18 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from uuid import uuid4
+
+from filelock import lock_descriptor
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, SETTINGS, parse_result_name
 from ebcli.files.ownership import OwnFiles, file_digest
 from ebcli.files.records import Record, Result, append_lines, read_records
+from ebcli.files.safe_open import safe_open
 
-try:
-    import fcntl
-except ImportError:  # Windows: the directories of killed runs stay
-    fcntl = None  # type: ignore[assignment]
-
-_OF_RUN = "eb-saliency-run"  # in each private directory
+_OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
 
 
 def check_writable(directory: Path, file: Path | None = None) -> None:
@@ -238,9 +236,9 @@ class OutputFolder:
 
     def close(self) -> None:
         """Remove the run's own directory."""
-        shutil.rmtree(self.private, ignore_errors=True)
         if self._lock is not None:
-            os.close(self._lock)
+            self._lock.close()
+        shutil.rmtree(self.private, ignore_errors=True)
 
 
 def first_link(directory: Path, relpath: Path) -> Path | None:
@@ -249,19 +247,16 @@ def first_link(directory: Path, relpath: Path) -> Path | None:
     return next((step for step in steps if os.path.islink(step)), None)
 
 
-def _private_directory(directory: Path) -> tuple[Path, int | None]:
-    """Create a directory in another one; returns it and a lock on it."""
+def _private_directory(directory: Path) -> tuple[Path, IO[bytes]]:
+    """Create a directory in another one; returns it, and a file in it that is locked until it is closed."""
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
-        (private / _OF_RUN).touch()
-        if fcntl is None:
-            return private, None
-        lock = os.open(private, os.O_RDONLY)
+        lock = (private / _OF_RUN).open("xb")
         with contextlib.suppress(OSError):  # a file system without locks; there, no run removes anything
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if private.exists():  # else another run removed it before it was locked
+            lock_descriptor(lock.fileno())
+        if not os.fstat(lock.fileno()).st_size:  # else another run removed it before it was locked
             return private, lock
-        os.close(lock)
+        lock.close()
 
 
 def finish_killed_runs(directory: Path) -> None:
@@ -269,18 +264,17 @@ def finish_killed_runs(directory: Path) -> None:
 
     Results in them that are recorded already are moved to their places.
     """
-    for private in directory.glob(f"{PRIVATE}*") if fcntl is not None else ():
-        if PRIVATE_NAME.fullmatch(private.name) is None or not os.path.isfile(private / _OF_RUN):
+    for private in directory.glob(f"{PRIVATE}*"):
+        if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
             continue
-        with contextlib.suppress(OSError):  # in use, another user's, or already removed
-            lock = os.open(private, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with contextlib.suppress(OSError):  # another user's, already removed, or without such a file
+            with safe_open(private / _OF_RUN, follow=False, flags=os.O_RDWR) as lock:
+                if not lock_descriptor(lock.fileno(), blocking=False):  # in use
+                    continue
                 with contextlib.suppress(OSError):
                     _restore(directory, private)
-                shutil.rmtree(private)
-            finally:
-                os.close(lock)
+                os.write(lock.fileno(), b"removed")
+            shutil.rmtree(private)  # Windows removes no open file
 
 
 def _restore(directory: Path, private: Path) -> None:

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.safe_open import safe_open
-from ebcli.imports import import_optional
+from ebcli.imports import import_optional, missing
 from ebcli.nouns.input_spec import Placement
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
@@ -74,7 +74,7 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
         raise
     except UnidentifiedImageError as error:
         if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():
-            raise ImageError("HEIC needs the package pillow-heif: pip install pillow-heif") from error
+            raise ImageError(missing("pillow-heif")) from error
         raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
         raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS") from error

@@ -34,6 +34,7 @@ _LONGEST_SLUG = 60
 _ROOM_OF_NUMBERED = 50  # characters of a class name before its number
 _NUMBER = re.compile(r"-([0-9]{1,4})(?:[@+][^.]*)?\.(?:nii\.gz|[a-z]+)$")
 _SHEET = "sheet."  # before the suffix of a contact sheet, which stands beside the video of the same class
+_NOT_PORTABLE = re.compile(r'[<>:"|?*%\\]')
 _OUTSIDE = "absolute"
 _OF_OTHERS = re.compile(rf"{_OUTSIDE}|parent(-\d+)?")  # folders for inputs from outside the working directory
 _LONGEST_MARKS = 56
@@ -64,9 +65,12 @@ def output_relpath(path: Path) -> Path:
     directory that holds both: ``../a/b.jpg`` -> ``parent/a/b.jpg``, ``../../b.jpg`` -> ``parent-2/b.jpg``. If that is
     the root, it goes to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. If the name is too long to append a
     class, its end is replaced by a hash. What is named like a result, or like one without its suffix, gets a ``~``:
-    ``a.jpg.npz/b.jpg`` -> ``a.jpg.npz~/b.jpg``, ``a.jpg.maps@b`` -> ``a.jpg.maps@b~``.
+    ``a.jpg.npz/b.jpg`` -> ``a.jpg.npz~/b.jpg``, ``a.jpg.maps@b`` -> ``a.jpg.maps@b~``. Of a URL, characters that
+    Windows allows in no name are escaped: ``https://host:80/b.jpg`` -> ``https%3A/host%3A80/b.jpg``.
     """
     plain = canonical(path)
+    if plain.parts[:1] and plain.parts[0].endswith(":"):  # its scheme
+        plain = Path(*(_NOT_PORTABLE.sub(lambda found: f"%{ord(found[0]):02X}", part) for part in plain.parts))
     if plain.is_absolute() or _is_of_others(plain):
         plain = _place_of(Path(os.path.abspath(plain)))  # noqa: PTH100 - Path.resolve would follow links
     name = os.fsencode(plain.name)

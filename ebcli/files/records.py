@@ -17,11 +17,6 @@ from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 
-try:
-    import fcntl
-except ImportError:  # Windows: lines of two runs at once may mix
-    fcntl = None  # type: ignore[assignment]
-
 SCHEMA = 1
 STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
@@ -282,15 +277,17 @@ def append_lines(path: Path, *lines: str) -> None:
     Raises:
         OSError: they do not fit, or it is not a regular file.
     """
+    from filelock import lock_descriptor
+
     with safe_open(path, follow=False, flags=os.O_RDWR | os.O_CREAT | os.O_APPEND) as file:
         number = file.fileno()
         with contextlib.suppress(OSError):  # some network file systems know no locks
-            if fcntl is not None:
-                fcntl.flock(number, fcntl.LOCK_EX)  # until it is closed
+            lock_descriptor(number, poll_interval=0.005)  # until it is closed
         content, end = "".join(f"{line}\n" for line in lines).encode(), os.fstat(number).st_size
         # a killed run may have left half a line
-        if content and end and os.pread(number, 1, end - 1) != b"\n":
-            content = b"\n" + content
+        if content and end:
+            os.lseek(number, end - 1, os.SEEK_SET)
+            content = content if os.read(number, 1) == b"\n" else b"\n" + content
         try:
             written = os.write(number, content)
             if written < len(content):  # the file system is full: the rest would say why

@@ -21,8 +21,9 @@ from ebcli.files import web
 from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
+from ebcli.imports import import_optional
 
-PROTOCOLS = ["http", "https", "s3", "gs", "hf"]
+_PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "hf": "huggingface_hub"}
 
 _WEB = ("http://", "https://")
 _METADATA = (
@@ -201,8 +202,8 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
         OSError: any error of the file system, with its reason.
     """
     protocol = url.partition("://")[0]
-    readable = f"only URLs of {', '.join(PROTOCOLS)} and file can be read"
-    if protocol not in PROTOCOLS or "::" in url:  # "::" chains file systems, some of which run programs
+    readable = f"only URLs of {', '.join(('http', 'https', *_PACKAGES))} and file can be read"
+    if protocol not in _PACKAGES or "::" in url:  # "::" chains file systems, some of which run programs
         raise OSError(errno.EINVAL, f"{readable}, without '::' in them")
     if os.pardir in url.split("/"):
         raise OSError(errno.EINVAL, f"{readable}, without '..' in them: rename the object")
@@ -211,13 +212,14 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
     limits = {"connect_timeout": options.timeout, "read_timeout": options.timeout}
     retries = {"total_max_attempts": 1 + options.retries}
     settings: dict[str, Any] = {"config_kwargs": {**limits, "retries": retries}} if protocol == "s3" else {}
-    try:
-        import fsspec
-        from fsspec.asyn import AsyncFileSystem
-        from fsspec.exceptions import FSTimeoutError
+    import_optional(_PACKAGES[protocol])
+    import fsspec
+    from fsspec.asyn import AsyncFileSystem
+    from fsspec.exceptions import FSTimeoutError
 
+    try:
         system, name = fsspec.url_to_fs(url, **settings)
-    except (ImportError, ValueError) as error:
+    except ValueError as error:
         raise ConfigurationError(f"{protocol}:// cannot be read: {error}") from error
     if protocol == "s3":
         system.retries = min(1 + options.retries, 2)  # on top of those requests, for a body that breaks off

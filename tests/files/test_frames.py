@@ -277,5 +277,5 @@ def test_without_the_package_a_video_says_what_to_install(tmp_path: Path, monkey
     path = tmp_path / "a.mp4"
     write_video(path, moving_square(3))
     monkeypatch.setitem(sys.modules, "av", None)
-    with pytest.raises(ConfigurationError, match="this needs the package av: pip install av"):
+    with pytest.raises(ConfigurationError, match=r"this needs the package av: pip install 'eb-saliency\[video\]'"):
         Frames().read(path, SAME, ClipOptions())

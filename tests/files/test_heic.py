@@ -38,7 +38,7 @@ def test_without_the_package_a_heic_photo_says_what_to_install(tmp_path: Path, m
         path.write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic")
         monkeypatch.setattr(images, "_formats", lambda: ["PNG", "JPEG"])
         assert has_image_suffix(path)  # so it is a failure rather than some other file
-        with pytest.raises(ImageError, match="pip install pillow-heif"):
+        with pytest.raises(ImageError, match=r"pip install 'eb-saliency\[heif\]'"):
             decode(path)
     finally:
         images._add_heif.cache_clear()

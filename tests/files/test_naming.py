@@ -19,6 +19,7 @@ from ebcli.files.naming import (
     raw_relpath,
     slug,
 )
+from ebcli.files.remote import path_of
 
 
 def test_the_name_holds_the_input_and_the_class() -> None:
@@ -187,6 +188,21 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
         places += [output / raw_relpath(place, mark) for place in mirrors]
     assert len(set(places)) == len(places)
     assert all(os.path.normpath(place).startswith(f"{output}{os.sep}") for place in places)
+
+
+def test_the_place_of_a_url_is_a_name_on_every_system() -> None:
+    """Which characters names of files cannot have is Microsoft's list, see "Naming Files" in its documentation."""
+    urls = [
+        "https://host:80/a.jpg?size=2&b=<c>",
+        "s3://bucket/a*b.jpg",
+        "s3://bucket/a%2Ab.jpg",
+        "hf://datasets/a|b.png",
+    ]
+    places = [output_relpath(path_of(url)) for url in urls]
+    assert len(set(places)) == len(urls)
+    assert places[0] == Path("https%3A/host%3A80/a.jpg%3Fsize=2&b=%3Cc%3E")
+    assert not any(set('<>:"|?*\\') & set(part) for place in places for part in place.parts)
+    assert output_relpath(Path("photos/a:b?.jpg")) == Path("photos/a:b?.jpg")
 
 
 def test_a_relative_path_keeps_its_place_however_it_is_spelt() -> None:

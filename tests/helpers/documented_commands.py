@@ -37,7 +37,9 @@ NOT_RUN = {
 # Other programs, by the start of the command, and why they are not run. Their shell syntax is checked.
 OTHERS = {
     "python3 -m venv": "installs; .ci/run does it",
-    **dict.fromkeys(("pip install", "uvx", "pipx run"), "installs; .ci/run installs a checkout"),
+    **dict.fromkeys(
+        ("pip install", "git clone", "cd eb-saliency", "uvx", "pipx run"), "installs; .ci/run installs a checkout"
+    ),
     ".ci/check": "runs all tests, including these",
     "docker": "needs Docker; tests/test_release.py checks the Dockerfile",
     "python benchmarks/": "measures for minutes",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+
 import torchvision
+from stub_run import invoke
 
 from ebcli.models import model_names
 from ebcli.models.names import _registered, torchvision_names
+
+VGG = ["vgg11", "vgg13", "vgg16", "vgg19"]
 
 
 def test_torchvisions_classifiers_and_the_bundled_network_are_listed():
@@ -29,3 +34,31 @@ def test_a_name_in_the_decorator_replaces_the_function_name(tmp_path):
         "@other()\ndef unregistered(): ...\n"
     )
     assert list(_registered(source)) == ["plain", "given", "keyword"]
+
+
+def test_a_pattern_filters_the_names_of_torchvision_and_timm():
+    result = invoke("models", "ResNet18")
+    listed = result.stdout.split()
+    assert listed[0] == "resnet18"
+    assert "timm/resnet18" in listed
+    assert all("resnet18" in name for name in listed)
+    assert "Detection:" not in result.stderr
+    listed = invoke("models", "s*n_v2_?", "vgg1?", "--quiet").stdout.split()
+    assert [name for name in listed if "/" not in name] == [*(f"swin_v2_{size}" for size in "bst"), *VGG]
+    assert [name for name in listed if "/" in name] == [f"timm/{name}" for name in VGG]
+
+
+def test_without_a_pattern_timm_is_not_listed():
+    listed = invoke("models", "--quiet").stdout.split()
+    assert listed[: len(model_names())] == model_names()
+    assert not any(name.startswith("timm/") for name in listed)
+
+
+def test_what_cannot_be_listed_is_said(monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    result = invoke("models", "resnet18")
+    assert (result.exit_code, result.stdout) == (0, "resnet18\n")
+    assert "timm is not searched: this needs the package timm: pip install 'eb-saliency[timm]'\n" in result.stderr
+    result = invoke("models", "nothinglikethis")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "No name matches 'nothinglikethis'\n" in result.stderr

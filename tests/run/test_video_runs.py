@@ -165,7 +165,7 @@ def test_without_the_package_animations_become_webp(monkeypatch: pytest.MonkeyPa
     assert read_facts(Path(found[0]))["class"] == "0 red"
     failed = run("move.mp4")
     assert failed.exit_code == 1
-    assert "move.mp4: this needs the package av: pip install av" in failed.stderr
+    assert "move.mp4: this needs the package av: pip install 'eb-saliency[video]'" in failed.stderr
 
 
 def test_a_run_is_resumed() -> None:

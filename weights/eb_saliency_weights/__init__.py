@@ -1,1 +1,0 @@
-"""The ImageNet weights of EfficientNet-Lite0: ``efficientnet-lite0.pth`` beside this file."""
