@@ -34,7 +34,6 @@ class NetworkInput:
         seconds: the time that loading took.
         size: the image's width and height.
         label: its true class, if it is known.
-        waited: the time that the network was idle before it had this image.
         clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
     """
@@ -44,7 +43,6 @@ class NetworkInput:
     seconds: float
     size: tuple[int, int]
     label: int | None = None
-    waited: float = 0.0
     clips: Clips | None = None
     pages: int = 1
 
