@@ -21,13 +21,14 @@ FILES = {
 ROOMS = {
     "eb": {"imports", "errors"},
     "nouns": {"errors"},
+    "pages": set(),
     "files": {"nouns", "imports", "errors"},
     "models": {"eb", "files", "nouns", "imports", "errors"},
     "drawing": {"eb", "files", "nouns", "errors"},
     "run": {"drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},
-    "gallery": {"drawing", "files", "nouns", "workers", "errors"},
-    "serve": {"run", "drawing", "models", "files", "nouns", "errors"},
+    "gallery": {"pages", "drawing", "files", "nouns", "workers", "errors"},
+    "serve": {"pages", "run", "drawing", "models", "files", "nouns", "errors"},
     "cli": {
         "serve",
         "gallery",
@@ -46,7 +47,7 @@ ROOMS = {
 TORCH_FREE = [
     name
     for name in FILES
-    if re.match(r"ebcli\.(nouns|files|drawing|gallery|workers$|run\.(plan|stages|reading|rendering)$)", name)
+    if re.match(r"ebcli\.(nouns|pages|files|drawing|gallery|workers$|run\.(plan|stages|reading|rendering)$)", name)
     and name != "ebcli.drawing.api"
 ]
 

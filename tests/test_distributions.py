@@ -93,7 +93,7 @@ def test_the_wheel_has_the_package_and_two_manual_pages(wheel: Path) -> None:
     source = {path for path in (ROOT / "ebcli").rglob("*") if path.is_file() and path.suffix != ".pyc"}
     pages = {f"{data}/eb-saliency.1", f"{data}/eb-saliency-benchmark.1"}
     assert inside == {path.relative_to(ROOT).as_posix() for path in source} | pages
-    assert {"ebcli/py.typed", "ebcli/gallery/static/index.html"} <= inside
+    assert {"ebcli/py.typed", "ebcli/pages/gallery.html"} <= inside
 
 
 def metadata(wheel: Path) -> Message:

@@ -69,7 +69,7 @@ def ask(options: Mapping[str, Any]) -> int:
         "version": f"{DISTRIBUTION} {installed_version()}",
     }
     content = answer_figure(Shown(photo), answer, str(path), subtitle, style).encoded(suffix, facts)
-    html = answer_page(photo, answer, str(path), subtitle, style).encode()
+    html = answer_page(photo, answer, str(path), subtitle, style)
     record = Record(
         str(path),
         "done",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
-from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -19,13 +19,12 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
 from ebcli.gallery.findings import BORDER, CELLS, PLACES, Candidate, Mask, Seen
-from ebcli.gallery.page import policy, static
 from ebcli.nouns.input_spec import Placement
+from ebcli.pages.shell import page
 
 _SHOWN = 8  # photos of a finding
 _SIDE, _GAP, _SMALL = 180, 6, 84  # pixels
 _CORNERS = [name for name in PLACES if name.endswith("corner")]
-_STYLE = "table { border-collapse: collapse } td, th { padding: 0.2rem 0.8rem 0.2rem 0; text-align: left }\n"
 
 
 def write_audit(
@@ -46,55 +45,37 @@ def write_audit(
     """
     files: dict[Path, bytes] = {}
 
-    def image(drawn: Image.Image, alt: str, width: int) -> str:
+    def picture_of(drawn: Image.Image) -> dict[str, Any]:
         content = encode_picture(drawn, "png")
         name = f"{hashlib.sha256(content).hexdigest()[:24]}.png"
         files[AUDIT.with_name(name)] = content
-        return f'<img loading="lazy" src="{name}" alt="{_text(alt)}" width="{width}">'
+        return {"picture": name, "width": drawn.width}
 
-    articles = [
-        f"<article><h2>{_text(words)}</h2>{image(strip, 'photos with their maps', strip.width)}\n"
-        f"<p>{_text(', '.join(one.input for one in found.photos[:_SHOWN]))}</p></article>"
-        for words, found in findings
-        for strip in [_strip(found)]
-    ]
-    rows = [
-        f"<tr><td>{image(_mean_map(photos), 'mean map', _SMALL)}</td><td>{_text(name)}</td><td>{len(photos)}</td>"
-        + "".join(f"<td>{share}</td>" for share in _shares(photos))
-        + "</tr>"
-        for name, photos in sorted(classes.items())
-    ]
-    heads = ["mean map", "class", "photos", "border", *_CORNERS, "outside of boxes"]
-    style = static("comparison.css") + _STYLE
-    page = f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(style, "")}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Audit</title>
-<style>{style}</style>
-<h1>Audit</h1>
-<p>{len(findings) or "No"} finding{"s" * (len(findings) != 1)}. The frame is the place that was covered.</p>
-{"".join(articles)}
-<h1>Classes</h1>
-<p>Shares of the maps, and by chance: border {BORDER.mean():.2f}, a corner {PLACES[_CORNERS[0]].mean():.2f}.</p>
-<table><tr>{"".join(f"<th>{head}</th>" for head in heads)}</tr>
-{"".join(rows)}
-</table>
-</html>
-"""
-    files[AUDIT] = page.encode(errors="replace")
+    files[AUDIT] = page(
+        "audit.html",
+        findings=[
+            {"words": words, "photos": [one.input for one in found.photos[:_SHOWN]], **picture_of(_strip(found))}
+            for words, found in findings
+        ],
+        classes=[
+            {"name": name, "photos": len(photos), "shares": _shares(photos), **picture_of(_mean_map(photos))}
+            for name, photos in sorted(classes.items())
+        ],
+        heads=["mean map", "class", "photos", "border", *_CORNERS, "outside of boxes"],
+        border=BORDER.mean(),
+        corner=PLACES[_CORNERS[0]].mean(),
+    )
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         folder.write(files)
     return directory / AUDIT
 
 
-def _shares(photos: Sequence[Seen]) -> list[str]:
-    """The mean share of the maps at the border, in each corner, and outside of the boxes."""
+def _shares(photos: Sequence[Seen]) -> list[float | None]:
+    """The mean share of the maps at the border, in each corner, and outside of the boxes, if there are any."""
     mean = np.mean([one.grid for one in photos], axis=0)
     beyond = [float(one.grid[one.outside].sum()) for one in photos if one.outside is not None]
     shares = [float(mean[mask].sum()) for mask in (BORDER, *(PLACES[name] for name in _CORNERS))]
-    return [*(f"{share:.2f}" for share in shares), f"{np.mean(beyond):.2f}" if beyond else "–"]
+    return [*shares, float(np.mean(beyond)) if beyond else None]
 
 
 def _mean_map(photos: Sequence[Seen]) -> Image.Image:
@@ -125,7 +106,3 @@ def _frame(mask: Mask, size: tuple[int, int]) -> tuple[int, int, int, int]:
     width, height = size
     right, bottom = (columns.max() + 1) * width // CELLS - 1, (rows.max() + 1) * height // CELLS - 1
     return int(columns.min() * width // CELLS), int(rows.min() * height // CELLS), int(right), int(bottom)
-
-
-def _text(text: str) -> str:
-    return escape(text.encode(errors="replace").decode())

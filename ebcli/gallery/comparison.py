@@ -6,12 +6,10 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
-from html import escape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,16 +24,16 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
-from ebcli.gallery.page import check_page, policy, static
+from ebcli.gallery.page import check_page
 from ebcli.gallery.raw_maps import SIDE, MapPair, aligned
 from ebcli.nouns.input_spec import Placement
+from ebcli.pages.shell import page
 
 DATA = COMPARISON.with_name("comparison.json")
 
 _GAP = 8
 _COLORS = 33  # of a legend
-_MAPS, _BARE_MAPS = DrawingStyle(), DrawingStyle("heatmap")
-_DIFFERENCE = DrawingStyle("heatmap", signed=True)
+_STYLES = {"maps": DrawingStyle(), "difference": DrawingStyle("heatmap", signed=True)}
 
 
 def write_comparison(
@@ -73,7 +71,10 @@ def write_comparison(
                 "no image and class has raw maps in both runs: repeat both with --raw and the same --target"
             )
         rows.sort(key=lambda row: (row["rank_correlation"], row["input"]))
-        folder.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: _html(rows)})
+        mean = sum(row["rank_correlation"] for row in rows) / len(rows)
+        bars = {name: np.asarray(bar(style, (_COLORS, 1)))[0].tolist() for name, style in _STYLES.items()}
+        html = page("comparison.html", rows=rows, mean=mean, bars=bars)
+        folder.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: html})
     return directory / COMPARISON
 
 
@@ -97,12 +98,11 @@ def _row(
         "picture": f"{hashlib.sha256(os.fsencode(key)).hexdigest()[:24]}.png",
     }
     small = _photo(photo, size)
-    row["photo"], style = small is not None, _MAPS if small else _BARE_MAPS
-    blank = Image.new("RGB", size, "white")
-    under = small or blank
-    drawn = [picture(under, map_.values, map_.placement.scaled(pair.size, size), style) for map_ in pair.maps]
-    drawn.append(picture(under, difference, Placement(*box), _DIFFERENCE) if difference.any() else blank)
-    tiles = [small, *drawn] if small else drawn
+    row["photo"], under = small is not None, small or Image.new("RGB", size, "white")
+    tiles = [under] if small else []
+    tiles += [picture(under, one.values, one.placement.scaled(pair.size, size), _STYLES["maps"]) for one in pair.maps]
+    if difference.any():
+        tiles.append(picture(under, difference, Placement(*box), _STYLES["difference"]))
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
     for at, tile in enumerate(tiles):
         strip.paste(tile, (at * (size[0] + _GAP), 0))
@@ -119,55 +119,3 @@ def _photo(path: Path | None, size: tuple[int, int]) -> Image.Image | None:
         return None if path is None else decode(path).resize(size, Image.Resampling.LANCZOS, reducing_gap=2.0)
     except ImageError:
         return None
-
-
-def _html(rows: Sequence[dict[str, Any]]) -> bytes:
-    """The page with its style and script; its policy allows no other ones, and no network."""
-    bars = {"maps": _MAPS if any(row["photo"] for row in rows) else _BARE_MAPS, "difference": _DIFFERENCE}
-    style = static("comparison.css") + "".join(
-        f".{name} i {{ background: {_gradient(one)} }}\n" for name, one in bars.items()
-    )
-    script = static("comparison.js")
-    mean = sum(row["rank_correlation"] for row in rows) / len(rows)
-    head = f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy(style, script)}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Two runs compared</title>
-<style>{style}</style>
-<h1>Two runs compared</h1>
-<p>{len(rows)} pairs of maps, mean rank correlation {mean:.3f}, least alike first. Select a picture to enlarge it.</p>
-<div class="tools">
-<input type="search" id="query" placeholder="Search files and classes" aria-label="Search files and classes">
-<output id="count"></output>
-<span class="legend maps">0 <i></i> each map's maximum</span>
-<span class="legend difference">B higher <i></i> A higher</span>
-</div>"""
-    parts = (head, *map(_article, rows), f"<script>{script}</script>\n</html>\n")
-    return "\n".join(parts).encode(errors="replace")
-
-
-def _article(row: Mapping[str, Any]) -> str:
-    """A pair: its numbers, and its pictures with their captions."""
-    name = row["name"] or f"class {row['class']}"
-    scores = {side: "–" if row[side]["score"] is None else f"{row[side]['score']:.3f}" for side in "ab"}
-    runs = "".join(f"<dt>{side.upper()}</dt><dd>{_text(row[side]['run'])}, score {scores[side]}</dd>" for side in "ab")
-    captions = ["photo"] * row["photo"] + ["A", "B", "A − B"]
-    return f"""<article>
-<h2>{_text(row["input"])} · {_text(name)}</h2>
-<p>rank correlation {row["rank_correlation"]:.3f} · mean difference {row["mean_difference"]:.3f}</p>
-<dl>{runs}</dl>
-<figure><div>{"".join(f"<figcaption>{caption}</figcaption>" for caption in captions)}</div>
-<label><input type="checkbox" aria-label="Enlarge"><img loading="lazy" src="{quote(row["picture"])}"
-alt="{", ".join(captions)}"></label></figure>
-</article>"""
-
-
-def _gradient(style: DrawingStyle) -> str:
-    colors = np.asarray(bar(style, (_COLORS, 1)))[0].tolist()
-    return f"linear-gradient(to right, {', '.join(f'rgb({r} {g} {b})' for r, g, b in colors)})"
-
-
-def _text(text: str) -> str:
-    return escape(text.encode(errors="replace").decode())

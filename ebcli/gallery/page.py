@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import json
 import os
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -23,10 +19,10 @@ from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.naming import PAGE
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
+from ebcli.pages.shell import page
 
 _STYLE = DrawingStyle()
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
-_SCRIPTS = ("model.js", "parts.js", "grid.js", "viewer.js", "page.js")
 
 
 def write_gallery(
@@ -60,7 +56,8 @@ def write_gallery(
     with closing(OutputFolder(directory, overwrite=True)) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
-        folder.write({PAGE: _html({**_look(style), **_data(name, entries, there)}).encode()})
+        data = {**_look(style), **_data(name, entries, there)}
+        folder.write({PAGE: page("gallery.html", data=data, muting=muting())})
     return directory / PAGE
 
 
@@ -79,42 +76,6 @@ def _look(style: DrawingStyle) -> dict[str, Any]:
     overlay = replace(style, name="overlay", cells=False)
     colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
     return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE)}
-
-
-def _html(data: dict[str, Any]) -> str:
-    """The page with its style, scripts and data; its policy allows no other scripts."""
-    style, script = static("page.css"), "\n".join(map(static, _SCRIPTS))
-    # ASCII without a < holds no tag
-    encoded = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    page = static("index.html")
-    muting_rows = " ".join(f"{r} {g} {b} 0 {constant / 255}" for r, g, b, constant in muting())
-    fillings = {
-        "POLICY": policy(style, script),
-        "STYLE": style,
-        "MUTING": muting_rows,
-        "SCRIPT": script,
-        "DATA": encoded,
-    }
-    for mark, content in fillings.items():
-        page = page.replace(f"@{mark}@", content, 1)
-    return page
-
-
-def static(name: str) -> str:
-    """A part of a page."""
-    return files("ebcli.gallery").joinpath("static").joinpath(name).read_text("utf-8")
-
-
-def policy(style: str, script: str, images: str = "'self'") -> str:
-    """The content security policy of a page with this style and script: no others, and no network."""
-    return (
-        f"default-src 'none'; img-src {images}; script-src '{_hash(script)}'; style-src '{_hash(style)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-
-
-def _hash(content: str) -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
@@ -157,7 +118,8 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
     images = [
         {"name": entry.input, "outcomes": [outcome_data(outcome) for outcome in entry.outcomes]} for entry in entries
     ]
-    return {"name": name, "images": images, **{key: list(table) for key, table in tables.items()}}
+    classes = [{"index": index, "name": name} for index, name in tables.pop("classes")]
+    return {"name": name, "images": images, "classes": classes, **{key: list(one) for key, one in tables.items()}}
 
 
 def _url(path: Path, there: Collection[Path] | None = None) -> str | None:

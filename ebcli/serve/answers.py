@@ -10,7 +10,7 @@ import numpy as np
 
 from ebcli.drawing.color_scale import limits, opacity, overlay_colors, palette
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.painters import OVERLAY_GAMMA, muting
+from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.explanation import Explanation, Map, Subject
 
@@ -18,7 +18,7 @@ _STYLES = {"unsigned": DrawingStyle(), "signed": DrawingStyle(signed=True)}
 
 
 def colors() -> dict[str, Any]:
-    """The colors and the opacities of the 256 levels of each scale, and how photos are muted below them."""
+    """The colors and the opacities of the 256 levels of each scale."""
     scales = {
         name: {
             "overlay": overlay_colors(style).ravel().tolist(),
@@ -27,7 +27,7 @@ def colors() -> dict[str, Any]:
         }
         for name, style in _STYLES.items()
     }
-    return {"scales": scales, "muting": muting(), "alpha": DrawingStyle.alpha}
+    return {"scales": scales, "alpha": DrawingStyle.alpha}
 
 
 def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:

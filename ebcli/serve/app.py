@@ -7,17 +7,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import lru_cache, partial
-from importlib.resources import files
 from typing import TypeVar
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ebcli.drawing.painters import muting
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
+from ebcli.pages.shell import page
 from ebcli.serve.answers import colors, encoded, told
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos
@@ -26,11 +27,7 @@ from ebcli.serve.question import Question
 T = TypeVar("T")
 
 _ANSWERS = 16  # kept in memory
-_STATIC = {
-    **dict.fromkeys(("page.css", "parts.js"), "ebcli.gallery"),
-    **dict.fromkeys(("serve.html", "serve.css", "draw.js", "pane.js", "serve.js"), "ebcli.serve"),
-}
-_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
+_NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
 
 class Page:
@@ -54,7 +51,6 @@ class Page:
         self._computing, self._decoding = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
         answers = {
             "/": self._index,
-            "/static/{name}": self._static,
             "/colors": self._colors,
             "/status": self._status,
             "/classes": self._classes,
@@ -130,11 +126,7 @@ class Page:
         return JSONResponse({"problem": problem}, 500)
 
     async def _index(self, _request: Request) -> Response:
-        return _file("serve.html")
-
-    async def _static(self, request: Request) -> Response:
-        name = request.path_params["name"]
-        return _file(name) if name in _STATIC else Response(status_code=404)
+        return HTMLResponse(page("live.html", muting=muting()), headers=_NO_FRAMES)
 
     async def _colors(self, _request: Request) -> Response:
         return JSONResponse(await self._decoded(colors))
@@ -199,11 +191,6 @@ class Page:
                 )
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
-
-
-def _file(name: str) -> Response:
-    content = files(_STATIC[name]).joinpath("static").joinpath(name).read_text("utf-8")
-    return Response(content, media_type=_TYPES[name.rpartition(".")[2]])
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

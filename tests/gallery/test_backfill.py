@@ -71,7 +71,7 @@ def test_text_from_outside_stays_text(maps: Path) -> None:
     append(maps, wrote(failed))
     page = Page(write_gallery(maps))
     assert page.tags == plain
-    assert page.data["classes"] == [[282, HOSTILE]]
+    assert page.data["classes"] == [{"index": 282, "name": HOSTILE}]
     assert page.data["images"][1]["name"] == HOSTILE
     assert page.data["images"][1]["outcomes"][0]["error"] == HOSTILE
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from base64 import b64encode
@@ -84,6 +85,9 @@ def test_a_run_agrees_with_itself_and_other_resolutions_can_be_compared() -> Non
     photos(Path("photos"), 2)
     invoke("--raw", "--target", "3", "-o", "a", "photos")
     assert [(row["rank_correlation"], row["mean_difference"]) for row in compare("a", "a")] == [(1, 0), (1, 0)]
+    page = Path("compared/comparison/index.html").read_text()
+    assert page.count("A and B are equal") == 2
+    assert "A − B" not in page  # there is no picture of no difference
     invoke("--raw", "--target", "3", "--layer", "0", "--layer", "input", "-o", "b", "photos")  # "2", too
     rows = compare("a", "b")
     assert [(row["rank_correlation"], row["b"]["run"]) for row in rows] == [(1, "tiny (seeded), 2, contrastive EB")] * 2
@@ -137,7 +141,7 @@ def test_names_and_records_are_data() -> None:
     assert "&lt;img src=x" in page
     assert page.count("<script>") == 1
     (script,) = re.findall("<script>(.*)</script>", page, re.DOTALL)
-    (allowed,) = re.findall("script-src '(.*?)'", page)
+    (allowed,) = re.findall("script-src '(.*?)'", html.unescape(page))
     assert allowed == "sha256-" + b64encode(sha256(script.encode()).digest()).decode()
     Path("a/photos/0", f"{name}.npz").write_bytes(b"PK broken")
     assert "no image and class has raw maps in both runs" in invoke("compare", "a", "a", "-o", "compared").stderr

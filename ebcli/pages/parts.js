@@ -2,6 +2,19 @@
 
 // Shared elements. Text from outside is only ever inserted as text.
 
+const part = (id) => document.getElementById(id);
+
+const nameOf = ({ index, name }) => name ?? `class ${index}`;
+
+const number = (value) =>
+  value === null || value === undefined ? "–" : value < 0.001 && value > 0 ? value.toExponential(1) : value.toFixed(3);
+
+// Whether a key is a command to the page, rather than text or one of the browser's own.
+function isCommand(event) {
+  const writing = event.target.matches("input:not([type=radio], [type=range], [type=checkbox]), select, textarea");
+  return !(writing || event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented);
+}
+
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -9,52 +22,6 @@ function element(tag, attributes = {}, ...children) {
   }
   made.append(...children);
   return made;
-}
-
-// The photo with one map over it; both have the same size, so they stay aligned at any zoom.
-function picture(image, outcome, map) {
-  const box = element("div", { class: "picture" });
-  const [, file] = splitName(image.name);
-  const add = (kind, source, alt) => {
-    const img = element("img", { class: kind, alt, decoding: "async", draggable: "false" });
-    img.addEventListener("error", () => box.classList.remove(`has-${kind}`));
-    img.src = source;
-    box.classList.add(`has-${kind}`);
-    box.append(img);
-  };
-  if (outcome.error !== null) {
-    box.classList.add("failed");
-    box.append(element("p", { class: "note" }, element("strong", {}, "Failed"), " ", outcome.error));
-    return box;
-  }
-  if (outcome.photo) add("photo", outcome.photo, file);
-  if (map) {
-    const name = nameOf(data.classes[map.class]);
-    if (map.map) add("map", map.map, `Map of ${name} in ${file}`);
-    else if (map.overlay) add("overlay", map.overlay, `Map of ${name} over ${file}`);
-    if (map.atBorder) {
-      const advice = "The map peaks at the border of the center crop: --fit whole explains the whole image";
-      box.append(element("p", { class: "badge", title: advice }, "peak at the border: try --fit squash"));
-    }
-    if (map.evidence && map.evidence !== "clear" && !map.blank) {
-      const why = map.evidence === "weak" ? "maps of noise are not much weaker" : "maps of noise are as strong, or the score is low";
-      const advice = `Strength ${number(map.strength)}: ${why}`;
-      box.append(element("p", { class: "badge", title: advice }, `${map.evidence} evidence`));
-    }
-    if (map.proof && !map.proof.holds) {
-      box.append(element("p", { class: "badge proof", title: map.proof.words }, "not proved"));
-    }
-    if (map.blank) {
-      box.classList.add("blank");
-      box.append(element("p", { class: "badge" }, "blank map"));
-    }
-  }
-  box.append(
-    element("p", { class: "note no-photo" }, "Photo not available"),
-    element("p", { class: "note no-map" }, map?.blank ? "The map is blank" : "No separate map available"),
-    element("p", { class: "note no-overlay" }, "Neither photo nor map available"),
-  );
-  return box;
 }
 
 // Tabs; `choose` gets the value of the selected one. The arrow keys move between tabs.
@@ -148,3 +115,5 @@ function themes(button) {
     store(theme);
   });
 }
+
+themes(part("theme"));

@@ -2,24 +2,20 @@
 
 // The data and the filters, independent of the page.
 
-const data = JSON.parse(document.getElementById("data").textContent);
+const data = JSON.parse(part("data").textContent);
 
 const collator = new Intl.Collator(undefined, { numeric: true });
-
-const nameOf = ([index, name]) => name ?? `class ${index}`;
 
 // "label", "predicted" or both for a class of an image whose true class is known, else "".
 function roleOf(outcome, map) {
   if (outcome.label === null || outcome.label === undefined) return "";
-  const [index] = data.classes[map.class];
+  const { index } = data.classes[map.class];
   return [index === outcome.label && "label", index === outcome.predicted && "predicted"].filter(Boolean).join(", ");
 }
 
 const isLabeled = (outcome) => outcome.label !== null && outcome.label !== undefined;
 
 const isWrong = (outcome) => isLabeled(outcome) && outcome.label !== outcome.predicted;
-
-const number = (value) => (value === null ? "–" : value < 0.001 && value > 0 ? value.toExponential(1) : value.toFixed(3));
 
 // "photos/cat.jpg" -> ["photos/", "cat.jpg"]
 function splitName(path) {
@@ -31,7 +27,7 @@ data.images.forEach((image, number) => {
   image.number = number;
   image.folded = image.name.toLowerCase();
 });
-data.folded = data.classes.map((entry) => `${entry[0]} ${nameOf(entry).toLowerCase()}`);
+data.folded = data.classes.map((one) => `${one.index} ${nameOf(one).toLowerCase()}`);
 
 const unfiltered = {
   query: "",

@@ -1,9 +1,11 @@
+"use strict";
+
 // Maps as numbers, and drawing them: like a run draws them, but here.
 
 const LEVELS = 256;
 
 // The answer of the server: a description in JSON, and the values of each map behind it.
-export function decoded(buffer) {
+function decoded(buffer) {
   const length = new DataView(buffer).getUint32(0, true);
   const about = JSON.parse(new TextDecoder().decode(new Uint8Array(buffer, 4, length)));
   let start = 4 + length;
@@ -16,7 +18,7 @@ export function decoded(buffer) {
 }
 
 // The value of a map at a point of the photo, in units of a uniform map; null outside of what the network saw.
-export function valueAt(map, x, y) {
+function valueAt(map, x, y) {
   const [height, width] = map.shape;
   const [left, top, right, bottom] = map.place;
   const column = Math.floor(((x - left) / (right - left)) * width);
@@ -66,7 +68,7 @@ function upsampled(map, values, size, scale, smooth) {
 }
 
 // Draws a map on a canvas as large as the photo on the page; false if it is blank.
-export function draw(canvas, map, colors, { style, signed, cells }) {
+function draw(canvas, map, colors, { style, signed, cells }) {
   const scale = canvas.width / map.size[0];
   const name = signed ? "signed" : "unsigned";
   const ends = map.scales[name];

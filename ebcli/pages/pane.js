@@ -1,16 +1,13 @@
-// One photo, one network and their map.
+"use strict";
 
-import { decoded, draw, valueAt } from "./draw.js";
+// One photo, one network and their map.
 
 const IDLE = 300; // ms until the other layers are asked for, or twice as long as one layer took
 const SETTLED = 120; // ms until the command line is
 
-export const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
+const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
 
-const words = (value) => (value === null || value === undefined ? "–" : value.toFixed(3));
-const nameOf = (subject) => subject.name ?? `class ${subject.index}`;
-
-export class Pane {
+class Pane {
   // `page` has the status, the colors and the look, and is told of changes.
   constructor(page, state) {
     this.page = page;
@@ -229,7 +226,7 @@ export class Pane {
         element("strong", {}, nameOf(subject)),
         element("small", {}, this.network.texts ? "" : String(subject.index)),
         element("meter", { min: 0, max: 1, value: subject.score, "aria-label": "score" }),
-        element("span", { class: "score" }, words(subject.score)),
+        element("span", { class: "score" }, number(subject.score)),
       ],
     }));
     const choose = (value) => this.choose(list[value]);
@@ -256,7 +253,7 @@ export class Pane {
       const path = subject.outlines.map((line) => `M${line.map((point) => point.join(" ")).join("L")}Z`).join("");
       const shape = make("path", { d: path, class: at === this.selected ? "chosen" : "other" });
       const title = make("title", {});
-      title.textContent = `${nameOf(subject)}, score ${words(subject.score)}`;
+      title.textContent = `${nameOf(subject)}, score ${number(subject.score)}`;
       shape.append(title);
       shape.addEventListener("click", () => this.choose(subject));
       svg.append(shape);
@@ -282,8 +279,8 @@ export class Pane {
     if (!map) return;
     const { subject } = map;
     if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
-    const told = [`score ${words(subject.score)}`, `mass ${words(map.mass)}`];
-    if (map.strength !== null) told.push(`strength ${words(map.strength)}${map.evidence ? `, ${map.evidence} evidence` : ""}`);
+    const told = [`score ${number(subject.score)}`, `mass ${number(map.mass)}`];
+    if (map.strength !== null) told.push(`strength ${number(map.strength)}${map.evidence ? `, ${map.evidence} evidence` : ""}`);
     this.part("facts").textContent = told.join(" · ");
     this.part("map").setAttribute("aria-label", `Map of ${nameOf(subject)}`);
     this.size();

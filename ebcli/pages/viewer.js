@@ -6,10 +6,9 @@ class Viewer {
   constructor(dialog, grid) {
     this.dialog = dialog;
     this.grid = grid;
-    this.part = (id) => document.getElementById(id);
-    this.part("previous").addEventListener("click", () => this.go(this.index - 1));
-    this.part("next").addEventListener("click", () => this.go(this.index + 1));
-    this.part("close").addEventListener("click", () => dialog.close());
+    part("previous").addEventListener("click", () => this.go(this.index - 1));
+    part("next").addEventListener("click", () => this.go(this.index + 1));
+    part("close").addEventListener("click", () => dialog.close());
     dialog.addEventListener("click", (event) => {
       if (event.target === dialog) dialog.close(); // outside the content
     });
@@ -49,18 +48,18 @@ class Viewer {
   fill() {
     const one = this.grid.shown[this.index];
     const { image, outcome, map } = one;
-    this.part("viewer-name").textContent = image.name;
-    this.part("position").textContent = `${this.index + 1} of ${this.grid.shown.length}`;
+    part("viewer-name").textContent = image.name;
+    part("position").textContent = `${this.index + 1} of ${this.grid.shown.length}`;
     // disabling a button would remove its focus, and the keys with it
-    this.part("previous").setAttribute("aria-disabled", this.index === 0);
-    this.part("next").setAttribute("aria-disabled", this.index === this.grid.shown.length - 1);
+    part("previous").setAttribute("aria-disabled", this.index === 0);
+    part("next").setAttribute("aria-disabled", this.index === this.grid.shown.length - 1);
     const stage = this.dialog.querySelector(".stage");
     stage.id = "stage";
     stage.replaceChildren(picture(image, outcome, map));
-    this.part("viewer-outcomes").replaceChildren(...this.outcomes(one));
-    this.part("viewer-classes").replaceChildren(...this.classes(one));
+    part("viewer-outcomes").replaceChildren(...this.outcomes(one));
+    part("viewer-classes").replaceChildren(...this.classes(one));
     const [model, weights] = data.models[outcome.model];
-    facts(this.part("viewer-facts"), [
+    facts(part("viewer-facts"), [
       ["Model", model],
       ["Weights", weights],
       ["Layer", data.layers[outcome.layer] || "the image itself"],
@@ -69,7 +68,7 @@ class Viewer {
       ...(map?.proof ? [["Proof", proofOf(map.proof)]] : []),
       ["Time", `${outcome.seconds.toFixed(2)} s`],
     ]);
-    const link = this.part("viewer-result");
+    const link = part("viewer-result");
     link.hidden = !map?.result;
     if (map?.result) link.href = map.result;
   }
@@ -86,7 +85,7 @@ class Viewer {
       one.outcome = image.outcomes[value];
       one.map = one.outcome.maps.find((map) => map.class === one.map?.class) ?? one.outcome.maps[0] ?? null;
       this.fill();
-      this.part("viewer-outcomes").querySelector("[aria-selected=true]").focus();
+      part("viewer-outcomes").querySelector("[aria-selected=true]").focus();
     };
     return [tabs("Layer and method", options, image.outcomes.indexOf(outcome), choose, { controls: "stage" })];
   }
@@ -102,7 +101,7 @@ class Viewer {
       value,
       content: [
         element("strong", {}, nameOf(data.classes[map.class])),
-        element("small", {}, map.blank ? `${data.classes[map.class][0]}, blank` : String(data.classes[map.class][0])),
+        element("small", {}, `${data.classes[map.class].index}${map.blank ? ", blank" : ""}`),
         element("small", {}, roleOf(outcome, map)),
         bar("score", map.score),
         bar("mass", map.mass),
@@ -112,7 +111,7 @@ class Viewer {
     const choose = (value) => {
       one.map = outcome.maps[value];
       this.fill();
-      this.part("viewer-classes").querySelector("[aria-selected=true]").focus();
+      part("viewer-classes").querySelector("[aria-selected=true]").focus();
     };
     const settings = { vertical: true, controls: "stage" };
     return [tabs("Class", options, outcome.maps.indexOf(one.map), choose, settings)];

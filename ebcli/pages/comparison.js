@@ -1,7 +1,7 @@
 "use strict";
 
 const articles = [...document.querySelectorAll("article")];
-const count = document.getElementById("count");
+const counter = part("count");
 
 function filter(query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
@@ -9,8 +9,8 @@ function filter(query) {
     const text = article.querySelector("h2").textContent.toLowerCase();
     article.hidden = !words.every((word) => text.includes(word));
   }
-  count.textContent = `${articles.filter((article) => !article.hidden).length} of ${articles.length} pairs`;
+  counter.textContent = `${articles.filter((article) => !article.hidden).length} of ${articles.length} pairs`;
 }
 
-document.getElementById("query").addEventListener("input", ({ target }) => filter(target.value));
+part("query").addEventListener("input", ({ target }) => filter(target.value));
 filter("");

@@ -1,8 +1,7 @@
+"use strict";
+
 // The page: photos, looks, keys, and the address that has it all.
 
-import { FIELDS, Pane } from "./pane.js";
-
-const part = (id) => document.getElementById(id);
 const LOOKS = ["style", "alpha", "cells", "signed"];
 const SECOND = "b-"; // before the fields of the second pane
 
@@ -97,13 +96,13 @@ async function upload(files) {
     const { key, problem } = await answer.json();
     if (problem) active().note(`${file.name}: ${problem}`);
     else {
-      await status();
+      await readStatus();
       choosePhoto(key);
     }
   }
 }
 
-async function status() {
+async function readStatus() {
   page.status = await (await fetch("/status")).json();
   const { networks, more } = page.status;
   const told = networks.map(({ name, ready, problem, doubt }) => problem ?? (ready ? (doubt ?? name) : `Loading ${name} …`));
@@ -152,8 +151,7 @@ function compare() {
 }
 
 function onKey(event) {
-  const writing = event.target.matches("input:not([type=radio], [type=range], [type=checkbox]), select");
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented || writing) return;
+  if (!isCommand(event)) return;
   const keys = Object.keys(page.status.photos);
   const inRange = event.target.matches("[type=range]");
   const at = keys.indexOf(active().state.photo);
@@ -198,34 +196,23 @@ function listen() {
   });
 }
 
-// Photos look under a map as they do in pictures.
-function mute(rows) {
-  const make = (tag, attributes, ...children) => {
-    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-    made.append(...children);
-    return made;
-  };
-  const values = `${rows.map(([r, g, b, constant]) => `${r} ${g} ${b} 0 ${constant / 255}`).join(" ")} 0 0 0 1 0`;
-  const filter = make("filter", { id: "muting", "color-interpolation-filters": "sRGB" }, make("feColorMatrix", { values }));
-  document.body.append(make("svg", { width: 0, height: 0, class: "unseen", "aria-hidden": true }, filter));
+async function start() {
+  look.add(part("look"));
+  listen();
+  let isDone = await readStatus();
+  restore();
+  page.colors = await (await fetch("/colors")).json();
+  shown();
+  while (true) {
+    const ready = page.status.networks.map((one) => one.ready || one.problem);
+    await classes();
+    for (const pane of page.panes) if (!pane.map) pane.refresh();
+    if (isDone) break;
+    do {
+      await new Promise((done) => setTimeout(done, 200));
+      isDone = await readStatus();
+    } while (page.status.networks.every((one, at) => Boolean(one.ready || one.problem) === Boolean(ready[at])));
+  }
 }
 
-themes(part("theme"));
-look.add(part("look"));
-listen();
-let isDone = await status();
-restore();
-page.colors = await (await fetch("/colors")).json();
-mute(page.colors.muting);
-shown();
-while (true) {
-  const ready = page.status.networks.map((one) => one.ready || one.problem);
-  await classes();
-  for (const pane of page.panes) if (!pane.map) pane.refresh();
-  if (isDone) break;
-  do {
-    await new Promise((done) => setTimeout(done, 200));
-    isDone = await status();
-  } while (page.status.networks.every((one, at) => Boolean(one.ready || one.problem) === Boolean(ready[at])));
-}
+start();

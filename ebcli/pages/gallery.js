@@ -2,7 +2,6 @@
 
 // The header, the filters and the global keys.
 
-const part = (id) => document.getElementById(id);
 const count = (total, one, many = `${one}s`) => `${total.toLocaleString("en")} ${total === 1 ? one : many}`;
 
 const filter = { ...unfiltered };
@@ -135,10 +134,8 @@ function listen() {
 }
 
 function onKey(event) {
-  const writing = event.target.matches("input:not([type=radio], [type=range]), select, textarea");
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
   if (event.key === "Escape" && event.target === part("query")) viewer.grid.focus(viewer.grid.active);
-  else if (writing) return;
+  else if (!isCommand(event)) return;
   else if (event.key === "/" && !viewer.dialog.open) {
     part("query").focus();
     part("query").select();
@@ -165,7 +162,6 @@ function legend() {
   part("legend").setAttribute("aria-label", `Color scale from ${data.ends.join(" to ")}`);
 }
 
-themes(part("theme"));
 fold();
 legend();
 look.add(part("look"));

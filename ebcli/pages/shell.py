@@ -1,0 +1,54 @@
+"""Fills in the templates. What is told in a page is data: Jinja escapes it, and the policy allows no other scripts."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+
+def page(template: str, **values: Any) -> bytes:
+    """The HTML of a page.
+
+    Args:
+        template: a file beside this one, which extends ``shell.html``.
+        values: what the template names.
+    """
+    return _environment().get_template(template).render(values).encode(errors="replace")
+
+
+@lru_cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("ebcli", "pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    environment.globals.update(source=_source, policy=_policy)
+    return environment
+
+
+def _source(*names: str) -> Markup:
+    """The content of files beside this one."""
+    folder = files("ebcli.pages")
+    return Markup("\n").join(Markup(folder.joinpath(name).read_text("utf-8")) for name in names)
+
+
+def _policy(style: str, script: str, sources: str) -> str:
+    """The content security policy of a page with this style and script: no others, and no network but `sources`."""
+    hashes = [
+        "sha256-" + base64.b64encode(hashlib.sha256(one.encode(errors="replace")).digest()).decode()
+        for one in (script, style)
+    ]
+    return (
+        f"default-src 'none'; {sources}; script-src '{hashes[0]}'; style-src '{hashes[1]}'; "
+        "base-uri 'none'; form-action 'none'"
+    )
