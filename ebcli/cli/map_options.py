@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ebcli.cli.model_options import PATH, section
-from ebcli.cli.parameters import BoxOf, ClassName, PixelOrMask
+from ebcli.cli.parameters import BOX, ClassName, PixelOrMask
 from ebcli.models.keywords import COMPARED_METHODS
 from ebcli.run.plan import MapOptions
 
@@ -86,7 +86,7 @@ MAP = (
     _map(
         "--box",
         metavar="X,Y,W,H",
-        type=BoxOf(),
+        type=BOX,
         help="Detectors: explain only the detection nearest to this box, in pixels.",
     ),
     _map(

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.parameters import Numbers, SectionOption, complete_model, complete_weights
+from ebcli.cli.parameters import NUMBERS, INTEGERS, Parsed, SectionOption, complete_model, complete_weights
 from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 
@@ -31,8 +31,8 @@ def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
 _model = section("Model")
 
 
-def _numbers(name: str, metavar: str, text: str, kind: type[float] | type[int] = float) -> Callable[[F], F]:
-    return _model(name, metavar=metavar, type=Numbers(kind), show_default=False, help=text)
+def _numbers(name: str, metavar: str, text: str, kind: Parsed = NUMBERS) -> Callable[[F], F]:
+    return _model(name, metavar=metavar, type=kind, show_default=False, help=text)
 
 
 MODEL = (
@@ -66,8 +66,13 @@ MODEL = (
     _model("--depth", metavar="N", type=int, show_default=False, help="Resize volumes to N slices."),
     _numbers("--mean", "X[,X...]", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _numbers("--std", "X[,X...]", "Divide pixels by this standard deviation."),
-    _numbers("--channels", "N[,N...]", "Give the network these channels of an array or TIFF, numbered from 1.", int),
-    _numbers("--bands", "N[,N,N]", "Draw over these channels of an array or TIFF: one, or red, green and blue.", int),
+    _numbers("--channels", "N[,N...]", "Give the network these channels of an array or TIFF, from 1.", INTEGERS),
+    _numbers(
+        "--bands",
+        "N[,N,N]",
+        "Draw over these channels of it: one, or red, green and blue.",
+        INTEGERS,
+    ),
     _numbers("--range", "LOW,HIGH", "Scale arrays, TIFF and medical images: LOW becomes 0, and HIGH becomes 1."),
     _model(
         "--fit",

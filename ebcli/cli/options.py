@@ -10,11 +10,11 @@ import click
 from ebcli.cli.map_options import MAP
 from ebcli.cli.model_options import MODEL, PATH, section, with_options
 from ebcli.cli.parameters import (
+    SHARD,
+    THRESHOLD,
     Limit,
     Output,
     SectionOption,
-    Shard,
-    Threshold,
     complete_colormap,
     complete_directory,
     show_common_options,
@@ -75,7 +75,7 @@ SALIENCY = (
     _input(
         "--shard",
         metavar="I/N",
-        type=Shard(),
+        type=SHARD,
         show_default="from RANK and WORLD_SIZE, or all",
         help="Only process the I-th of N shards, counted from 1.",
     ),
@@ -126,7 +126,7 @@ SALIENCY = (
     _output(
         "--threshold",
         metavar="[max:|mass:]SHARE",
-        type=Threshold(),
+        type=THRESHOLD,
         default="max:0.5",
         help="Region for --annotations: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -194,45 +194,52 @@ class Output(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Shard(click.ParamType):
-    """``2/4`` -> (2, 4)."""
+class Parsed(click.ParamType):
+    """A text that a function reads.
 
-    name = "shard"
+    Args:
+        read: the function, which raises ValueError for another text.
+        wrong: what is wrong with another text.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        i, slash, n = str(value).partition("/")
-        if not (slash and i.isdecimal() and n.isdecimal()):
-            self.fail(f"{value!r} is not a shard: 2/4, for example, is the second of four", param, ctx)
-        return int(i), int(n)
+    name = "text"
 
-
-class Threshold(click.ParamType):
-    """``0.5`` and ``max:0.5`` -> ("max", 0.5), ``mass:0.8`` -> ("mass", 0.8)."""
-
-    name = "threshold"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        kind, _, share = str(value).rpartition(":")
-        try:
-            number = float(share)
-        except ValueError:
-            number = -1
-        if kind not in ("", "max", "mass") or not 0 < number < 1:
-            self.fail(f"{value!r} is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8", param, ctx)
-        return kind or "max", number
-
-
-class BoxOf(click.ParamType):
-    """``10,20,30.5,40`` -> (10.0, 20.0, 30.5, 40.0)."""
-
-    name = "box"
+    def __init__(self, read: Callable[[str], Any], wrong: str) -> None:
+        self._read, self._wrong = read, wrong
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            left, top, width, height = map(float, str(value).split(","))
+            return self._read(str(value))
         except ValueError:
-            self.fail(f"{value!r} is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80", param, ctx)
-        return left, top, width, height
+            self.fail(f"{value!r} {self._wrong}", param, ctx)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    i, n = text.split("/")
+    return int(i), int(n)
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    kind, _, share = text.rpartition(":")
+    if kind not in ("", "max", "mass") or not 0 < float(share) < 1:
+        raise ValueError
+    return kind or "max", float(share)
+
+
+def _box(text: str) -> tuple[float, float, float, float]:
+    left, top, width, height = map(float, text.split(","))
+    return left, top, width, height
+
+
+def _numbers(kind: type[float] | type[int]) -> Callable[[str], tuple[float, ...]]:
+    return lambda text: tuple(map(kind, text.split(",")))
+
+
+SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
+THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
+BOX = Parsed(_box, "is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80")
+NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas")
+INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 
 
 class PixelOrMask(click.Path):
@@ -250,22 +257,6 @@ class PixelOrMask(click.Path):
         if not os.path.isfile(str(value)):
             self.fail(f"{str(value)!r} is neither a pixel X,Y nor the file of a mask", param, ctx)
         return super().convert(value, param, ctx)
-
-
-class Numbers(click.ParamType):
-    """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
-
-    name = "numbers"
-
-    def __init__(self, kind: type[float] | type[int] = float) -> None:
-        self._kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return tuple(map(self._kind, str(value).split(",")))
-        except ValueError:
-            whole = "whole " if self._kind is int else ""
-            self.fail(f"{value!r} is neither a {whole}number nor {whole}numbers separated by commas", param, ctx)
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

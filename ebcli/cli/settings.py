@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from ebcli.cli.other_names import named_now
-from ebcli.cli.parameters import NOTES, Numbers, SectionOption
+from ebcli.cli.parameters import NOTES, Parsed, SectionOption
 from ebcli.errors import closest
 
 if sys.version_info >= (3, 11):
@@ -96,7 +96,7 @@ def _default(option: SectionOption, name: str, value: Any, where: str) -> Any:
         return not value if f"--{name}" in option.secondary_opts else value
     if option.multiple:
         return [_text(one, name, where) for one in (value if isinstance(value, list) else [value])]
-    if isinstance(value, list) and isinstance(option.type, Numbers):
+    if isinstance(value, list) and isinstance(option.type, Parsed):
         return ",".join(_text(one, name, where) for one in value)
     return _text(value, name, where)
 
