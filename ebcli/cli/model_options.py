@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.parameters import NUMBERS, INTEGERS, Parsed, SectionOption, complete_model, complete_weights
+from ebcli.cli.parameters import INTEGERS, NUMBERS, Parsed, SectionOption, complete_model, complete_weights
 from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 

@@ -235,7 +235,7 @@ def _syntax(uid: str) -> bytes:
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "truncated": ("a.npy", lambda: _npy("(1, 4, 4)", content=bytes(9)), "it is truncated: it has 9 of 64 bytes"),
-    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise --max-p"),
+    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise EB_SAL"),
     "objects": ("a.npy", lambda: _npy("(2, 2)", "'|O'", bytes(32)), "its data type is object, but integers or floats"),
     "complex": ("a.npy", lambda: _npy("(2, 2)", "'<c8'", bytes(32)), "its data type is complex64, but integers or fl"),
     "text": ("a.npy", lambda: _npy("(2, 2)", "'<U8'", bytes(128)), "its data type is <U8, but integers or floats"),

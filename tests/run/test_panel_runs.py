@@ -176,7 +176,7 @@ def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
 
 def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> None:
     pixels = [np.asarray(noise((24, 24), 99, seed)) for seed in range(2)]
-    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "targets": ("3", "5")}
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "target": ("3", "5")}
     found = Explainer(make_plan(**plan, layer=("2",), compare_with=("grad-cam", "gradient"))).explain(
         [*map(seen, pixels)]
     )
