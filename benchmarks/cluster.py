@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster
 
 from ebcli.files.directory import OutputFolder
 from ebcli.files.sources import Source
-from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import prepare
 from ebcli.run.reading import NetworkInput
 
@@ -60,11 +60,7 @@ def cost(count: int) -> None:
     """Print the CPU seconds per image on the network (g), and for decoding and drawing (p)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        plan = RunPlan(
-            InputOptions((small(0),)),
-            output=OutputOptions(Path(name)),
-            execution=ExecutionOptions(device="cpu", batch_size=8),
-        )
+        plan = RunPlan.of(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
         folder = OutputFolder(Path(name), overwrite=True)
         prepared = prepare(plan, folder)
         sources = [Source(small(i)) for i in range(count // 8 * 8)]

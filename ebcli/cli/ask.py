@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebcli.cli.console import one_line, put, sign_of_life
-from ebcli.cli.parameters import part
 from ebcli.drawing.answer import answer_figure
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
@@ -25,6 +24,7 @@ from ebcli.files.sink import check_writable
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash
 from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import part_of
 from ebcli.run.rendering import about, recorded
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def ask(options: Mapping[str, Any]) -> int:
     if not options["overwrite"]:
         refuse_foreign_files(directory, others=[figure, page])
     answer = _asked(options, photo)
-    style = part(DrawingStyle, options, signed=False)
+    style = part_of(DrawingStyle, options)
     against = options["against"]
     maps = [FrameMaps.of(word.map, photo.size, None, style) for word in answer.words]
     made = {

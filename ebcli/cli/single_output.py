@@ -87,14 +87,14 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     image = images[0]
     if url_of(image) is None and (os.path.isdir(image) or image.suffix.lower() == ".tar"):
         return f"'{image}' may hold many images: {directory}"
-    maps = len(options["targets"]) or options["top_k"] or 1
+    maps = len(options["target"]) or options["top_k"] or 1
     finds = options["model"].lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
     one = options["top_k"] == 1 or options["box"] is not None or options["where"] is not None
     if options["above"] is not None or options["labels"] is not None or (finds and not one):
         maps = 2  # or any other number
-    if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
+    if not options["panel"] and (maps > 1 or len(options["layer"]) > 1 or ALL in options["layer"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
-    for name in ("raw", "report", "boxes", "masks", "records", "skip_existing"):
+    for name in ("raw", "report", "annotations", "records", "skip_existing"):
         if options[name]:
             option = "--" + name.replace("_", "-")
             return f"{option} needs a directory: drop {option}, or {directory}"
@@ -123,7 +123,7 @@ def spooled_stdin(images: Sequence[Path], limit: int) -> Iterator[Path | None]:
                 file.write(part)
                 size += len(part)
                 if size > limit:
-                    raise ConfigurationError(f"stdin holds more than {limit} bytes: raise --max-bytes")
+                    raise ConfigurationError(f"stdin holds more than {limit} bytes: raise EB_SALIENCY_MAX_BYTES")
         if not size:
             raise ConfigurationError("stdin is empty: redirect an image to it, as in eb-saliency - < in.jpg")
         yield spooled

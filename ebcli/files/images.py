@@ -77,7 +77,7 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
             raise ImageError(missing("pillow-heif")) from error
         raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
-        raise ImageError("it has too many pixels: raise --max-pixels") from error
+        raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS") from error
     except OSError as error:
         raise ImageError(error.strerror or str(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
@@ -94,7 +94,7 @@ def pages(file: Path | IO[bytes]) -> int:
 def check_pixels(size: tuple[int, int]) -> None:
     """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
     if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS:
-        raise ImageError("it has too many pixels: raise --max-pixels")
+        raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS")
 
 
 @contextlib.contextmanager

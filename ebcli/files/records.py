@@ -6,8 +6,8 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import KW_ONLY, asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -19,7 +19,6 @@ from ebcli.files.stamp import Stamp
 from ebcli.nouns.box import Box
 
 SCHEMA = 1
-STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
@@ -130,7 +129,6 @@ class Record:
         tiles: the number of tiles that were explained and joined; 0 if the image was explained at once.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file, of which the first was explained.
-        spent: the seconds of each of ``STAGES``; not written.
     """
 
     input: str
@@ -159,7 +157,6 @@ class Record:
     tiles: int = 0
     seen: float = 1.0
     pages: int = 1
-    spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod
     def parse(cls, line: bytes) -> Record | None:
@@ -175,7 +172,7 @@ class Record:
             found |= {name: tuple(found[name]) for name in _TUPLES}
             found["classes"] = tuple([ClassRecord.parse(one) for one in found["classes"]])
             record = object.__new__(cls)
-            vars(record).update(found, spent={})  # setting frozen fields one by one would take as long as all else
+            vars(record).update(found)  # setting frozen fields one by one would take as long as all else
             record._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -227,12 +224,10 @@ class Record:
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
-        written = asdict(self)
-        del written["spent"]
-        return json.dumps(_finite({"schema": SCHEMA, **written}), allow_nan=False)
+        return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
-_WRITTEN = {one.name for one in fields(Record)} - {"spent"}
+_WRITTEN = {one.name for one in fields(Record)}
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 

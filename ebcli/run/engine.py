@@ -15,6 +15,7 @@ from ebcli.files.sink import Sink
 from ebcli.models.keywords import CLASSIFICATION
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import Prepared, prepare
 from ebcli.workers import Workers, processors
 
@@ -109,7 +110,7 @@ def _results(
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
     with sink, Workers(count, execution.image_timeout) as workers:
-        sink.start(plan.output.settings)
+        sink.start(as_settings(plan))
         pipeline = Pipeline(
             explainer=prepared.explainer,
             sink=sink,

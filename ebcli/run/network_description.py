@@ -71,7 +71,7 @@ class NetworkDescription:
         classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
-        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET))
+        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
         return cls(

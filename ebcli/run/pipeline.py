@@ -6,10 +6,9 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ImageError, OutputError
@@ -81,7 +80,7 @@ class Pipeline:
         for number, future in waiting:
             if not future.cancelled():
                 try:
-                    ready[number] = _awaited(future)
+                    ready[number] = future.result()
                 except Exception as caught:
                     error = error or caught
         yield from (record for _, record in sorted(ready.items()))
@@ -89,7 +88,7 @@ class Pipeline:
             raise error
 
     def _taken(self, future: Future[Record]) -> Record:
-        record = _awaited(future)
+        record = future.result()
         if self.fail_fast and record.status == "failed":
             self.stopping.set()
         return record
@@ -131,7 +130,7 @@ class Pipeline:
             for number, source, future in ahead.popleft():
                 # failures are recorded already, so they must be reported
                 if not (self.stopping.is_set() and future.cancel()):
-                    yield number, source, _loaded(future)
+                    yield number, source, future.result()
 
     def _explained(self, images: Sequence[_Numbered]) -> Iterator[tuple[int, Future[Record]]]:
         if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
@@ -156,26 +155,9 @@ class Pipeline:
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
         record, files = self.stages.render(source, loaded, explanation, self.workers.call)
-        start = perf_counter()
-        record = self._written(files, record)
-        return replace(record, spent={**record.spent, "write": perf_counter() - start})
+        return self._written(files, record)
 
     def _written(self, files: Mapping[Path, bytes], record: Record) -> Record:
         written = self.sink.write(files, record)
         self.recorded[record.status] += 1
         return written
-
-
-def _loaded(future: Future[NetworkInput | Record]) -> NetworkInput | Record:
-    """Wait for an image; it then says for how long."""
-    start = perf_counter()
-    item = future.result()
-    return replace(item, waited=perf_counter() - start) if isinstance(item, NetworkInput) else item
-
-
-def _awaited(future: Future[Record]) -> Record:
-    """Wait for a record; this counts as well."""
-    start = perf_counter()
-    record = future.result()
-    waited = record.spent.get("waiting", 0.0) + perf_counter() - start
-    return replace(record, spent={**record.spent, "waiting": waited})

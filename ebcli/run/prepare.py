@@ -35,7 +35,7 @@ from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels
-from ebcli.run.plan import InputOptions, RunPlan
+from ebcli.run.plan import MASKS, RUN, InputOptions, RunPlan
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions
 from ebcli.run.stages import ImageStages
@@ -47,7 +47,7 @@ Load = Callable[[Source], "NetworkInput | None"]
 
 # options of the output that change no picture, record or array
 _NAMED = 5  # classes in a message
-_ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "settings")
+_ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "annotations", "threshold", "records")
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -98,7 +98,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
     is_work = any(map(_may_be_work, sources))
     if is_work:
         palette(style.colormap)  # may import matplotlib
-    if is_work and (network is None or output.scale == "run"):
+    if is_work and (network is None or output.scale == RUN):
         explainer = _loaded(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
@@ -115,7 +115,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
         listing = partial(listing, as_one=reader.taken)
         sources = listing(shard=inputs.shard)
     sources = _labeled(sources, inputs, network, reader)
-    if output.scale == "run" and explainer is not None:
+    if output.scale == RUN and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
         style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
     _warn_of(network, plan.maps.targets)
@@ -126,7 +126,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
     options = render_options(plan, network, style, common)
-    others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
+    others = [SETTINGS] + [COCO] * (options.regions is not None)
     class_names = {index: loaded.category(index) for index in network.possible}
     sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
@@ -212,7 +212,7 @@ def common_record(plan: RunPlan, network: NetworkDescription, style: DrawingStyl
 def _region_options(plan: RunPlan) -> RegionOptions | None:
     output = plan.output
     kind, share = output.threshold
-    return RegionOptions(kind, share, output.masks) if output.boxes or output.masks else None
+    return RegionOptions(kind, share, output.annotations == MASKS) if output.annotations else None
 
 
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
@@ -242,7 +242,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     maps["top_k"] = None if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO) else maps["top_k"]
     if isinstance(plan.maps.where, Path):
         maps["where"] = content_hash(plan.maps.where)
-    for name in ("boxes", "masks", "threshold", *_ELSEWHERE):
+    for name in _ELSEWHERE:
         del output[name]
     return {
         **network_settings(network.loaded),

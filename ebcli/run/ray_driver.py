@@ -29,6 +29,7 @@ from ebcli.files.sources import Source
 from ebcli.imports import import_optional
 from ebcli.models.device import default_batch_size
 from ebcli.run.plan import ExecutionOptions, InputOptions, RunPlan
+from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import prepare
 from ebcli.run.ray_tasks import PARTS_AT_A_TIME, PipelineWorker
 from ebcli.run.ray_watcher import watch_this_process
@@ -75,6 +76,7 @@ class Cluster:
             )
         self._folder = sink
         _connect()
+        self._settings = as_settings(plan)
         self._count, self._gpus, self._cpus = _allocation(plan.execution)
         device = "cuda" if self._gpus else "cpu"
         batch_size = plan.execution.batch_size or default_batch_size(device)
@@ -103,10 +105,10 @@ class Cluster:
             UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
-        output, error = self._plan.output, None
+        error = None
         # Ray prints its logs to stdout
         with self._folder as folder, redirect_stdout(_Nowhere()):
-            folder.start(output.settings)
+            folder.start(self._settings)
             sources, stages = self.prepared.sources, self.prepared.stages
             worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type
             resources = {"num_cpus": self._cpus, "num_gpus": self._gpus, "max_concurrency": PARTS_AT_A_TIME + 1}

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
+from PIL import Image
 
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Coordinates
@@ -33,7 +34,6 @@ class NetworkInput:
         seconds: the time that loading took.
         size: the image's width and height.
         label: its true class, if it is known.
-        waited: the time that the network was idle before it had this image.
         clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
     """
@@ -43,9 +43,13 @@ class NetworkInput:
     seconds: float
     size: tuple[int, int]
     label: int | None = None
-    waited: float = 0.0
     clips: Clips | None = None
     pages: int = 1
+
+    @classmethod
+    def of(cls, image: Image.Image, spec: InputSpec) -> NetworkInput:
+        """An RGB image that is no file."""
+        return cls(pixels=spec.read(image), stamp=Stamp(0, 0), seconds=0.0, size=image.size)
 
     @property
     def form(self) -> tuple[object, ...]:

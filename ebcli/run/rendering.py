@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -64,14 +62,12 @@ class RenderedFiles:
         files: the contents of the result files.
         classes: the record of each map.
         thumbnails: their contents by path.
-        spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
         placed: the suffix of the last files, the maps with coordinates; empty if there are none.
     """
 
     files: list[bytes]
     classes: tuple[ClassRecord, ...]
     thumbnails: dict[Path, bytes]
-    spent: dict[str, float]
     placed: str = ""
 
 
@@ -93,7 +89,6 @@ def render(
     from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames
     from ebcli.drawing.panel import panel, small_frame
 
-    laps = Laps()
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
     maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
@@ -110,22 +105,18 @@ def render(
     middle = peak_of(maps[0])[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
     kept, small = list[Shown](), dict[Path, bytes]()
     for shown in reader.frames(source, loaded):
-        laps.end("decode")
         for writer in writers:
-            writer.add(shown, laps)
+            writer.add(shown)
         if figures and shown.number in numbers:
             kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image, options.style)))
         if names is not None and shown.number == middle:
             small = thumbnails(names, shown, maps)
-        laps.end("draw")
     if figures and len(kept) < len(numbers):
         raise ImageError("the file changed during the run")
-    files = [writer.finish(laps) for writer in writers]
+    files = [writer.finish() for writer in writers]
     for rows in figures:
         figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
-        laps.end("draw")
         files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
-        laps.end("encode")
     placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
@@ -134,10 +125,8 @@ def render(
         if coordinates is not None:
             placed = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
-    laps.end("encode")
     classes = tuple(recorded(one, options.regions) for one in maps)
-    laps.end("draw")
-    return RenderedFiles(files, classes, small, laps.spent, placed)
+    return RenderedFiles(files, classes, small, placed)
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Span]:
@@ -182,19 +171,6 @@ class _Picture:
         return self._content
 
 
-class Laps:
-    """A stopwatch: ``end`` adds the time since the last lap to a stage."""
-
-    def __init__(self) -> None:
-        self.spent: dict[str, float] = defaultdict(float)
-        self._start = perf_counter()
-
-    def end(self, stage: str) -> None:
-        now = perf_counter()
-        self.spent[stage] += now - self._start
-        self._start = now
-
-
 @dataclass
 class _Drawn:
     """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
@@ -204,22 +180,17 @@ class _Drawn:
     longest: int | None
     volume: Orthogonal | None = None
 
-    def add(self, shown: Shown, laps: Laps) -> None:
+    def add(self, shown: Shown) -> None:
         if self.volume is not None:
             self.volume.add(shown)
             return
         photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
-        self._write(self.maps.drawn(photo), laps)
+        self.writer.add(self.maps.drawn(photo))
 
-    def finish(self, laps: Laps) -> bytes:
+    def finish(self) -> bytes:
         if self.volume is not None:
-            self._write(self.volume.drawn(self.longest), laps)
+            self.writer.add(self.volume.drawn(self.longest))
         return self.writer.finish()
-
-    def _write(self, drawn: Image.Image, laps: Laps) -> None:
-        laps.end("draw")
-        self.writer.add(drawn)
-        laps.end("encode")
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:

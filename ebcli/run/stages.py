@@ -80,12 +80,6 @@ class ImageStages:
             return self._failed(source, error, before + perf_counter() - start), {}
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
         results = self.options.names.of(relpath, maps, rendered.placed)
-        spent = {
-            **rendered.spent,
-            "decode": loaded.seconds + rendered.spent["decode"],
-            "network": explanation.seconds,
-            "waiting": loaded.waited,
-        }
         record = self.record(
             source,
             "done",
@@ -102,7 +96,6 @@ class ImageStages:
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
             pages=loaded.pages,
-            spent=spent,
         )
         return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails
 

@@ -13,9 +13,10 @@ import pytest
 import torch
 from click.testing import Result
 from galleries import CATS, add, photo
+from option_values import HOSTILE
 from runs import invoke, photos, tiny_model, tree
 
-from ebcli.cli.settings import settings_of
+from ebcli.cli.settings import read_settings
 from ebcli.gallery.agreement import Limits, finding_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
 from ebcli.nouns.box import Box
@@ -75,15 +76,34 @@ def test_a_run_repeated_is_exactly_equal_and_stays_as_it_is(baseline: Path) -> N
     assert after == before
 
 
+def test_the_environment_changes_nothing(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in HOSTILE.items():
+        monkeypatch.setenv(name, text)
+    result = invoke("check", "base")
+    assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+    assert "4 of 4 agree, 4 of them exactly" in result.stderr
+
+
 def test_only_what_maps_depend_on_is_repeated() -> None:
     photos(Path("photos"), 2)
-    more = ("--prove", "--boxes", "--records", "table.csv", "--panel", "--dpi", "50", "--beside", "gradient")
+    more = (
+        "--prove",
+        "--annotations",
+        "boxes",
+        "--records",
+        "table.csv",
+        "--panel",
+        "--dpi",
+        "50",
+        "--compare-with",
+        "gradient",
+    )
     assert invoke("photos", "--raw", "--report", "--marginal", "-o", "base", *more).exit_code == 0
     before = tree(Path())
     result = invoke("check", "base", "-o", "new")
     assert "2 of 2 agree, 2 of them exactly" in result.stderr
     assert {path: found for path, found in tree(Path()).items() if not path.startswith("new")} == before
-    settings = settings_of(Path("new"))
+    settings = read_settings(Path("new/settings.toml"))
     assert (settings["contrastive"], settings["prove"], settings["panel"]) == (False, False, False)
 
 

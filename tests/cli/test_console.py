@@ -59,18 +59,6 @@ def test_a_run_over_several_images_ends_with_its_rate(worker: mock.Mock) -> None
     assert run("--quiet") == ""
 
 
-def test_the_profile_adds_up_the_records(worker: mock.Mock) -> None:
-    stages = {"network": 3.0, "waiting": 1.0, "decode": 0.5, "draw": 0.25, "encode": 0.125, "write": 0.0625}
-    more = dataclasses.replace(DONE, spent=stages)
-    worker.return_value = finished(more, dataclasses.replace(DONE, spent={"network": 1.0}), Record("b.jpg", "failed"))
-    lines = invoke("d", "--profile", "--quiet").stderr.splitlines()
-    assert re.match(r"Profile of \d+\.\d\d s", lines[0])
-    found = {name: (float(seconds), float(each)) for name, seconds, _, each, *_ in map(str.split, lines[1:7])}
-    expected = {**stages, "network": 4.0}
-    assert found == {name: pytest.approx((seconds, 500 * seconds), abs=0.06) for name, seconds in expected.items()}
-    assert "spent" not in more.line()
-
-
 def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
     def results() -> Iterator[Record]:
         signal.raise_signal(signal.SIGINT)
@@ -101,8 +89,8 @@ def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
 
 def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
     for option, expected in (
-        (["--scale", "run"], "--vmax 0.36"),
-        (["--vmax", "0.36"], ""),
+        (["--scale", "run"], "--scale 0.36"),
+        (["--scale", "0.36"], ""),
         (["--scale", "run", "-q"], ""),
     ):
         worker.return_value = dataclasses.replace(finished(DONE), style=DrawingStyle(vmax=0.36))
@@ -186,7 +174,7 @@ def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
-    def warn(plan: RunPlan) -> Run:
+    def warn(plan: RunPlan, sink: None) -> Run:
         warnings.warn("be careful", stacklevel=1)
         return finished(DONE)
 

@@ -154,14 +154,16 @@ def test_stdin_among_other_images(photo: Path) -> None:
     [
         (b"", ["-"], 2, "stdin is empty"),
         (b"no picture", ["-"], 1, "stdin: not an image that Pillow can read"),
-        (b"x" * 100, ["-", "--max-bytes", "99"], 2, "more than 99 bytes"),
-        (b"x" * 2_500_001, ["-", "--max-bytes", "2500000"], 2, "more than 2500000 bytes"),  # read in several parts
-        (b"x" * 2_500_000, ["-", "--max-bytes", "2500000"], 1, "stdin: not an image that Pillow can read"),
+        (b"x" * 100, ["-", "--config", "99.toml"], 2, "more than 99 bytes"),
+        (b"x" * 2_500_001, ["-", "--config", "2500000.toml"], 2, "more than 2500000 bytes"),  # read in several parts
+        (b"x" * 2_500_000, ["-", "--config", "2500000.toml"], 1, "stdin: not an image that Pillow can read"),
         (b"a.jpg\n", ["-", "--from-file", "-"], 2, "drop - or --from-file -"),
         (b"x", ["-", "--engine", "ray", "--workers", "1"], 2, "cannot read stdin"),
     ],
 )
 def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: str) -> None:
+    for limit in (99, 2_500_000):
+        Path(f"{limit}.toml").write_text(f"max-bytes = {limit}\n")
     result = with_stdin(content, *arguments)
     assert (result.exit_code, result.stdout) == (code, "")
     assert reason in result.stderr
@@ -190,14 +192,21 @@ def test_a_file_in_place_of_the_directory_is_reported_before_any_work(photo: Pat
 
 
 def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
-    assert stub_run.invoke("--print0", "a.jpg").stdout_bytes == stub_run.PICTURE.encode() + b"\0"
-    assert "drop one of them" in stub_run.invoke("--print0", "--json", "a.jpg").stderr
+    assert stub_run.invoke("-0", "a.jpg").stdout_bytes == stub_run.PICTURE.encode() + b"\0"
+    assert "drop one of them" in stub_run.invoke("-0", "--json", "a.jpg").stderr
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
+        ("--beside marginal a.jpg", "Error: no such option --beside: it is now --compare-with\n"),
+        ("--checkpoint a.pth a.jpg", "Error: no such option --checkpoint: use --weights FILE\n"),
+        ("--class 3 a.jpg", "Error: no such option --class: use --target CLASS\n"),
+        (
+            "--max-pixels 9 a.jpg",
+            "Error: no such option --max-pixels: set EB_SALIENCY_MAX_PIXELS, or max-pixels in a file for --config\n",
+        ),
         ("--frobnicate a.jpg", "Error: no such option --frobnicate: eb-saliency --help lists all options\n"),
         ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
         ("--top-k none a.jpg", "Error: Invalid value for '-k' / '--top-k': 'none' is not a valid integer.\n"),

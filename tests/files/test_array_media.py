@@ -235,7 +235,7 @@ def _syntax(uid: str) -> bytes:
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "truncated": ("a.npy", lambda: _npy("(1, 4, 4)", content=bytes(9)), "it is truncated: it has 9 of 64 bytes"),
-    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise --max-p"),
+    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise EB_SAL"),
     "objects": ("a.npy", lambda: _npy("(2, 2)", "'|O'", bytes(32)), "its data type is object, but integers or floats"),
     "complex": ("a.npy", lambda: _npy("(2, 2)", "'<c8'", bytes(32)), "its data type is complex64, but integers or fl"),
     "text": ("a.npy", lambda: _npy("(2, 2)", "'<U8'", bytes(128)), "its data type is <U8, but integers or floats"),
@@ -281,7 +281,11 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 OF_VOLUMES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "cut": ("a.nii", lambda: _nifti(lambda content: None)[:-40], "it is truncated, or broken"),
     "header cut": ("a.nii", lambda: _nifti(lambda content: None)[:100], "it is no NIfTI file, or its header is broken"),
-    "dims": ("a.nii", lambda: _nifti(_dims(3, 30000, 30000, 30000)), "it has too many pixels: raise --max-pixels"),
+    "dims": (
+        "a.nii",
+        lambda: _nifti(_dims(3, 30000, 30000, 30000)),
+        "it has too many pixels: raise EB_SALIENCY_",
+    ),
     "negative": ("a.nii", lambda: _nifti(_dims(3, -5, 5, 6)), "it "),
     "complex": (
         "a.nii",

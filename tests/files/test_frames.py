@@ -205,7 +205,7 @@ def test_huge_frames_are_refused(tmp_path: Path) -> None:
     write_video(path, moving_square(3))
     try:
         limit_pixels(1000)
-        with pytest.raises(ImageError, match="too many pixels: raise --max-pixels"):
+        with pytest.raises(ImageError, match="too many pixels: raise EB_SALIENCY_MAX_PIXELS"):
             Frames().read(path, SAME, ClipOptions())
     finally:
         Image.MAX_IMAGE_PIXELS = before
@@ -248,7 +248,7 @@ def test_frames_are_counted_before_they_are_decoded(tmp_path: Path, monkeypatch:
     gif(tmp_path / "huge.gif", 12000, 3000, 10)
     monkeypatch.setattr(Image.Image, "copy", pytest.fail)
     start = time.monotonic()
-    with pytest.raises(ImageError, match="it has too many pixels: raise --max-pixels"):
+    with pytest.raises(ImageError, match="it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"):
         Frames().read(tmp_path / "huge.gif", SAME, ClipOptions())
     assert time.monotonic() - start < 20
 

@@ -115,7 +115,7 @@ def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> N
     make("d/a.jpg", "d/a.jpg.6.png")
     with OutputFolder(Path("d"), overwrite=False) as folder:
         record = wrote(Record("a.jpg", "done", place="a.jpg"), "a.jpg.5-cat.png")
-        folder.write({Path("a.jpg.5-cat.png"): b"1234"}, record)
+        folder.add({Path("a.jpg.5-cat.png"): b"1234"}, record)
         folder.add({Path("report/thumbnails/ab.0-photo.jpg"): b"small"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -135,8 +135,7 @@ def test_a_server_of_objects_that_stalls_is_given_up(
         else:
             threading.Thread(target=serve, daemon=True).start()
         start = time.monotonic()
-        options = ["--timeout", "0.2", "--retries", "0", "--workers", "1"]
-        result = invoke("s3://stalled/a.png", "here", "-o", "maps", *options)
+        result = invoke("s3://stalled/a.png", "here", "-o", "maps", "--workers", "1", timeout="0.2", retries="0")
         stop.set()
     assert time.monotonic() - start < 20
     assert result.exit_code == 1

@@ -59,9 +59,10 @@ def of_tiny(arguments: Sequence[str], workers: int = 0) -> Sequence[str]:
     return (*("--model", "tiny", "--layer", "2", "--workers", str(workers)) * is_run, *arguments)
 
 
-def invoke(*arguments: str) -> Result:
-    """The command within this process, without workers, for a network like ``tiny_model``."""
-    return CliRunner().invoke(main, of_tiny(arguments))
+def invoke(*arguments: str, **limits: str) -> Result:
+    """The command within this process, without workers, for a network like ``tiny_model``; limits are set as such."""
+    environment = {f"EB_SALIENCY_{name.upper()}": value for name, value in limits.items()}
+    return CliRunner().invoke(main, of_tiny(arguments), env=environment)
 
 
 def seen(pixels: Any) -> Any:

@@ -298,9 +298,10 @@ def test_every_setting_that_changes_results_makes_another_configuration() -> Non
     other = (
         "--layer 0|--layer 2 --layer 0|--layer input|--marginal|--target 3|--target 3 --target 4|--top-k 2|--top-k 3|"
         "--above 0.1|--above 0.05|--against 3|--against 4|--against 3 --against 4|--labels one.csv|--labels two.csv|"
-        "--allow-unsupported|--dtype bfloat16|--format webp|--max-side 20|--raw|--panel|--panel --beside marginal|"
-        "--panel --beside grad-cam|--style heatmap|--cmap jet|--alpha 0.5|--signed|--vmin 0.5|--vmax 2|"
-        "--percentile 99|--scale run|--boxes|--masks|--boxes --threshold 0.3|--boxes --threshold mass:0.3"
+        "--allow-unsupported|--dtype bfloat16|--format webp|--max-side 20|--raw|--panel|"
+        "--panel --compare-with marginal|--panel --compare-with grad-cam|--style heatmap|--cmap jet|--alpha 0.5|"
+        "--signed|--scale 0.5,image|--scale 2|--scale 99%|--scale run|--annotations boxes|--annotations masks|"
+        "--annotations boxes --threshold 0.3|--annotations boxes --threshold mass:0.3"
     ).split("|")
     Path("one.csv").write_text("0000.jpg,1\n")
     Path("two.csv").write_text("0000.jpg,2\n")
@@ -344,7 +345,7 @@ def test_the_limit_on_pixels_can_be_lowered_and_raised(workers: str, monkeypatch
     Image.new("RGB", (60, 50)).save("a.png")
     Image.new("RGB", (60, 49)).save("b.png")
     options = ("--workers", workers, "a.png", "b.png")
-    result = invoke("--max-pixels", "2940", *options)
+    result = invoke(*options, max_pixels="2940")
     assert (result.exit_code, [record["status"] for record in records(Path("saliency"))].count("done")) == (1, 1)
-    assert "a.png: it has too many pixels: raise --max-pixels" in result.stderr
-    assert invoke("--max-pixels", "3000", *options).exit_code == 0
+    assert "a.png: it has too many pixels: raise EB_SALIENCY_MAX_PIXELS" in result.stderr
+    assert invoke(*options, max_pixels="3000").exit_code == 0

@@ -138,9 +138,9 @@ def test_blank_maps_are_told_of_each_layer() -> None:
 
 
 def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
-    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layers": ("2", "input"), "top_k": 2}
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layer": ("2", "input"), "top_k": 2}
     pixels = [np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)]
-    (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain([*map(seen, pixels)])
+    (both,) = Explainer(make_plan(**plan, compare_with=("marginal",))).explain([*map(seen, pixels)])
     (one,) = Explainer(make_plan(**plan)).explain([*map(seen, pixels)])
     (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain([*map(seen, pixels)])
     assert len(both.maps) == 4
@@ -169,13 +169,15 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
     # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
-    assert Explainer(make_plan("a.jpg", layers=("all",))).network.layers == ("2", "input")
+    assert Explainer(make_plan("a.jpg", layer=("all",))).network.layers == ("2", "input")
 
 
 def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> None:
     pixels = [np.asarray(noise((24, 24), 99, seed)) for seed in range(2)]
-    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "targets": ("3", "5")}
-    found = Explainer(make_plan(**plan, layers=("2",), beside=("grad-cam", "gradient"))).explain([*map(seen, pixels)])
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "target": ("3", "5")}
+    found = Explainer(make_plan(**plan, layer=("2",), compare_with=("grad-cam", "gradient"))).explain(
+        [*map(seen, pixels)]
+    )
     loaded = tiny_model()
     for image, explanation in zip(pixels, found, strict=True):
         preset = loaded.transforms
@@ -188,13 +190,13 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
                 assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)
     with pytest.raises(LayerError, match="Grad-CAM needs a layer"):
-        Explainer(make_plan(**plan, layers=("input",), beside=("grad-cam",)))
+        Explainer(make_plan(**plan, layer=("input",), compare_with=("grad-cam",)))
 
 
 def test_a_panel_with_another_method_beside_is_wider() -> None:
     photos(Path("photos"), 1)
     widths = []
-    for options in ([], ["--beside", "grad-cam"], ["--beside", "grad-cam", "--beside", "marginal"]):
+    for options in ([], ["--compare-with", "grad-cam"], ["--compare-with", "grad-cam", "--compare-with", "marginal"]):
         result = invoke("--panel", "--target", "3", *options, "photos")
         assert result.exit_code == 0, result.output
         widths.append(Image.open(result.stdout.strip()).width)

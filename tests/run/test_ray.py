@@ -27,7 +27,7 @@ from ebcli.cli.saliency import main
 
 pytestmark = pytest.mark.xdist_group("ray")  # with one cluster
 
-ALL = ("--raw", "--top-k", "2", "--masks")
+ALL = ("--raw", "--top-k", "2", "--annotations", "masks")
 
 
 @pytest.fixture(scope="module")

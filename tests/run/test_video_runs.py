@@ -262,7 +262,13 @@ def test_pictures_are_no_videos() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--boxes",), "--boxes and --masks mark regions of images"),
+        (
+            (
+                "--annotations",
+                "boxes",
+            ),
+            "--annotations marks regions of images",
+        ),
         (("--style", "mask"), "--style mask needs transparency"),
         (("--fit", "pad"), "drop --fit"),
     ],
