@@ -21,7 +21,7 @@ def ask(options: Mapping[str, Any]) -> int:
     given = {name: options[name] for name in ("question", "answer", "words", "against", "all_words", "max_tokens")}
     plan = RunPlan(
         InputOptions((options["photo"],)),
-        ModelSpec(options["model"]),
+        model=ModelSpec(options["model"]),
         style=part_of(DrawingStyle, options),
         output=part_of(
             OutputOptions, options, format="png" if options["format"] == AUTO else options["format"], panel=True

@@ -6,7 +6,7 @@ Imports neither torch nor Click.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +49,7 @@ class InputOptions:
     """
 
     images: tuple[Path, ...]
+    _: KW_ONLY
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
@@ -69,7 +70,7 @@ class InputOptions:
         check_at_least(1, max_pixels=self.max_pixels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MapOptions:
     """Which maps are computed.
 
@@ -184,6 +185,7 @@ class OutputOptions:
     """
 
     directory: Path = Path("saliency")
+    _: KW_ONLY
     format: str = AUTO
     max_side: int | None = None
     raw: bool = False
@@ -200,7 +202,7 @@ class OutputOptions:
         check_at_least(1, max_side=self.max_side)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
     """How a run is carried out.
 
@@ -292,6 +294,7 @@ class RunPlan:
     """
 
     inputs: InputOptions
+    _: KW_ONLY
     model: ModelSpec = field(default_factory=ModelSpec)
     maps: MapOptions = field(default_factory=MapOptions)
     style: DrawingStyle = field(default_factory=DrawingStyle)
@@ -334,11 +337,11 @@ class RunPlan:
         clips, remote = part_of(ClipOptions, values), part_of(RemoteOptions, values)
         return cls(
             part_of(InputOptions, values, clips=clips, remote=remote),
-            part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
-            part_of(MapOptions, values),
-            part_of(DrawingStyle, values),
-            part_of(OutputOptions, values),
-            part_of(ExecutionOptions, values),
+            model=part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
+            maps=part_of(MapOptions, values),
+            style=part_of(DrawingStyle, values),
+            output=part_of(OutputOptions, values),
+            execution=part_of(ExecutionOptions, values),
         )
 
     @property

@@ -12,7 +12,7 @@ from ebcli.errors import ConfigurationError
 EVERY = "every"  # in place of a layer: all that the page offers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One map of a photo, and how it is drawn.
 
