@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -16,11 +15,12 @@ from ebcli.drawing.answer import answer_figure
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.directory import OutputFolder, check_writable, refuse_foreign_files
+from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.images import decode
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import AUTO, answer_relpath, output_relpath
 from ebcli.files.records import Record
+from ebcli.files.sink import check_writable
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash
 from ebcli.models.spec import ModelSpec
@@ -73,9 +73,11 @@ def ask(options: Mapping[str, Any]) -> int:
     record = Record(
         str(path),
         "done",
-        (str(directory / figure),),
-        (len(content),),
-        tuple(replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)),
+        output=(str(figure),),
+        output_bytes=(len(content),),
+        classes=tuple(
+            replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)
+        ),
         place=str(relpath),
         input_bytes=state.st_size,
         input_mtime_ns=state.st_mtime_ns,
@@ -84,10 +86,10 @@ def ask(options: Mapping[str, Any]) -> int:
         seen=round(maps[0].map.placement.share_of(photo.size), 4),
         **made,
     )
-    with closing(OutputFolder(directory, options["overwrite"])) as folder:
+    with OutputFolder(directory, options["overwrite"]) as folder:
         folder.start(None)
-        folder.write({figure: content}, record)
-        folder.write({page: html})
+        record = folder.write({figure: content}, record)
+        folder.add({page: html})
     if options["as_json"]:
         put(record.line())
         return 0

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -12,15 +10,15 @@ import click
 
 from ebcli.cli.console import note, shown, sign_of_life
 from ebcli.cli.results import print_results
-from ebcli.cli.single_output import OnePicture
 from ebcli.files.naming import COCO
 from ebcli.run.plan import RunPlan
 
 if TYPE_CHECKING:
     from ebcli.drawing.style import DrawingStyle
+    from ebcli.files.sink import Sink
 
 
-def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], picture: OnePicture | None = None) -> int:
+def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
     """Run a plan, print to ``out`` as the options of the command say, and return the exit status."""
     output = plan.output
     has_page, table = output.report and not plan.execution.dry_run, output.records
@@ -37,9 +35,7 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], picture: On
     with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
         from ebcli.run import engine
 
-        work = engine.run(plan)
-    if picture is not None:
-        work = replace(work, results=picture.delivered(work.results, out))
+        work = engine.run(plan, sink)
     status, to_open = print_results(work, plan, options, out)
     if not (work.total or work.skipped):
         return status
@@ -72,7 +68,7 @@ def _write_annotations(directory: Path, configuration: str) -> None:
     from ebcli.files.coco import coco_file
     from ebcli.files.directory import OutputFolder
 
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
+    with OutputFolder(directory, overwrite=True) as folder:
         folder.record()  # there may be no records yet
-        folder.write({COCO: coco_file(directory, configuration)})
+        folder.add({COCO: coco_file(directory, configuration)})
     note(f"Annotations: {shown(directory / COCO)}")

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, Any
 
 import click
@@ -110,17 +109,16 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     is_given = {name: given(name) != ParameterSource.DEFAULT for name in ("output", "format")}
     values = {name: options[name] for name in VALUES & options.keys()} | {"images": images}
     values |= {"shard": options["shard"] or _rank(os.environ), "track_lost_mass": options["verbose"]}
-    picture = one_picture(options, images, is_given)
+    # stdout is for results: networks print, and so does Ray
+    out = sys.stdout
+    sink = one_picture(options, images, is_given, out)
     with ExitStack() as stack:
-        if picture is not None:
-            picture.check()
-            temporary = stack.enter_context(TemporaryDirectory(prefix="eb-saliency-"))
-            values |= {"format": picture.format, "output": Path(temporary)}
+        if sink is not None:
+            sink.check()
+            values["format"] = sink.format
         plan = RunPlan.of(**values, stdin=stack.enter_context(spooled_stdin(images, options["max_bytes"])))
-        # stdout is for results: networks print, and so does Ray
-        out = sys.stdout
         stack.enter_context(redirect_stdout(sys.stderr))
-        return execute(plan, options, out, picture)
+        return execute(plan, options, out, sink)
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:

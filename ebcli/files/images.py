@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional, missing
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -128,7 +128,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple[int, int]) -> NDArray[np.bool_]:
+def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
     """A mask of an image, (H, W), where the network sees it: pixels brighter than half are set.
 
     Args:

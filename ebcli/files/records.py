@@ -7,7 +7,7 @@ import json
 import math
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -16,6 +16,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.box import Box
 
 SCHEMA = 1
 
@@ -48,7 +49,7 @@ class ClassRecord:
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
-        box: a detection's left, top, width and height, in pixels of the upright image.
+        box: a detection's, in the upright image; in files, boxes are left, top, width and height.
         proof: how small a part of the image keeps half of the score, and other orders, if requested; see
             ``ebcli.nouns.proof``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
@@ -59,6 +60,7 @@ class ClassRecord:
     index: int
     name: str | None
     score: float | None
+    _: KW_ONLY
     mass: float | None
     blank: bool
     losses: dict[str, float] | None = None
@@ -66,12 +68,20 @@ class ClassRecord:
     peak: float | None = None
     region: dict[str, Any] | None = None
     at_border: bool = False
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     strength: float | None = None
     evidence: str | None = None
     proof: dict[str, Any] | None = None
     position: int | None = None
     share: float | None = None
+
+    @classmethod
+    def parse(cls, written: dict[str, Any]) -> ClassRecord:
+        """That of a JSON object."""
+        for place in (written, written.get("region") or {}):
+            if place.get("box") is not None:
+                place["box"] = Box.of_size(*place["box"])
+        return cls(**written)
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
@@ -87,12 +97,9 @@ class ClassRecord:
             _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])
             if type(self.proof["holds"]) is not bool or type(self.proof["words"]) is not str:
                 raise TypeError(self.proof)
-        boxes = [self.box] if self.box is not None else []
+        _check_numbers(self.box or ())
         if self.region is not None:
-            boxes.append(self.region["box"])
-            _check_numbers([self.region["area"], *(self.region["polygon"] or ())])
-        for left, top, width, height in boxes:
-            _check_numbers((left, top, width, height))
+            _check_numbers([*self.region["box"], self.region["area"], *(self.region["polygon"] or ())])
 
 
 @dataclass(frozen=True)
@@ -126,6 +133,7 @@ class Record:
 
     input: str
     status: Literal["done", "failed", "planned", "not an image"]
+    _: KW_ONLY
     output: tuple[str, ...] = ()
     output_bytes: tuple[int, ...] = ()
     classes: tuple[ClassRecord, ...] = ()
@@ -162,7 +170,7 @@ class Record:
             if text[end:].strip() or found.pop("schema") != SCHEMA or found.keys() != _WRITTEN:
                 return None
             found |= {name: tuple(found[name]) for name in _TUPLES}
-            found["classes"] = tuple([ClassRecord(**one) for one in found["classes"]])
+            found["classes"] = tuple([ClassRecord.parse(one) for one in found["classes"]])
             record = object.__new__(cls)
             vars(record).update(found)  # setting frozen fields one by one would take as long as all else
             record._check()
@@ -230,7 +238,9 @@ def _check_numbers(values: Iterable[Any], kinds: tuple[type, ...] = (int, float)
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: null instead."""
+    """JSON has no NaN: null instead; boxes as files have them."""
+    if isinstance(value, Box):
+        value = value.sized
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,7 @@ class LoadedModel:
 
     name: str
     net: nn.Module
+    _: KW_ONLY
     transforms: InputSpec
     categories: tuple[str, ...] | None
     weights: str

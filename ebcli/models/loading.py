@@ -122,7 +122,7 @@ def load_model(
                 raise ConfigurationError(
                     f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
                 )
-            own = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
+            own = InputSpec(None, resize=None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
             own = replace(InputSpec.of(source.transforms(net, label)), network=name)
             if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
@@ -153,8 +153,20 @@ def load_model(
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
-    one = source.one_by_one
-    return LoadedModel(name, net, spec, categories, label, count, files, scores, found, one, settings, fit)
+    return LoadedModel(
+        name,
+        net,
+        transforms=spec,
+        categories=categories,
+        weights=label,
+        num_classes=count,
+        files=files,
+        scores=scores,
+        task=found,
+        one_by_one=source.one_by_one,
+        preprocessing=settings,
+        fit=fit,
+    )
 
 
 def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:

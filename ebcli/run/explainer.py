@@ -29,8 +29,8 @@ from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.batch_sizes import batch_sizes
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
@@ -106,7 +106,10 @@ class Explainer:
                 usual = default_layer(loaded)
         if not plan.output.panel:
             check_distinct(layers)
-        self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
+        classes, against = chosen_classes(maps, loaded)
+        self.network = NetworkDescription(
+            loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against
+        )
         return self._tried(maps)
 
     def asked(self, maps: MapOptions) -> Explainer:
@@ -307,7 +310,7 @@ class Explainer:
         inputs: Tensor,
         results: Sequence[ExcitationResult],
         rows: Sequence[Sequence[Subject]],
-        places: Sequence[Placement],
+        places: Sequence[Box],
     ) -> list[list[Map]]:
         """The maps of each image, with those of other methods beside them if they are asked for."""
         maps, by_layer = self._asked.maps, {}

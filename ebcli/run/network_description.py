@@ -17,7 +17,7 @@ from ebcli.run.plan import MapOptions, RunPlan
 _NOT_LOADED: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkDescription:
     """The network of a run, and what is asked of it.
 
@@ -35,10 +35,10 @@ class NetworkDescription:
 
     loaded: LoadedModel
     layers: tuple[str, ...]
-    default_layer: str | None
-    classes: list[tuple[int, ...]] | None
-    against: list[int] | None
-    method: str
+    default_layer: str | None = None
+    classes: list[tuple[int, ...]] | None = None
+    against: list[int] | None = None
+    method: str = ""
     noise: Mapping[str, float] = field(default_factory=dict)
     strides: Mapping[str, int] = field(default_factory=dict)
 
@@ -76,14 +76,30 @@ class NetworkDescription:
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
             return None
         names, scores = tuple(imagenet_classes()), model.scores or SOFTMAX
-        loaded = LoadedModel(BUNDLED, _NOT_LOADED, PRESET, names, NAME, len(names), scores=scores)
+        loaded = LoadedModel(
+            BUNDLED,
+            _NOT_LOADED,
+            transforms=PRESET,
+            categories=names,
+            weights=NAME,
+            num_classes=len(names),
+            scores=scores,
+        )
         classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
         loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
-        return cls(loaded, (DEFAULT_LAYER,), DEFAULT_LAYER, classes, against, method, noise)
+        return cls(
+            loaded=loaded,
+            layers=(DEFAULT_LAYER,),
+            default_layer=DEFAULT_LAYER,
+            classes=classes,
+            against=against,
+            method=method,
+            noise=noise,
+        )
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> NetworkDescription:
@@ -91,8 +107,16 @@ class NetworkDescription:
         model, maps = plan.model, plan.maps
         against = [model.described[int(index)] for index in maps.against] if model.described else maps.against
         scores = model.scores or SOFTMAX
-        loaded = LoadedModel(model.name, _NOT_LOADED, PRESET, None, model.weights, 0, scores=scores)
-        return cls(loaded, maps.layers, None, None, None, method_in_words(maps, against))
+        loaded = LoadedModel(
+            model.name,
+            _NOT_LOADED,
+            transforms=PRESET,
+            categories=None,
+            weights=model.weights,
+            num_classes=0,
+            scores=scores,
+        )
+        return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
 
 
 def in_a_sentence(provenance: Mapping[str, str]) -> str:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ImageError, OutputError
-from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.reading import NetworkInput
@@ -27,17 +27,16 @@ _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
-_NO_FILES: Mapping[Path, bytes] = {}
 _Numbered = tuple[int, Source, NetworkInput]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """What all images of a run share.
 
     Attributes:
         explainer: the network; None if none of the files can be read.
-        files: writes results and records.
+        sink: where results go.
         workers: the processes that load and render images.
         stages: how they do it.
         fail_fast: stop at the first failure.
@@ -46,7 +45,7 @@ class Pipeline:
     """
 
     explainer: Explainer | None
-    files: OutputFolder
+    sink: Sink
     workers: Workers
     stages: ImageStages
     fail_fast: bool
@@ -150,15 +149,15 @@ class Pipeline:
     def _load(self, source: Source) -> NetworkInput | Record:
         loaded = self.stages.load(source, self.workers.call)
         if isinstance(loaded, Record) and loaded.status == "failed":
-            self._record(loaded)
+            return self._written({}, loaded)
         return loaded
 
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
         record, files = self.stages.render(source, loaded, explanation, self.workers.call)
-        self._record(record, files)
-        return record
+        return self._written(files, record)
 
-    def _record(self, record: Record, files: Mapping[Path, bytes] = _NO_FILES) -> None:
-        self.files.write(files, record)
+    def _written(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        written = self.sink.write(files, record)
         self.recorded[record.status] += 1
+        return written

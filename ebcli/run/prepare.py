@@ -19,13 +19,12 @@ from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.directory import check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.history import History
 from ebcli.files.images import limit_pixels
-from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
+from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.remote import url_of
+from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
@@ -72,8 +71,12 @@ class Prepared:
     task: str
 
 
-def prepare(plan: RunPlan) -> Prepared:
+def prepare(plan: RunPlan, sink: Sink) -> Prepared:
     """Check the plan, load what all images share, and find the files.
+
+    Args:
+        plan: the run.
+        sink: where its results go.
 
     Raises:
         ConfigurationError: the model, weights, layer, class, colormap or device does not exist or does not fit, or a
@@ -85,11 +88,9 @@ def prepare(plan: RunPlan) -> Prepared:
     limit_pixels(inputs.max_pixels)
     network, explainer = NetworkDescription.of_bundled(plan), None
     if not plan.execution.dry_run:
-        check_writable(output.directory)
-        finish_killed_runs(output.directory)
-    history = History.read(output.directory)
+        sink.check()
     listing = partial(
-        find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+        find, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
@@ -121,18 +122,16 @@ def prepare(plan: RunPlan) -> Prepared:
     common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
-        done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
+        done = [sink.has_finished(source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
     options = render_options(plan, network, style)
-    if not output.overwrite:
-        relpaths = [output_relpath(source.path) for source in sources]
-        others = [SETTINGS] + [COCO] * (options.regions is not None)
-        class_names = {index: loaded.category(index) for index in network.possible}
-        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
+    others = [SETTINGS] + [COCO] * (options.regions is not None)
+    class_names = {index: loaded.category(index) for index in network.possible}
+    sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(reader, options, output.directory, common, output.report)
+    stages = ImageStages(reader, options, common, output.report)
     return Prepared(explainer, stages, skipped, sources, loaded.task)
 
 
@@ -268,10 +267,29 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     layers, default = network.layers, network.default_layer
     sweep = plan.maps.layers == (ALL,)
     is_volume = network.loaded.transforms.depth is not None
-    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep, is_volume)
+    names = ResultNames(
+        format=format_,
+        panel=output.panel,
+        raw=output.raw,
+        layers=layers,
+        default_layer=default,
+        method=method,
+        described=described,
+        video=video,
+        sweep=sweep,
+        volumes=is_volume,
+    )
     provenance = made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"}
     raw = _raw_provenance(network) if output.raw else None
-    return RenderOptions(style, names, in_a_sentence(made), provenance, raw, _region_options(plan), output.max_side)
+    return RenderOptions(
+        style=style,
+        names=names,
+        about=in_a_sentence(made),
+        provenance=provenance,
+        raw_provenance=raw,
+        regions=_region_options(plan),
+        max_side=output.max_side,
+    )
 
 
 def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:

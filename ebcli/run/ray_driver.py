@@ -24,6 +24,7 @@ from typing import Any
 from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
 from ebcli.imports import import_optional
 from ebcli.models.device import default_batch_size
@@ -68,7 +69,12 @@ class Cluster:
         device: the devices of the networks, in words.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, sink: Sink) -> None:
+        if not isinstance(sink, OutputFolder):
+            raise ConfigurationError(
+                "other machines cannot write one file: name a directory with -o, or drop --engine ray"
+            )
+        self._folder = sink
         _connect()
         self._settings = as_settings(plan)
         self._count, self._gpus, self._cpus = _allocation(plan.execution)
@@ -76,7 +82,7 @@ class Cluster:
         batch_size = plan.execution.batch_size or default_batch_size(device)
         # this machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        self.prepared = replace(prepare(local), explainer=None)  # the workers have the network
+        self.prepared = replace(prepare(local, sink), explainer=None)  # the workers have the network
         self.device = f"{self._count} x {device}"
         total = len(self.prepared.sources)
         batch_size = max(1, min(batch_size, total + len(self.prepared.skipped)))
@@ -99,9 +105,9 @@ class Cluster:
             UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
-        output, error = self._plan.output, None
+        error = None
         # Ray prints its logs to stdout
-        with closing(OutputFolder(output.directory, output.overwrite)) as folder, redirect_stdout(_Nowhere()):
+        with self._folder as folder, redirect_stdout(_Nowhere()):
             folder.start(self._settings)
             sources, stages = self.prepared.sources, self.prepared.stages
             worker: Any = ray.remote(PipelineWorker)  # an actor class has no static type

@@ -57,7 +57,14 @@ class PipelineWorker:
             explainer, fail_fast = Explainer(self._plan), self._plan.execution.fail_fast
         except EbcliError as error:
             return error
-        self._pipeline = Pipeline(explainer, self._files, self._workers, self._stages, fail_fast, self._stopping)
+        self._pipeline = Pipeline(
+            explainer=explainer,
+            sink=self._files,
+            workers=self._workers,
+            stages=self._stages,
+            fail_fast=fail_fast,
+            stopping=self._stopping,
+        )
         return None
 
     def run(self, sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:

@@ -23,7 +23,7 @@ from ebcli.files.stamp import Stamp
 from ebcli.nouns.input_spec import InputSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkInput:
     """An image or a video as the network gets it.
 
@@ -49,7 +49,7 @@ class NetworkInput:
     @classmethod
     def of(cls, image: Image.Image, spec: InputSpec) -> NetworkInput:
         """An RGB image that is no file."""
-        return cls(spec.read(image), Stamp(0, 0), 0.0, image.size)
+        return cls(pixels=spec.read(image), stamp=Stamp(0, 0), seconds=0.0, size=image.size)
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -105,7 +105,13 @@ class Reader:
                 raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
         return NetworkInput(
-            pixels, stamp, perf_counter() - start, size, source.label, clips=clips, pages=medium.pages(file)
+            pixels=pixels,
+            stamp=stamp,
+            seconds=perf_counter() - start,
+            size=size,
+            label=source.label,
+            clips=clips,
+            pages=medium.pages(file),
         )
 
     def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:

@@ -21,7 +21,7 @@ from ebcli.files.coordinates import Span
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.naming import ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
@@ -31,7 +31,7 @@ from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RenderOptions:
     """How the results of a run are rendered.
 
@@ -94,7 +94,7 @@ def render(
     maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
-    suffix = options.names.suffix(output_relpath(source.path))
+    suffix = options.names.suffix(source.place)
     writers, figures = list[_Drawn](), [[one] for one in maps]
     if options.names.panel:
         figures = [maps]
@@ -139,25 +139,21 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
     found = None if options is None else largest_region(map_.values, map_.placement, maps.size, options)
-    box = None
-    if subject.box is not None:
-        left, top, right, bottom = subject.box
-        box = round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
     return ClassRecord(
         subject.index,
         subject.name,
         subject.score,
-        map_.mass,
-        maps.is_blank,
-        map_.lost_mass,
-        map_.layer,
-        map_.peak,
-        None if found is None else asdict(found),
-        maps.at_border,
-        box,
-        map_.strength,
-        map_.evidence,
-        None if map_.proof is None else map_.proof.recorded,
+        mass=map_.mass,
+        blank=maps.is_blank,
+        losses=map_.lost_mass,
+        layer=map_.layer,
+        peak=map_.peak,
+        region=None if found is None else asdict(found),
+        at_border=maps.at_border,
+        box=subject.box,
+        strength=map_.strength,
+        evidence=map_.evidence,
+        proof=None if map_.proof is None else map_.proof.recorded,
         share=map_.share,
     )
 
@@ -209,7 +205,7 @@ def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping
 
 def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
-    name = output_relpath(source.path).name
+    name = source.place.name
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 

@@ -19,8 +19,8 @@ from runs import invoke, photos, tiny_model, tree
 from ebcli.cli.settings import read_settings
 from ebcli.gallery.agreement import Limits, finding_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -119,7 +119,7 @@ def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytes
     assert sorted(failures("report.xml").values()) == sorted(sentences)
     correlations = []
     for sentence in sentences:
-        name, _, problems = sentence.partition(", class d: ")
+        name, _, problems = sentence.removeprefix("photos/").partition(", class d: ")
         with np.load(f"base/{name}.npz") as a, np.load(f"new/{name}.npz") as b:
             exact = np.corrcoef(a["maps"].ravel(), b["maps"].ravel())[0, 1]
         said = float(problems.removeprefix("correlation ").partition(" ")[0])
@@ -147,8 +147,11 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
 
 
 def pair(*values: np.ndarray) -> MapPair:
-    place = Placement(0, 0, 256, 128)
-    one, other = (Map(Subject(1, None, 0.5), "2", each.astype(np.float32), 1.0, place) for each in values)
+    place = Box(0, 0, 256, 128)
+    one, other = (
+        Map(subject=Subject(1, None, 0.5), layer="2", values=each.astype(np.float32), mass=1.0, placement=place)
+        for each in values
+    )
     return MapPair("a.png", (256, 128), (one, other), ("A", "B"))
 
 

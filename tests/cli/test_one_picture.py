@@ -169,14 +169,16 @@ def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: 
     assert reason in result.stderr
 
 
-def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminals_are_not_for_pictures() -> None:
     with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
         stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
-        from ebcli.cli.single_output import OnePicture, spooled_stdin
+        from ebcli.cli.saliency import run
+        from ebcli.cli.single_output import one_picture, spooled_stdin
         from ebcli.errors import ConfigurationError
 
+        options = run.make_context("eb-saliency", ["in.jpg", "-o", "-"]).params
         with pytest.raises(ConfigurationError, match="stdout is a terminal"):
-            OnePicture(None, "png", False).check()
+            one_picture(options, [Path("in.jpg")], {"output": True, "format": False}, stdout)
         with pytest.raises(ConfigurationError, match="stdin is a terminal"), spooled_stdin([Path("-")], 9):
             pass
 

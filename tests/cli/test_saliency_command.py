@@ -59,7 +59,7 @@ from ebcli.files.records import Record
 def test_options_become_exactly_this_plan(arguments: str, expected: dict[str, object], worker: mock.Mock) -> None:
     result = invoke(*arguments.split())
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(command_plan(**{"images": ("a.jpg",), **expected}))]
+    assert worker.mock_calls == [mock.call(command_plan(**{"images": ("a.jpg",), **expected}), None)]
 
 
 def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:

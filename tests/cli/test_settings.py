@@ -35,7 +35,7 @@ include = "*.jpg"
 @pytest.fixture
 def worker(worker: mock.Mock) -> mock.Mock:
     """One that runs any number of times."""
-    worker.side_effect = lambda plan: finished(DONE)
+    worker.side_effect = lambda plan, sink: finished(DONE)
     return worker
 
 
@@ -62,7 +62,7 @@ def test_a_file_sets_options_and_inputs(worker: mock.Mock) -> None:
         report=True,
         include=("*.jpg",),
     )
-    assert worker.mock_calls == [mock.call(expected)]
+    assert worker.mock_calls == [mock.call(expected, None)]
 
 
 def test_the_command_line_wins_over_the_environment_and_that_over_files_and_presets(worker: mock.Mock) -> None:

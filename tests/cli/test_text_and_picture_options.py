@@ -36,7 +36,7 @@ def test_texts_and_pictures_become_the_classes(
     assert result.exit_code == 0, result.output
     model = {"model": "clip/x"} if "clip/x" in arguments else {}
     drawn = {"signed": True} if "against" in expected else {}
-    assert worker.mock_calls == [mock.call(command_plan("a.jpg", **model, **drawn, **expected))]
+    assert worker.mock_calls == [mock.call(command_plan("a.jpg", **model, **drawn, **expected), None)]
 
 
 def test_a_picture_and_a_class_exclude_each_other(worker: mock.Mock) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from copy import copy
 from pathlib import Path
 
@@ -29,14 +28,14 @@ def folder() -> OutputFolder:
 
 def made(folder: OutputFolder, cwd: Path) -> PipelineWorker:
     plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
-    return PipelineWorker(cwd, plan, prepare(plan).stages, copy(folder), 1)
+    return PipelineWorker(cwd, plan, prepare(plan, folder).stages, copy(folder), 1)
 
 
 def test_a_worker_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
     photos(Path("photos"), 5)
     Path("photos/0/0000.jpg").write_bytes(b"\xff\xd8\xff no more")
-    sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",))).sources
-    with closing(folder):
+    sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
+    with folder:
         worker = made(folder, Path.cwd())
         assert worker.start() is None
         records, error = worker.run(sources)
@@ -53,8 +52,8 @@ def test_a_worker_writes_files_that_count_as_ours_and_leaves_the_records_to_the_
 
 def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 6)
-    sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",))).sources
-    with closing(folder):
+    sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
+    with folder:
         error = made(folder, Path("nowhere")).start()
         assert isinstance(error, ConfigurationError)
         assert "cannot see the working directory 'nowhere'" in str(error)

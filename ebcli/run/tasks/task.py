@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,8 +11,8 @@ from torch import Tensor
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.plan import MapOptions, RunPlan, values_of
 
 if TYPE_CHECKING:
@@ -34,10 +34,11 @@ class Asked:
 
     network: NetworkDescription
     maps: MapOptions
+    _: KW_ONLY
     labeled: bool = False
     label: int | None = None
     size: tuple[int, int] = (0, 0)
-    place: Placement = Placement(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
+    place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
 
     def subject(self, index: int, score: float, **known: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
@@ -65,9 +66,10 @@ class Task:
 
     subjects: Callable[[Any, Asked], list[Subject]]
     networks: str
+    _: KW_ONLY
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Sequence[Asked]], Sequence[Any]] | None = None
-    place: Callable[[Asked], Placement] | None = None
+    place: Callable[[Asked], Box] | None = None
     width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
