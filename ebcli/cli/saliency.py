@@ -96,11 +96,9 @@ def _check_combinations(options: dict[str, Any]) -> None:
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
     choosing = [name for name in CHOOSING if options[name] not in ((), None)]
     first = next((source for source in sources if source in map(given, choosing)), None)
-    options |= {name: None for name in choosing if given(name) != first}
+    options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
     if options["engine"] != "ray" and given("gpus_per_worker") == ParameterSource.COMMANDLINE:
         raise click.UsageError("--gpus-per-worker needs --engine ray")
-    if options["null"] and options["as_json"]:
-        raise click.UsageError("-0 separates paths, but --json prints records: drop one of them")
 
 
 def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:

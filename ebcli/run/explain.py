@@ -26,6 +26,7 @@ from ebcli.models import LoadedModel
 from ebcli.models.keywords import BUNDLED
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.explainer import Explainer
+from ebcli.run.network_description import in_a_sentence
 from ebcli.run.plan import RunPlan
 from ebcli.run.reading import NetworkInput, Reader
 
@@ -94,8 +95,7 @@ def explain(
     if not found.maps:
         raise ImageError(f"{explainer.loaded.name} finds nothing to explain: name a class")
     network = explainer.network
-    about = f"{explainer.loaded.name} ({network.loaded.weights}), layer {', '.join(network.layers)}, {network.method}"
-    return Saliency(found, shown, plan.style, about)
+    return Saliency(found, shown, plan.style, in_a_sentence(network.provenance_of_picture()))
 
 
 def _read(image: Image.Image | str | os.PathLike[str] | None, loaded: LoadedModel) -> tuple[NetworkInput, Shown]:

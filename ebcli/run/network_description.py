@@ -10,7 +10,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.classes import matching_classes, resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
 from ebcli.models.imagenet import imagenet_classes
-from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX
+from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX, WHOLE
 from ebcli.models.loaded import LoadedModel
 from ebcli.run.plan import MapOptions, RunPlan
 
@@ -47,6 +47,23 @@ class NetworkDescription:
         """All classes that can be explained."""
         every = range(self.loaded.num_classes)
         return [*every] if self.classes is None else [index for group in self.classes for index in group]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
+        loaded = self.loaded
+        return {
+            "model": loaded.name,
+            "weights": loaded.weights,
+            "layer": ", ".join(self.layers),
+            "method": self.method,
+            "fit": loaded.transforms.fit if loaded.transforms.size else WHOLE,
+        }
+
+    def provenance_of_picture(self, beside: Sequence[str] = ()) -> dict[str, Any]:
+        """The same in the words of a picture, with other methods whose maps are in it."""
+        drawn = "; beside: ".join(filter(None, (self.method, ", ".join(beside))))
+        return self.provenance | {"method": drawn} | ({} if self.loaded.trained else {"weights": "untrained"})
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:
@@ -100,6 +117,11 @@ class NetworkDescription:
             scores=scores,
         )
         return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
+
+
+def in_a_sentence(provenance: Mapping[str, str]) -> str:
+    """How maps are made, below the title of a figure."""
+    return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
 
 
 def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[int, ...]] | None, list[int] | None]:

@@ -255,17 +255,6 @@ _OPTION_OF = {
     (DrawingStyle, "name"): "style",
     (OutputOptions, "directory"): "output",
 }
-_PARTS = (
-    InputOptions,
-    ClipOptions,
-    RemoteOptions,
-    ModelSpec,
-    Preprocessing,
-    MapOptions,
-    OutputOptions,
-    DrawingStyle,
-    ExecutionOptions,
-)
 _WITHIN = {"remote", "clips", "preprocessing"}  # which are parts
 _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are one value
 # What a run gets beside its values, and what only its records show
@@ -347,14 +336,9 @@ class RunPlan:
     @property
     def values(self) -> dict[str, Any]:
         """All values of the plan; `of` makes the same plan of them."""
-        inputs, model, style = self.inputs, self.model, self.style
-        parts = (inputs, inputs.clips, inputs.remote, model, model.preprocessing, self.maps, self.output, style)
-        found = {
-            value: getattr(part, name)
-            for part in (*parts, self.execution)
-            for value, name in values_of(type(part)).items()
-            if value not in _UNTOLD
-        }
+        model, style = self.model, self.style
+        named = ((part, values_of(type(part)).items()) for part in self._parts)
+        found = {value: getattr(part, name) for part, names in named for value, name in names if value not in _UNTOLD}
         end = style.vmax if style.percentile is None else f"{style.percentile!r}%"
         end = self.output.scale if end is None else end
         found["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
@@ -366,6 +350,12 @@ class RunPlan:
             else:
                 found["class_names"] = None
         return found
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        inputs, model = self.inputs, self.model
+        of_model = (model, model.preprocessing, self.maps)
+        return inputs, inputs.clips, inputs.remote, *of_model, self.output, self.style, self.execution
 
     def but(self, **values: Any) -> RunPlan:
         """The plan with other values."""
@@ -387,7 +377,8 @@ class RunPlan:
             raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
 
 
-VALUES = values_of(*_PARTS).keys() - _UNTOLD  # the names of all values
+# The names of all values
+VALUES = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts)).keys() - _UNTOLD
 
 
 def _scale(text: str) -> dict[str, Any]:
@@ -405,7 +396,5 @@ def _scale(text: str) -> dict[str, Any]:
             "scale": end if end in SCALES else IMAGE,
         }
     except ValueError as error:
-        what = "image, run, a number or a percentile such as 99%"
-        raise ConfigurationError(
-            f"--scale is {text!r}, but it must be {what}; or LOW and one of these: 1,run"
-        ) from error
+        what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
+        raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error

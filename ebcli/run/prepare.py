@@ -31,10 +31,10 @@ from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
-from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
+from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
-from ebcli.run.network_description import NetworkDescription, class_labels
+from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.plan import MASKS, RUN, InputOptions, RunPlan
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions
@@ -125,7 +125,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
         done = [sink.has_finished(source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
-    options = render_options(plan, network, style, common)
+    options = render_options(plan, network, style)
     others = [SETTINGS] + [COCO] * (options.regions is not None)
     class_names = {index: loaded.category(index) for index in network.possible}
     sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
@@ -200,12 +200,8 @@ def common_record(plan: RunPlan, network: NetworkDescription, style: DrawingStyl
         input="",
         status="planned",
         configuration=configuration_hash(_settings(plan, network, style)),
-        model=network.loaded.name,
-        weights=network.loaded.weights,
-        layer=", ".join(network.layers),
-        method=network.method,
         against=tuple(network.against or ()),
-        fit=network.loaded.transforms.fit if network.loaded.transforms.size else WHOLE,
+        **network.provenance,
     )
 
 
@@ -258,12 +254,9 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     }
 
 
-def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle, common: Record) -> RenderOptions:
-    """How the results of a run are rendered, given what its records have in common."""
-    weights = common.weights if network.loaded.trained else "untrained"
-    drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
-    about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
-    output = plan.output
+def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> RenderOptions:
+    """How the results of a run are rendered."""
+    output, made = plan.output, network.provenance_of_picture(plan.maps.beside)
     method = "" if plan.maps.contrastive else "marginal"
     described = bool(plan.model.described)
     if network.against:
@@ -288,19 +281,12 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         volumes=is_volume,
         question=None if plan.words is None else plan.words.question,
     )
-    provenance = {
-        "model": common.model,
-        "weights": weights,
-        "method": drawn,
-        "style": style.name,
-        "fit": common.fit,
-        "version": f"{DISTRIBUTION} {installed_version()}",
-    }
-    raw = _raw_provenance(network, common) if output.raw else None
+    provenance = made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"}
+    raw = _raw_provenance(network) if output.raw else None
     return RenderOptions(
         style=style,
         names=names,
-        about=about,
+        about=in_a_sentence(made),
         provenance=provenance,
         raw_provenance=raw,
         regions=_region_options(plan),
@@ -308,15 +294,12 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     )
 
 
-def _raw_provenance(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
+def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
     """What raw files say about their making, as arrays."""
     from importlib.metadata import version
 
-    return {
-        "model": np.array(common.model),
-        "weights": np.array(common.weights),
-        "layer": np.array(network.layers if len(network.layers) > 1 else common.layer),
-        "method": np.array(common.method),
-        "fit": np.array(common.fit),
-        "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
-    }
+    made = network.provenance
+    if len(network.layers) > 1:
+        made["layer"] = network.layers
+    made["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
+    return {name: np.array(value) for name, value in made.items()}

@@ -136,12 +136,12 @@ class Network:
 
     def picture(self, question: Question, source: Source, explanation: Explanation) -> bytes:
         """The picture of the only map of an explanation, as a run writes it."""
-        from ebcli.run.prepare import common_record, render_options
+        from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
         plan = self.plan(question, format="png")
         network = self._explainer(plan).network
-        options = render_options(plan, network, plan.style, common_record(plan, network, plan.style))
+        options = render_options(plan, network, plan.style)
         reader = Reader(network.loaded.transforms)
         return render(source, self._input(source), reader, options, explanation, None).files[0]
 
