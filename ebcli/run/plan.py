@@ -19,6 +19,7 @@ from ebcli.models.keywords import WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.nouns.box import Box
 
 T = TypeVar("T")
 
@@ -82,7 +83,7 @@ class MapOptions:
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
-        box: of a detector, explain the detection nearest to this left, top, width and height, in pixels.
+        box: of a detector, explain the detection nearest to this one.
         where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
@@ -101,7 +102,7 @@ class MapOptions:
     top_k: int | None = None
     above: float | None = None
     score: float = 0.5
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     where: tuple[int, int] | Path | None = None
     layers: tuple[str, ...] = ()
     contrastive: bool = True
@@ -119,7 +120,7 @@ class MapOptions:
         check_at_least(1, top_k=self.top_k)
         if not 0 <= self.score <= 1:
             raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
-        if self.box is not None and not (self.box[2] > 0 and self.box[3] > 0):
+        if self.box is not None and not self.box.area > 0:
             raise ConfigurationError("--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0")
         if self.against and not self.contrastive:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
