@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebcli.eb.graph import BackwardGraph
+import ebcli
 
 BOTH_RULES = [
     "test_joint",
@@ -17,4 +17,4 @@ BOTH_RULES = [
 @pytest.fixture(autouse=True)
 def step_by_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.module.__name__.rpartition(".")[2] not in BOTH_RULES:
-        monkeypatch.setattr(BackwardGraph, "explains_jointly", lambda *_: False)
+        monkeypatch.setitem(ebcli.excitation_backprop.__kwdefaults__, "joint", False)

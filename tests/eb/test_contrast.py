@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import ebcli
-from ebcli.eb.maps import special_tokens
 
 TARGETS = [[1, 3], [0, 4]]
 
@@ -71,12 +70,10 @@ def test_a_map_is_blank_if_all_probability_is_on_the_class_token():
         assert torch.equal(maps, torch.zeros_like(maps))
 
 
-@pytest.mark.parametrize(
-    ("layer", "special"),
-    [((2, 17, 8), 1), ((2, 20, 8), 4), ((2, 16, 8), 0), ((2, 8, 4, 4), 0), ((2, 4, 4, 8), 0), ((2, 7), 0)],
-)
+@pytest.mark.parametrize(("layer", "special"), [("joined", 4), ("patches", 0), ("head", 0), (None, 0)])
 def test_special_tokens_are_those_before_the_grid(layer, special):
-    assert special_tokens(layer, (2, 3, 8, 8)) == special
+    net, x = tokens(4)
+    assert ebcli.excitation_backprop(net, x, 1, layer).special_tokens == special
 
 
 @pytest.mark.parametrize("against", [2, [2], (0, 2, 4)])
