@@ -11,6 +11,10 @@ BOTH_RULES = [
     "test_spellings",
     "test_rule_choice",
     "test_both_rules",
+    "test_equal_functions",
+    "test_batch_axes",
+    "test_half_precision",
+    "test_everyday_operations",
 ]
 
 
