@@ -58,7 +58,7 @@ def test_with_class_and_register_tokens_both_maps_are_normalized_over_the_patche
 def test_the_mass_counts_all_tokens():
     net, x = tokens()
     for contrast in ({"contrastive": True}, {"against": 2}):
-        found = ebcli.excitation_backprop(net, x, TARGETS, "joined", **contrast)
+        found = ebcli.excitation_backprop(net, x, TARGETS, "joined", track_lost_mass=True, **contrast)
         torch.testing.assert_close(found.mass, ebcli.excitation_backprop(net, x, TARGETS, "joined").mass)
 
 
@@ -80,7 +80,7 @@ def test_special_tokens_are_those_before_the_grid(layer, special):
 @pytest.mark.parametrize("targets", [1, [[1, 3], [3, 1]]])
 def test_against_other_classes_is_the_difference_of_normalized_marginal_maps(against, targets):
     net, x = classifier()
-    found = ebcli.excitation_backprop(net, x, targets, "1", against=against)
+    found = ebcli.excitation_backprop(net, x, targets, "1", against=against, track_lost_mass=True)
     others = [against] if isinstance(against, int) else against
     lead = (slice(None), None) if isinstance(targets, list) else (slice(None),)
     mean = torch.stack([over_cells(marginal_maps(net, x, other, "1")) for other in others]).mean(0)

@@ -52,7 +52,9 @@ def test_a_share_hides_no_nan(x):
 
 def test_a_sum_of_zero_loses_its_probability():
     net = Function(lambda net, y, x: torch.exp(y - y))
-    marginal, contrastive = (ebcli.excitation_backprop(net, X, 1, contrastive=c) for c in (False, True))
+    marginal, contrastive = (
+        ebcli.excitation_backprop(net, X, 1, contrastive=c, track_lost_mass=c) for c in (False, True)
+    )
     assert marginal.mass.tolist() == contrastive.mass.tolist() == [0, 0]
 
 
@@ -66,7 +68,9 @@ def test_a_contrastive_map_knows_what_a_sum_of_zero_loses():
     net.first.weight.data = net.first.weight.data.abs()
     net.first.bias.data.zero_()
     net.fc.weight.data = net.fc.weight.data.abs()
-    marginal, contrastive = (ebcli.excitation_backprop(net, X, 1, contrastive=c) for c in (False, True))
+    marginal, contrastive = (
+        ebcli.excitation_backprop(net, X, 1, contrastive=c, track_lost_mass=c) for c in (False, True)
+    )
     assert (marginal.mass < 0.999).all()
     assert_same(contrastive.mass, marginal.mass)
 

@@ -91,7 +91,7 @@ def test_contrastive_sums_to_zero_without_biases(make):
     net = make().double().eval()
     x = torch.randn(2, 3, 40, 40, dtype=torch.float64)
     for layer in [None, "layer1", "layer4"] if make is unbiased_resnet else [None, "stem"]:
-        result = ebcli.excitation_backprop(net, x, [[0, 1], [2, 5]], layer, contrastive=True)
+        result = ebcli.excitation_backprop(net, x, [[0, 1], [2, 5]], layer, contrastive=True, track_lost_mass=True)
         relevance = result.relevance.flatten(2)
         positive = relevance.clamp(min=0).sum(2)
         assert (positive > 1e-3).all()
@@ -105,7 +105,26 @@ def test_contrastive_mass_is_the_marginal_one():
     x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
     for targets in ([1, 2], [[1, 2], [3, 4]], torch.rand(2, 6)):
         marginal = ebcli.excitation_backprop(net, x, targets, "features.7")
-        contrastive = ebcli.excitation_backprop(net, x, targets, "features.7", contrastive=True)
+        contrastive = ebcli.excitation_backprop(net, x, targets, "features.7", contrastive=True, track_lost_mass=True)
         torch.testing.assert_close(contrastive.mass, marginal.mass, rtol=1e-10, atol=0)
         torch.testing.assert_close(marginal.mass, marginal.relevance.sum((-1, -2, -3)), rtol=1e-10, atol=0)
         assert (marginal.mass < 0.999).any()  # biases do swallow something here
+
+
+@pytest.mark.parametrize("joint", [False, True])
+@pytest.mark.parametrize("contrast", [{"contrastive": True}, {"against": 2}], ids=str)
+def test_the_mass_of_contrastive_maps_is_computed_where_it_is_asked_for(contrast, joint):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Flatten(), nn.Linear(64, 5)).double()
+    x = torch.randn(2, 3, 6, 6, dtype=torch.float64)
+    marginal = ebcli.excitation_backprop(net, x, [[0, 1]] * 2, joint=joint)
+    for layers in (None, ["0", None]):
+        plain, tracked = (
+            ebcli.excitation_backprop(net, x, [[0, 1]] * 2, layers, joint=joint, track_lost_mass=tracks, **contrast)
+            for tracks in (False, True)
+        )
+        plain, tracked = (one if layers is None else one[-1] for one in (plain, tracked))
+        assert plain.mass is None
+        assert repr(plain)
+        torch.testing.assert_close(plain.relevance, tracked.relevance)
+        torch.testing.assert_close(tracked.mass, marginal.mass)

@@ -81,10 +81,10 @@ def test_what_goes_past_a_layer_is_not_counted_there(contrastive: bool) -> None:
     net = unsettle(Branches().double())
     x = torch.randn(2, 3, 8, 8, dtype=torch.double)
     names = ["stem", "norm", "same", "one", "other", None]
-    alone = {name: excitation_backprop(net, x, [[1, 3], [1, 3]], name, contrastive) for name in names}
-    for result, (name, expected) in zip(
-        excitation_backprop(net, x, [[1, 3], [1, 3]], names, contrastive), alone.items(), strict=True
-    ):
+    arguments = {"contrastive": contrastive, "track_lost_mass": contrastive}
+    alone = {name: excitation_backprop(net, x, [[1, 3], [1, 3]], name, **arguments) for name in names}
+    together = excitation_backprop(net, x, [[1, 3], [1, 3]], names, **arguments)
+    for result, (name, expected) in zip(together, alone.items(), strict=True):
         torch.testing.assert_close(result.relevance, expected.relevance, msg=lambda m, name=name: f"{name}: {m}")
         torch.testing.assert_close(result.mass, expected.mass)
     masses = {name: result.mass for name, result in alone.items()}

@@ -60,7 +60,7 @@ def test_mass_of_contrastive_runs(name):
     net, x, layers = make(name)
     for layer in layers:
         marginal = ebcli.excitation_backprop(net, x, TARGETS, layer)
-        contrastive = ebcli.excitation_backprop(net, x, TARGETS, layer, contrastive=True)
+        contrastive = ebcli.excitation_backprop(net, x, TARGETS, layer, contrastive=True, track_lost_mass=True)
         assert_equal(contrastive.mass, marginal.mass)
 
 
@@ -94,7 +94,7 @@ def test_what_is_lost_without_a_bias(change):
     torch.manual_seed(0)
     net, x = Beside(change).double(), torch.randn(2, 3, 7, 7, dtype=torch.float64)
     marginal = ebcli.excitation_backprop(net, x, [1, 2], "layer")
-    contrastive = ebcli.excitation_backprop(net, x, [1, 2], "layer", contrastive=True)
+    contrastive = ebcli.excitation_backprop(net, x, [1, 2], "layer", contrastive=True, track_lost_mass=True)
     assert_equal(contrastive.mass, marginal.mass)
 
 
@@ -105,5 +105,6 @@ def test_the_mass_is_whole_without_a_bias(added):
     net = nn.Sequential(nn.Conv2d(3, 9, 3, bias=False), nn.ReLU(), pool, nn.Conv2d(9, 9, 2), *head(9))
     for bias in (net[3].bias, net[-1].bias):
         nn.init.zeros_(bias)
-    result = ebcli.excitation_backprop(net.double(), torch.rand(2, 3, 8, 8).double(), TARGETS, "1", contrastive=True)
+    x = torch.rand(2, 3, 8, 8).double()
+    result = ebcli.excitation_backprop(net.double(), x, TARGETS, "1", contrastive=True, track_lost_mass=True)
     assert result.mass.tolist() == [[1, 1], [1, 1]]
