@@ -150,7 +150,7 @@ TWO_SIGNALS = {
     "inner": ("inner|tensordot|matmul|b?mm|mul", lambda a: torch.stack([torch.inner(t, t.flip(0)) for t in a])),
     "dot": ("dot|mul|sum", every_token(lambda t: torch.dot(t, t.flip(0)))),
     "pow": ("pow", lambda a: torch.pow(a.abs() + 1, a.flip(1))),
-    "addcdiv": ("addcdiv|div", lambda a: torch.addcdiv(BIAS, a, a.flip(1).abs() + 1)),
+    "addcdiv": ("addcdiv|div", lambda a: torch.addcdiv(BIAS, a, a.flip(1))),
 }
 
 
@@ -316,9 +316,9 @@ def test_backward_hooks_left_on_modules_change_no_probability(name, at, joint):
     assert any(kind for kind in vars(net.get_submodule(at)).items() if kind[0].endswith("hooks") and kind[1])
 
 
-@pytest.mark.parametrize("name", HOOKS)
-def test_backward_hooks_in_the_bare_mode(name):
-    """The mode's user may leave hooks as well: the same map, or an error."""
+@pytest.mark.parametrize("name", ["full backward hook", "full backward pre-hook", "hook that only looks"])
+def test_backward_hooks_of_modules_in_the_bare_mode(name):
+    """The same map, or an error."""
     net, twin = (seeded(lambda: Block(lambda net, y: net.act(y), act=nn.ReLU())) for _ in range(2))
     HOOKS[name](net.act)
 
