@@ -159,14 +159,13 @@ RIGHT_OR_REFUSED = {
 
 @pytest.mark.parametrize("name", RIGHT_OR_REFUSED)
 def test_operations_that_may_be_refused(name):
-    """By name; else they have the maps of an equal network."""
+    """By what they are made of, in their module; else they have the maps of an equal network."""
     (net, x), (twin, _) = (net_with(odd=Odd(function)) for function in RIGHT_OR_REFUSED[name])
     twin.load_state_dict(net.state_dict())
     torch.testing.assert_close(net(x), twin(x))
     try:
         found = ebcli.excitation_backprop(net, x, 0)
     except ebcli.UnsupportedOpError as error:
-        assert name in str(error)
         assert " in odd" in str(error)
     else:
         torch.testing.assert_close(found.relevance, ebcli.excitation_backprop(twin, x, 0).relevance)
