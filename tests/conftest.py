@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import engines
 import pytest
 import torch
 from color_net import load_colors
@@ -14,8 +15,7 @@ from PIL import ImageDraw
 from runs import no_strengths, tiny_model
 from stub_run import DONE, finished
 
-from ebcli.eb.registry import RULES
-
+engines.choose()
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 
@@ -72,12 +72,3 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
 
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
     return found
-
-
-@pytest.fixture
-def same_rules_afterwards() -> Iterator[None]:
-    """Rules that a test registers are gone behind it."""
-    before = dict(RULES)
-    yield
-    RULES.clear()
-    RULES.update(before)

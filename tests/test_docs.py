@@ -30,8 +30,6 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-pytestmark = pytest.mark.usefixtures("same_rules_afterwards")
-
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)

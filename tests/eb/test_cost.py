@@ -1,7 +1,6 @@
 """Faster ways to the same maps: products with W and |W|, and arithmetic instead of masks."""
 
 import copy
-import math
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import ebcli
-from ebcli.eb.products import Choice, ratio
 
 
 def eq4(weight, a, y, P):
@@ -75,19 +73,6 @@ def test_maps_of_transformers_in_float32():
         expected = ebcli.excitation_backprop(exact, specimen.inputs.double(), *arguments).relevance
         assert (found - expected).abs().max() < 1e-5 * expected.abs().max()
         assert contrastive or (found >= 0).all()
-
-
-def test_what_is_not_chosen_may_be_infinite():
-    signs = torch.tensor([2.0, -3.0, 0.0, -0.0])
-    one, other = torch.tensor([1.0, math.inf, 1.0, 1.0]), torch.tensor([math.inf, 5.0, 1.0, 1.0])
-    assert Choice.apply(signs, one, other).tolist() == [1, 5, 0, 0]
-    assert Choice.apply(signs.to(torch.int8), one, other).tolist() == [1, 5, 0, 0]
-
-
-def test_a_ratio_hides_no_nan():
-    found = ratio(torch.tensor([math.nan, 1.0, 3.0]), torch.tensor([2.0, math.nan, 0.0]))
-    assert found.isnan().tolist() == [True, True, False]
-    assert found[2] == 0
 
 
 def test_joint_units_at_zero():

@@ -52,12 +52,14 @@ def test_network(name, layer, contrastive):
     net, x, _ = make(name)
     reference = Reference(net, x)
     result = ebcli.excitation_backprop(net, x, TARGETS, layer, contrastive)
+    tracked = ebcli.excitation_backprop(net, x, TARGETS, layer, contrastive, track_lost_mass=True)
     for k, classes in enumerate(TARGETS.T):
         expected = reference.relevance(one_hot(classes), layer, contrastive=contrastive)
         marginal = reference.relevance(one_hot(classes), layer)
         assert expected.abs().max() > 1e-6  # something to compare
         assert_equal(result.relevance[:, k], expected)
-        assert_equal(result.mass[:, k], marginal.flatten(1).sum(1))
+        assert_equal(tracked.relevance[:, k], expected)
+        assert_equal(tracked.mass[:, k], marginal.flatten(1).sum(1))
     assert torch.equal(result.logits, net(x).detach())
 
 

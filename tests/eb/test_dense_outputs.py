@@ -104,7 +104,7 @@ def test_several_priors_on_different_pixels(dense, contrastive):
     priors = torch.zeros(2, len(places), CLASSES, HEIGHT, WIDTH, dtype=torch.float64)
     for k, (row, column) in enumerate(places):
         priors[0, k, 1, row, column] = priors[1, k, 4, row, column] = 1
-    found = ebcli.excitation_backprop(net, x, priors, contrastive=contrastive)
+    found = ebcli.excitation_backprop(net, x, priors, contrastive=contrastive, track_lost_mass=True)
     assert found.mass.shape == (2, len(places))
     for k, place in enumerate(places):
         assert_same(found.relevance[:, k], singly[place])

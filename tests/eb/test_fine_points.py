@@ -69,7 +69,7 @@ def test_mass_lost_at_a_sum_of_zeros():
     net.fc.weight.data = net.fc.weight.data.abs()
     net.fc.weight.data[:, 0] *= -1
     marginal = ebcli.excitation_backprop(net, x, 1, track_lost_mass=True)
-    contrastive = ebcli.excitation_backprop(net, x, 1, contrastive=True)
+    contrastive = ebcli.excitation_backprop(net, x, 1, contrastive=True, track_lost_mass=True)
     assert (marginal.mass < 0.99).all()
     torch.testing.assert_close(contrastive.mass, marginal.mass)
     torch.testing.assert_close(marginal.mass + sum(marginal.lost_mass.values()), torch.ones_like(marginal.mass))

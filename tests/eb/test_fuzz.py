@@ -34,7 +34,7 @@ def check(seed, contrastive, joint):
     chosen = choose.sample(nodes, min(len(nodes), choose.choice([1, 2, 3])))
     chosen = list(dict.fromkeys([0, *chosen] if choose.random() < 0.7 else chosen))
     layers = [f"steps.{i}" if i else None for i in chosen]
-    arguments = {"contrastive": contrastive, "track_lost_mass": not contrastive}
+    arguments = {"contrastive": contrastive, "track_lost_mass": not contrastive or seed % 2 == 0}
     results = ebcli.excitation_backprop(net, inputs, targets, layers, joint=joint, **arguments)
     if joint:
         references = [tuple(SlowJointReference(description, s * prior) for s in (1, -1)) for prior in priors]
@@ -46,7 +46,7 @@ def check(seed, contrastive, joint):
         if not contrastive:
             assert (result.relevance >= 0).all()
             assert joint or abs(result.mass.sum() - expected.sum()) < TOLERANCE, f"mass at node {i}"
-    if 0 in chosen and not joint:
+    if 0 in chosen and not joint and arguments["track_lost_mass"]:
         check_mass(results[chosen.index(0)], description, targets, references)
     if choose.random() < 0.3:
         ebcli.excitation_backprop(net, inputs, targets, None, not contrastive, joint=not joint)
@@ -60,7 +60,9 @@ def expected_step_by_step(references, i, result):
     if not special:
         return expected
     marginal = torch.stack([reference.marginal().P[i] for reference in references], 1)
-    return over_cells(marginal, special) - over_cells(marginal - expected, special)
+    first = 2 if getattr(result, "image_axis", 0) else 0  # of (tokens, K, B, c), the images
+    marginal, expected = marginal.transpose(0, first), expected.transpose(0, first)
+    return (over_cells(marginal, special) - over_cells(marginal - expected, special)).transpose(0, first)
 
 
 def expected_jointly(references, i, result):
@@ -80,7 +82,7 @@ def special_tokens(result):
     if len(result.layer_shape) != 3 or len(result.input_shape) != 4:
         return 0
     try:
-        return result.layer_shape[1] - result.maps[0, 0].numel()
+        return result.layer_shape[0 if getattr(result, "image_axis", 0) else 1] - result.maps[0, 0].numel()
     except ebcli.LayerError:
         return 0
 

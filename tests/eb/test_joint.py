@@ -165,7 +165,7 @@ def test_logits_are_those_of_the_plain_network_to_the_bit(in_place):
     ).eval()
     x, before = torch.randn(2, 3, 8, 8), copy.deepcopy(net.state_dict())
     layers = ["1", "2", "3", None]
-    results = ebcli.excitation_backprop(net, x, [[0, 1], [2, 3]], layers, contrastive=True)
+    results = ebcli.excitation_backprop(net, x, [[0, 1], [2, 3]], layers, contrastive=True, track_lost_mass=True)
     assert [result.joint for result in results] == [True] * 4
     for layer, result in zip(layers, results, strict=True):
         assert torch.equal(result.logits, net(x))
@@ -272,7 +272,9 @@ def test_networks_of_torchvision(name):
     plain = specimen.forward()
     layers = [specimen.layer, None]
     for contrastive in (False, True):
-        results = ebcli.excitation_backprop(specimen.net, specimen.inputs, 3, layers, contrastive, joint=True)
+        results = ebcli.excitation_backprop(
+            specimen.net, specimen.inputs, 3, layers, contrastive, joint=True, track_lost_mass=contrastive
+        )
         for result in results:
             assert torch.equal(result.logits, plain)
             assert result.relevance.isfinite().all()

@@ -22,7 +22,6 @@ from torchvision.models import SwinTransformer, VisionTransformer, detection, se
 from torchvision.models.convnext import CNBlockConfig, ConvNeXt
 
 import ebcli
-from ebcli.eb.capture import single_tensor
 from ebcli.models import LoadedModel, default_layer
 from ebcli.nouns.input_spec import InputSpec
 
@@ -125,7 +124,9 @@ class Specimen:
                 output = self.net(self.inputs)
         finally:
             torch.backends.mha.set_fastpath_enabled(fast)
-        return single_tensor(output, "the output")
+        while not isinstance(output, Tensor):
+            output = next(iter(output.values() if isinstance(output, dict) else output))
+        return output
 
     def double(self) -> Specimen:
         return replace(self, net=self.net.double(), inputs=self.inputs.double())

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ebcli.eb.graph import BackwardGraph
+import ebcli
 
 
 @pytest.fixture(autouse=True)
 def step_by_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(BackwardGraph, "explains_jointly", lambda *_: False)
+    monkeypatch.setitem(ebcli.excitation_backprop.__kwdefaults__, "joint", False)

@@ -1,0 +1,368 @@
+"""The switch: while an ExcitationMode is on, autograd carries excitation probabilities instead of gradients."""
+
+from __future__ import annotations
+
+import re
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from benchmarks.engine.facts import Facts
+from benchmarks.engine.own_rules import OWN, Call, name_of
+from benchmarks.engine.paths import descend, walk
+from benchmarks.engine.record import Record, Value, active, quiet
+from benchmarks.engine.rules import rule_of
+from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
+from benchmarks.engine.rules.rule import Missing, Share
+from benchmarks.engine.stepwise import Stepwise, total
+from ebcli.errors import UnsupportedOpError
+
+Unsupported = Literal["error", "gradient"]
+
+
+class Listening(TorchFunctionMode):
+    """Records the operations of a network, without autograd, and answers calls of functions with rules of their own.
+
+    Args:
+        record: of the forward pass.
+    """
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self.record = record
+
+    def __enter__(self) -> Any:
+        self.record.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.record.__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, record = kwargs or {}, self.record
+        if func in _READS_NO_VALUES or active() is not record:
+            return func(*args, **kwargs)
+        was_enabled = torch.is_grad_enabled()
+        if func is torch._C._set_grad_enabled:
+            # what the network computes without gradients is a constant; in an autograd.Function, they are off anyway
+            record.is_cut = not args[0] and (was_enabled or record.is_cut)
+            return func(*args, **kwargs)
+        if func in _LEAVES and not (was_enabled or record.is_cut):
+            record.left[_autograd_function(sys._getframe(1))] = len(record.ops)
+        record.is_cut &= not was_enabled
+        torch._C._set_grad_enabled(False)
+        try:
+            return self.computed(func, args, kwargs)
+        finally:
+            torch._C._set_grad_enabled(was_enabled)
+
+    def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The value of a call, recorded."""
+        record, own = self.record, OWN.get(func)
+        if own is None and isinstance(func, torch._ops.OpOverload):
+            own = OWN.get(str(func).rpartition(".")[0])
+        if own is None and func not in FUNCTIONS:
+            return func(*args, **kwargs)
+        if not any(isinstance(record.value_of(a), Value) for a in tensors_in((args, kwargs))):
+            return func(*args, **kwargs)
+        if own is not None:
+            value = own(Call(func, args, kwargs, record), *args, **kwargs)
+            if value is None:
+                raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
+            return func(*args, **kwargs) if value is NotImplemented else value
+        name, spelled_out = FUNCTIONS[func]
+        with quiet():
+            result = func(*args, **kwargs)
+        parts = spelled_out(name, *args, **kwargs)
+        if parts is NotImplemented:
+            record.refuse(name, tensors_in((args, kwargs)), result)
+        else:
+            record.equate(parts, result)
+        return result
+
+
+# What modules ask tensors most often, answered without more ado
+_READS_NO_VALUES = frozenset(
+    [Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]
+    + [getattr(Tensor, name).__get__ for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()]
+)
+
+
+_LEAVES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])
+
+
+def _autograd_function(frame: FrameType | None) -> str:
+    """The autograd.Function whose forward pass is on the stack."""
+    while frame is not None:
+        ctx = frame.f_locals.get("ctx") if "ctx" in frame.f_code.co_varnames else None
+        if ctx is not None:
+            return f"{type(ctx).__name__.removesuffix('Backward')}.apply"
+        frame = frame.f_back
+    return "an autograd.Function"
+
+
+@dataclass(frozen=True)
+class Tape:
+    """What backward passes need of a mode. Nothing here leads to a node of autograd, which would keep itself alive."""
+
+    record: Record
+    unsupported: Unsupported
+
+    def walked(self, value: Value, P: Tensor, ends: list[Value]) -> dict[Value, list[Share]]:
+        """What arrives at some values, if a probability is at another one."""
+        answer = Stepwise(self.record.ops)
+        how = answer.start(value)
+        missing = [op for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs)) if isinstance(op.rule, Missing)]
+        if missing:
+            refuse([op.site for op in reversed(descend([value])) if isinstance(op.rule, Missing)], self.unsupported)
+        found = walk({value: [(P, how)]}, ends, answer, stops=set(ends))
+        outside = [end.facts.unknown for end in found if getattr(end.facts, "unknown", None)]
+        if outside:
+            refuse(outside, self.unsupported)
+        return found
+
+
+class Boundary(Function):
+    """The node of a tensor that holds a value: its backward pass is a walk down the record, to some other tensors."""
+
+    @staticmethod
+    def forward(ctx: Any, box: list[Tensor], tape: Tape, value: Value, ends: list[Value], *_: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.tape, ctx.value, ctx.ends = tape, value, ends
+        return box[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, P: Tensor | None) -> tuple[Any, ...]:
+        found: dict[Value, list[Share]] = {}
+        if P is not None:
+            with quiet(), torch.no_grad():
+                found = ctx.tape.walked(ctx.value, P, ctx.ends)
+        return None, None, None, None, *(total(found[end], end) if end in found else None for end in ctx.ends)
+
+
+class ExcitationMode(Listening):
+    """A context in which the backward pass is Excitation Backprop (Zhang et al. 2016, Eq. 4 and 10).
+
+    The signal is every tensor that requires grad and is not a parameter. Values are bit-identical to those computed
+    outside the mode, but ``torch.autograd.grad``, given a prior over the outputs, returns the probability of each
+    input. Parameters get nothing. The mode applies to the current thread only and does not put the network in
+    evaluation mode.
+
+    Args:
+        net: the network, for the module names in messages; without it, messages name the modules' types.
+        unsupported: ``"error"`` raises UnsupportedOpError in the backward pass if the signal passed an operation
+            without a rule; ``"gradient"`` uses its ordinary gradient and warns.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Linear(2, 2, bias=False)
+        >>> net.weight.data = torch.tensor([[1.0, 3.0], [-2.0, 5.0]])
+        >>> x = torch.ones(1, 2, requires_grad=True)
+        >>> with ebcli.ExcitationMode():
+        ...     logits = net(x)
+        >>> torch.autograd.grad(logits, x, torch.tensor([[1.0, 0.0]]))[0]  # all probability on the first output
+        tensor([[0.2500, 0.7500]])
+    """
+
+    def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+        refuse([], unsupported)
+        super().__init__(new_record(net))
+        self._tape = Tape(self.record, unsupported)
+        self._starts: dict[Value, Tensor] = {}
+        self._ends: dict[Value, dict[Value, Tensor]] = {}  # of values of layers, to which norms may still be added
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._starts.clear()
+        self._ends.clear()
+
+    def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        tensors = list(tensors_in((args, kwargs)))
+        for tensor in tensors:
+            if tensor.requires_grad:
+                self._admit(tensor)
+        result = super().computed(func, args, kwargs)
+        if self.record.is_cut or func is Tensor.requires_grad_:
+            return result
+        operands = [tensor for tensor in tensors if self._node(tensor) is not None]
+        if isinstance(result, Tensor):
+            result = self._own(result)
+        elif type(result) in (tuple, list):
+            result = type(result)(map(self._own, result))
+        for tensor in (*tensors_in(result), *tensors[:1], *(now for v in self.record.overwritten if (now := v.live()) is not None)):
+            self._enter(tensor, operands)
+        return result
+
+    def _admit(self, tensor: Tensor) -> None:
+        """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
+        record = self.record
+        if isinstance(tensor, Parameter) or isinstance(record.value_of(tensor), Value) or isinstance(tensor._base, Parameter):
+            return
+        if not tensor.is_leaf and all(isinstance(getattr(node, "variable", None), (Parameter, type(None))) for node in nodes_below(tensor.grad_fn)):
+            return
+        value = record.start(tensor, Facts())
+        if not tensor.is_leaf:  # made where no mode sees it
+            value.facts.unknown = name_of_node(tensor.grad_fn)
+        self._starts[value] = tensor
+
+    def _node(self, tensor: Tensor) -> Any:
+        """The node of a tensor, if it stands for the tensor's value."""
+        value, node = self.record.value_of(tensor), tensor.grad_fn
+        return node if isinstance(value, Value) and getattr(node, "value", None) is value else None
+
+    def _own(self, tensor: Any) -> Any:
+        """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
+        value = self.record.value_of(tensor)
+        if not isinstance(value, Value) or not (tensor._is_view() or value in self._starts):
+            return tensor
+        return self.record.renamed(tensor.data, value)
+
+    def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
+        """Give a tensor a node, unless the one that it has stands for its value."""
+        value = self.record.value_of(tensor)
+        if not isinstance(value, Value) or value in self._starts or self._node(tensor) is not None or not value.is_floating:
+            return
+        ends = dict(self._starts)
+        for operand in operands:
+            node = self._node(operand)
+            if node is None or node.value is value:
+                continue
+            if node.value.facts.is_open:  # a norm or a ReLU may follow: they are one neuron
+                ends |= self._ends[node.value]
+            else:
+                ends[node.value] = operand
+        with torch.enable_grad(), torch._C.DisableTorchFunction():
+            Boundary.apply([tensor], self._tape, value, list(ends), *ends.values())
+        if value.facts.is_open:
+            self._ends[value] = ends
+
+
+def tensors_in(arguments: Any) -> Iterator[Tensor]:
+    if isinstance(arguments, Tensor):
+        yield arguments
+    elif isinstance(arguments, (list, tuple)):
+        for a in arguments:
+            yield from tensors_in(a)
+    elif isinstance(arguments, dict):
+        yield from tensors_in(list(arguments.values()))
+
+
+def new_record(net: nn.Module | None = None) -> Record:
+    names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
+    return Record(rule_of, RESPELLED, names)
+
+
+def refuse(operations: Sequence[str], unsupported: Unsupported) -> None:
+    """Raise or warn about operations without a rule."""
+    if unsupported not in ("error", "gradient"):
+        raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
+    named = ", ".join(dict.fromkeys(operations))
+    if not named:
+        return
+    if unsupported == "error":
+        raise UnsupportedOpError(
+            f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
+            "(unsupported='gradient', --allow-unsupported)"
+        )
+    warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=3)
+
+
+@contextmanager
+def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> Iterator[ExcitationMode]:
+    """`ExcitationMode` as a context manager, with the same arguments.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
+        >>> x = torch.rand(1, 3, 4, 4, requires_grad=True)
+        >>> with ebcli.excitation_mode(net):
+        ...     logits = net(x)
+        >>> (relevance,) = torch.autograd.grad(logits, x, torch.eye(5)[[2]])  # of class 2
+        >>> relevance.shape, bool((relevance >= 0).all())
+        (torch.Size([1, 3, 4, 4]), True)
+    """
+    with ExcitationMode(net, unsupported=unsupported) as mode:
+        yield mode
+
+
+_enabled = threading.local()
+
+
+def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
+    """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
+
+    Raises:
+        RuntimeError: it is already enabled.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> x = torch.tensor([2.0, -3.0], requires_grad=True)
+        >>> ebcli.enable()
+        >>> y = x.tanh()
+        >>> ebcli.disable()
+        >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output
+        tensor([1., 1.])
+    """
+    if getattr(_enabled, "mode", None) is not None:
+        raise RuntimeError("excitation backprop is already enabled in this thread")
+    _enabled.mode = ExcitationMode(net, unsupported=unsupported)
+    _enabled.mode.__enter__()
+
+
+def disable() -> None:
+    """Disable Excitation Backprop in this thread.
+
+    Raises:
+        RuntimeError: it is not enabled.
+
+    Examples:
+        >>> import ebcli
+        >>> ebcli.enable()
+        >>> ebcli.disable()
+        >>> ebcli.disable()
+        Traceback (most recent call last):
+        RuntimeError: excitation backprop is not enabled in this thread
+    """
+    mode = getattr(_enabled, "mode", None)
+    if mode is None:
+        raise RuntimeError("excitation backprop is not enabled in this thread")
+    _enabled.mode = None
+    mode.__exit__(None, None, None)
+
+
+def nodes_below(node: Any, stops: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
+    """A node of autograd, and those below it, each once; nothing below a node at which it stops."""
+    waiting, seen = [node], set()
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            if not stops(node):
+                waiting += [parent for parent, _ in node.next_functions]
+
+
+def name_of_node(node: Any) -> str:
+    """What to call a node that was made where no mode sees it."""
+    name = node.name().rsplit("::", 1)[-1]
+    if hasattr(node, "_forward_cls"):
+        return f"{name.removesuffix('Backward')}.apply"  # an autograd.Function
+    stem = re.sub(r"Backward\d*$", "", name)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called outside the mode)"

@@ -1,0 +1,297 @@
+"""Rules of users: the registry, and what their rules are made of."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils._pytree import tree_map
+
+from benchmarks.engine.products import LinearMap, vjp
+from benchmarks.engine.record import Op, Record, quiet
+from benchmarks.engine.rules import RULES
+from benchmarks.engine.rules.activations import Activation, Scale
+from benchmarks.engine.rules.arithmetic import Sum
+from benchmarks.engine.rules.layers import Layer
+from benchmarks.engine.rules.norms import Norm
+from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
+from benchmarks.engine.rules.rule import Rule
+
+OWN: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
+
+_RuleT = TypeVar("_RuleT", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function on the signal's path, as passed to a rule.
+
+    Attributes:
+        func: the function called.
+        args, kwargs: its arguments.
+        record: of the forward pass.
+    """
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    record: Record
+
+    def compute(self) -> Any:
+        """Call the function itself. Returns the value that the network would get without the mode."""
+        with quiet():
+            return self.func(*self.args, **self.kwargs)
+
+    def again(self, *operands: Tensor) -> Callable[..., Any]:
+        """The function of these operands, which are among its arguments or made of them."""
+        at = {id(operand): i for i, operand in enumerate(operands)}
+
+        def repeated(*others: Tensor) -> Any:
+            args, kwargs = tree_map(lambda a: others[at[id(a)]] if id(a) in at else a, (self.args, self.kwargs))
+            return self.func(*args, **kwargs)
+
+        return repeated
+
+    def made(self, rule: Rule, *signals: Tensor) -> Any:
+        """The value, recorded with a rule."""
+        return self.record.call(name_of(self.func), self.compute, self.again(*signals), signals, rule)
+
+
+def pass_through(
+    call: Call,
+    signal: Tensor,
+    *,
+    nonnegative: bool = False,
+    keeps_zero: bool = False,
+    gate: int | None = None,
+    affine: bool | Callable[[Tensor], Tensor] = False,
+) -> Tensor:
+    """One input, one output: the signal gets all of each neuron's probability.
+
+    Args:
+        call: the call to answer.
+        signal: the operand that carries the signal. Its shape must broadcast to the value's.
+        nonnegative: the value is never negative.
+        keeps_zero: zero maps to zero, so inactive neurons stay inactive.
+        gate: how clearly the value is meant to be a factor, 0 to 5: in a product, the factor with the lower number is
+            the signal. None: as clearly as `signal`.
+        affine: the value is the signal times a constant, plus a constant, and no activation; or, if other operands
+            of the call are not constant, a function from the signal to the value in which they are.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a: (a,))
+        ... def squared(a):
+        ...     return a * a
+        >>> @ebcli.rule(squared)
+        ... def squared_rule(call, a):
+        ...     return ebcli.pass_through(call, a, nonnegative=True, keeps_zero=True)
+        >>> ebcli.check_rule(squared, torch.randn(2, 3, requires_grad=True))
+        True
+    """
+    if affine is False:
+        rule: Rule = Activation(gate or 0, keeps_zero=keeps_zero, nonnegative=nonnegative)
+    else:
+        function = call.again(signal) if affine is True else affine
+        like = signal.detach()
+        rule = Norm(lambda _, G: vjp(function, like, G))
+        rule._nonnegative, rule.keeps_zero, rule._gate = nonnegative, keeps_zero, gate or 0
+    return call.made(rule, signal)
+
+
+def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
+    """A layer y = W a + b: splits probability by the contributions with the sign of the response (Eq. 4, 10).
+
+    Args:
+        call: the call to answer.
+        signal: a, of any shape.
+        linear: W. The bias takes no share, so it is not passed.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.nn import functional as F
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a, weight: (a, weight))
+        ... def scores(a, weight):
+        ...     return a @ weight.T
+        >>> @ebcli.rule(scores)
+        ... def scores_rule(call, a, weight):
+        ...     return ebcli.weighted_sum(call, a, ebcli.LinearMap(F.linear, weight))
+        >>> ebcli.check_rule(scores, (torch.randn(2, 4, requires_grad=True), torch.randn(3, 4)))
+        True
+    """
+    if linear.weight is not None and not isinstance(call.record.value_of(linear.weight), Tensor):
+        return NotImplemented  # the rule is for fixed weights
+    return call.made(Fixed(linear) if linear.weight is None else Layer(lambda _: linear), signal)
+
+
+class Fixed(Layer):
+    """A weighted sum with fixed weights, as in an average."""
+
+    def __init__(self, linear: LinearMap) -> None:
+        super().__init__(lambda _: linear)
+
+    @property
+    def is_learned(self) -> bool:
+        return False
+
+    def learn(self, op: Op) -> None:
+        super().learn(op)
+        facts = op.out.facts
+        facts.is_open, facts.layers = False, facts.layers - 1
+        facts.nonnegative = self._linear(op).is_nonnegative and op.signal.facts.nonnegative
+
+
+def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
+    """A sum of scaled signals: splits probability by the contributions with the sign of the result.
+
+    Args:
+        call: the call to answer.
+        signals: the operands that carry the signal; parameters and constants are biases.
+        scales: the factor of each signal.
+
+    Raises:
+        ValueError: the numbers of signals and scales differ.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a, b: (a, b))
+        ... def difference(a, b):
+        ...     return a - 2 * b
+        >>> @ebcli.rule(difference)
+        ... def difference_rule(call, a, b):
+        ...     return ebcli.residual_sum(call, (a, b), (1, -2))
+        >>> ebcli.check_rule(difference, (torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True)))
+        True
+    """
+    if len(signals) != len(scales):
+        raise ValueError(f"{name_of(call.func)}: got {len(signals)} signals but {len(scales)} scales")
+    return call.made(_ScaledSum(scales), *signals)
+
+
+class _ScaledSum(Sum):
+    def __init__(self, scales: Sequence[float]) -> None:
+        super().__init__()
+        self._scales = scales
+
+    def scales(self, _op: Op) -> Sequence[float]:
+        return self._scales
+
+
+def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
+    """Register an excitation rule for functions.
+
+    When an argument carries the signal, the rule is called as ``rule(call, *args, **kwargs)`` with the function's own
+    arguments. It returns the function's value, made with `pass_through`, `weighted_sum` or `residual_sum`.
+
+    Args:
+        functions: functions of PyTorch, functions wrapped with ``torch.overrides.wrap_torch_function``, or names of
+            operators in ``torch.ops``, such as ``"torchvision.roi_align"``.
+
+    Raises:
+        ValueError: a function already has a rule.
+        TypeError: function modes do not see calls of a function.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch.overrides import wrap_torch_function
+        >>> @wrap_torch_function(lambda a: (a,))
+        ... def cube(a):
+        ...     return a**3
+        >>> @ebcli.rule(cube)
+        ... def cube_rule(call, a):
+        ...     return ebcli.pass_through(call, a, keeps_zero=True)
+        >>> ebcli.check_rule(cube, torch.randn(4, requires_grad=True))
+        True
+    """
+    for function in functions:
+        if function in OWN:
+            raise ValueError(f"{name_of(function)} already has the rule {OWN[function].__name__}")
+        if has_rule(function):
+            raise ValueError(f"{name_of(function)} already has the rule for its operations")
+        if not isinstance(function, str):
+            _refuse_if_hidden(function)
+
+    def register(own: _RuleT) -> _RuleT:
+        OWN.update(dict.fromkeys(functions, own))
+        return own
+
+    return register
+
+
+def unregister(*functions: Callable[..., Any] | str) -> None:
+    """Remove the rules of functions.
+
+    Raises:
+        KeyError: a function has no rule that was registered.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> ebcli.unregister(torch.cumprod)
+        Traceback (most recent call last):
+        KeyError: "there is no rule for 'cumprod'"
+    """
+    for function in functions:
+        if function not in OWN:
+            raise KeyError(f"there is no rule for {getattr(function, '__name__', function)!r}")
+        del OWN[function]
+
+
+def name_of(func: Callable[..., Any] | str) -> str:
+    """A function's name in messages."""
+    if isinstance(func, str):
+        return func.rpartition(".")[2]
+    if isinstance(func, torch._ops.OpOverload):
+        func = func.overloadpacket
+    return getattr(func, "__name__", None) or repr(func)
+
+
+def has_rule(function: Callable[..., Any] | str) -> bool:
+    """Whether it is PyTorch's own, and explained by the operations that it is made of."""
+    if isinstance(function, str):
+        name = function.removeprefix("aten.")
+        return name in RULES or name in RESPELLED
+    if function in FUNCTIONS:
+        return True
+    if not is_visible(function) or inspect.isclass(function):
+        return False
+    if inspect.isfunction(function):
+        return function.__module__ == F.__name__ or function.__module__ == torch.functional.__name__
+    name = name_of(function).removesuffix("_")
+    return name in RULES or name in RESPELLED or name == "linear"
+
+
+def _refuse_if_hidden(function: Callable[..., Any]) -> None:
+    if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
+        raise TypeError(
+            f"{function.__name__} is an autograd.Function, and function modes do not see calls of apply(): wrap it, "
+            f"op = torch.overrides.wrap_torch_function(lambda *args: args)({function.__name__}.apply), "
+            "call op in the network and register op"
+        )
+    if not is_visible(function):
+        raise TypeError(
+            f"function modes do not see calls of {name_of(function)}, because it does not call "
+            "torch.overrides.handle_torch_function: wrap it with torch.overrides.wrap_torch_function"
+        )
+
+
+def is_visible(function: Any) -> bool:
+    """Whether function modes see calls of `function`."""
+    if not callable(function) or inspect.isclass(function):
+        return False
+    native = inspect.isbuiltin(function) and (function.__module__ or "").startswith("torch")
+    hands_over = "handle_torch_function" in getattr(getattr(function, "__code__", None), "co_names", ())
+    return native or hands_over or function in _overridable()
+
+
+@functools.cache
+def _overridable() -> frozenset[Callable[..., Any]]:
+    return frozenset(torch.overrides.get_testing_overrides())

@@ -1,0 +1,95 @@
+"""What excitation_backprop() returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from benchmarks.engine.maps import saliency_map, special_tokens
+
+_MASSES_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class ExcitationResult:
+    """Excitation Backprop at one layer, for B images. With K targets per image, every shape has K after B.
+
+    Attributes:
+        relevance: the probability at each element of the layer's output: (B, ...) or (B, K, ...). Never negative if
+            marginal, signed if contrastive: the difference of two maps, which at a layer with class or register
+            tokens, or with `against`, are both normalized over the cells of the map.
+        mass: (B,) or (B, K), the sum of the marginal map: 1 minus what was lost at neurons activated only by their
+            bias. None for contrastive maps, unless lost mass is tracked: it takes another backward pass.
+        logits: (B, num_classes), the network's output; (B, num_classes, H, W) for dense predictions.
+        contrastive: whether `relevance` is contrastive.
+        layer: the layer's name; None for the input.
+        input_shape: shape of the network's input.
+        layer_shape: shape of the layer's output.
+        lost_mass: with ``track_lost_mass``, (B,) or (B, K) for each operation that lost probability, by its name and
+            module: the probability that arrived at neurons to which no input contributes. Whatever `mass` and
+            these leave of 1 bypassed the layer or ended at constants. None if it was not tracked.
+        joint: whether all winning neurons were explained jointly rather than step by step.
+        against: the classes whose mean map was subtracted; None if it was the dual's, or none.
+        channel_axis: the input's axis of channels; None if the network does not tell.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> from torch import nn
+        >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
+        >>> result = ebcli.excitation_backprop(net, torch.rand(2, 3, 8, 8), targets=[[1, 2], [3, 4]], layer="1")
+        >>> result.relevance.shape, result.maps.shape, result.mass.shape
+        (torch.Size([2, 2, 8, 6, 6]), torch.Size([2, 2, 6, 6]), torch.Size([2, 2]))
+        >>> torch.allclose(result.maps.sum((2, 3)), result.mass)
+        True
+    """
+
+    relevance: Tensor
+    mass: Tensor | None
+    logits: Tensor
+    contrastive: bool
+    layer: str | None
+    input_shape: tuple[int, ...]
+    layer_shape: tuple[int, ...]
+    lost_mass: dict[str, Tensor] | None = None
+    against: tuple[int, ...] | None = None
+    joint: bool = False
+    channel_axis: int | None = 1
+    image_axis: int | None = 0
+
+    def __repr__(self) -> str:  # tensors in full would fill screens
+        masses = [] if self.mass is None else self.mass.flatten().tolist()
+        shown = ", ".join(f"{value:.3f}" for value in masses[:_MASSES_SHOWN]) + ", ..." * (len(masses) > _MASSES_SHOWN)
+        return (
+            f"{type(self).__name__}(layer={self.layer!r}, contrastive={self.contrastive}, "
+            f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
+            f"mass={None if self.mass is None else f'[{shown}]'})"
+        )
+
+    @property
+    def special_tokens(self) -> int:
+        """How many tokens at the front of the layer's output, such as a class token, are not cells of the map."""
+        return special_tokens(self._shape, self.input_shape)
+
+    @property
+    def maps(self) -> Tensor:
+        """Relevance summed over channels, not clamped: (B, H, W) or (B, K, H, W).
+
+        The axis of channels is that of `saliency_map` and, at the input, `channel_axis`.
+
+        Raises:
+            LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
+        """
+        lead = self.relevance.ndim - len(self.layer_shape)
+        axis = self.image_axis or 0
+        relevance = self.relevance.movedim(0, 1) if lead and axis else self.relevance  # (K, ...), K is not counted
+        relevance = relevance.movedim(axis + lead, 0) if axis else relevance
+        flat = relevance.reshape(-1, *self._shape[1:])
+        maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
+        return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """The layer's shape with the images first."""
+        shape = list(self.layer_shape)
+        return (shape.pop(self.image_axis or 0), *shape)

@@ -1,0 +1,181 @@
+"""Operations that are explained as others, of which they are made. `NotImplemented` leaves one to its own rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from benchmarks.engine.record import active, aten
+
+
+def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return torch.add(input, tensor1 * tensor2, alpha=value)
+
+
+def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
+    return torch.add(input, tensor1 / tensor2, alpha=value)
+
+
+def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
+    return input * (1 - weight) + end * weight
+
+
+def added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    """A product that is added to a signal, not to a bias."""
+
+    def spelled_out(input: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+        return torch.add(input if beta == 1 else input * beta, product(left, right), alpha=alpha)
+
+    return spelled_out
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    half, gate = input.chunk(2, dim)
+    return half * gate.sigmoid()
+
+
+def trilinear(i1: Tensor, i2: Tensor, i3: Tensor, *expand: Any) -> Any:
+    """Of `bilinear`: x1 (B, in1), W (out, in1, in2), x2 (B, in2)."""
+    if list(map(list, expand[:4])) != [[1, 3], [0], [1, 2], [2, 3]]:
+        return NotImplemented
+    record = active()
+    if record is not None and isinstance(record.value_of(i1), Tensor):  # the constant makes the matrix
+        i1, i2, i3 = i3, i2.transpose(1, 2), i1
+    matrix = (i3 @ i2.reshape(-1, i2.shape[-1]).mT).view(len(i3), *i2.shape[:2])  # (B, out, in1)
+    return (matrix @ i1[..., None])[..., 0]
+
+
+def variance(input: Tensor, dim: Any = None, *, correction: float | None = None, keepdim: bool = False) -> Tensor:
+    axes = dim or tuple(range(input.ndim))
+    squares = (input - input.mean(axes, keepdim=True)).square().sum(axes, keepdim=keepdim)
+    count = input.numel() / max(squares.numel(), 1)
+    return squares / max(count - (1 if correction is None else correction), 0)
+
+
+def deviation(*args: Any, **kwargs: Any) -> Tensor:
+    return variance(*args, **kwargs).sqrt()
+
+
+def with_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
+    def both(input: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+        axes = dim or tuple(range(input.ndim))
+        return spread(input, dim, correction=correction, keepdim=keepdim), input.mean(axes, keepdim=keepdim)
+
+    return both
+
+
+def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    """(sum_k |a_k|^p)^(1/p), step by step."""
+    if not 0 < ord < float("inf"):
+        return NotImplemented
+    axes = dim or tuple(range(x.ndim))
+    powers = x.square() if ord == 2 else x.abs() if ord == 1 else x.abs() ** ord
+    total = powers.sum(axes, keepdim)
+    return total.sqrt() if ord == 2 else total if ord == 1 else total ** (1 / ord)
+
+
+def scatter(input: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str | None = None) -> Any:
+    return input.scatter_add(dim, index, src) if reduce == "add" and isinstance(src, Tensor) else NotImplemented
+
+
+RESPELLED: dict[str, Callable[..., Any]] = {
+    "addcmul": addcmul,
+    "addcdiv": addcdiv,
+    "lerp": lerp,
+    "glu": glu,
+    "scatter": scatter,
+    "_trilinear": trilinear,
+    "var": variance,
+    "std": deviation,
+    "var_mean": with_mean(variance),
+    "std_mean": with_mean(deviation),
+    "linalg_vector_norm": vector_norm,
+    **dict.fromkeys(["addmm", "baddbmm", "addmv"], added_to(torch.matmul)),
+    "addbmm": added_to(lambda left, right: left.transpose(0, 1).flatten(1) @ right.flatten(0, 1)),
+}
+
+# Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch documents
+
+
+def recurrent_layers(
+    name: str,
+    input: Tensor,
+    hx: Any,
+    params: Any,
+    has_biases: Any,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool = False,
+) -> Any:
+    # input (T, B, in), hx (layers * directions, B, hidden), a pair of those for an LSTM
+    if not isinstance(has_biases, bool) or (train and dropout):
+        return NotImplemented  # a packed sequence, which has other arguments, or dropout that cannot be repeated
+    orders = (1, -1) if bidirectional else (1,)
+    x = input.transpose(0, 1) if batch_first else input
+    states = zip(*(state.unbind() for state in ((hx,) if isinstance(hx, Tensor) else hx)), strict=True)
+    size, last = len(params) // (num_layers * len(orders)), []
+    weights = iter(params[at : at + size] for at in range(0, len(params), size))
+    for _ in range(num_layers):
+        outputs = []
+        for order in orders:
+            state, (w, u, *rest) = next(states), next(weights)
+            b, *rest = rest if has_biases else (None, None, *rest)
+            steps = []
+            for now in F.linear(x, w, b).unbind()[::order]:
+                state = _next_state(name, now, state, u, *rest)
+                steps.append(state[0])
+            outputs.append(torch.stack(steps[::order]))
+            last.append(state)
+        x = torch.cat(outputs, -1)
+    return x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*last, strict=True))
+
+
+def recurrent_cell(name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:
+    state = _next_state(name, F.linear(input, w_ih, b_ih), (hx,) if isinstance(hx, Tensor) else hx, w_hh, b_hh)
+    return state if len(state) > 1 else state[0]
+
+
+def _next_state(
+    name: str, x: Tensor, state: Any, u: Tensor, c: Tensor | None, projection: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """The state after one step, from W x + b and the state before."""
+    h, *memory = _CELLS[name](x, F.linear(state[0], u, c), state[-1])
+    return h if projection is None else F.linear(h, projection), *memory
+
+
+def _lstm(x: Tensor, h: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+    i, f, g, o = (x + h).chunk(4, -1)
+    memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
+    return o.sigmoid() * memory.tanh(), memory
+
+
+def _gru(x: Tensor, h: Tensor, before: Tensor) -> tuple[Tensor]:
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
+    z, n = (xz + hz).sigmoid(), (xn + (xr + hr).sigmoid() * hn).tanh()
+    return ((1 - z) * n + z * before,)
+
+
+_CELLS: dict[str, Any] = {
+    "rnn_tanh": lambda x, h, _: ((x + h).tanh(),),
+    "rnn_relu": lambda x, h, _: ((x + h).relu(),),
+    "lstm": _lstm,
+    "gru": _gru,
+}
+def cosine_similarity(_: str, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    shape = torch.broadcast_shapes(x1.shape, x2.shape)
+    x, y = (F.normalize(a.expand(shape), dim=dim, eps=eps).movedim(dim, -1) for a in (x1, x2))
+    return (x[..., None, :] @ y[..., None])[..., 0, 0]
+
+
+FUNCTIONS: dict[Any, tuple[str, Callable[..., Any]]] = {
+    **{getattr(torch, name): (name, recurrent_layers) for name in _CELLS},
+    **{getattr(torch, f"{name}_cell"): (name, recurrent_cell) for name in _CELLS},
+    torch.cosine_similarity: ("cosine_similarity", cosine_similarity),
+    **{getattr(aten, name): (name, recurrent_layers) for name in _CELLS},
+}

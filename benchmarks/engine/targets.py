@@ -1,0 +1,96 @@
+"""From classes, pixels and masks to priors over the network's outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ebcli.errors import ConfigurationError
+
+Targets = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
+Where = tuple[int, ...] | Tensor
+
+
+def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tuple[Tensor, bool]:
+    """Targets as priors (K, *logits.shape), and whether the result has no K axis.
+
+    Args:
+        targets: one class for all images, classes (B,) or (B, K), a floating-point prior shaped like the logits, or K
+            priors for each image, (B, K, ...).
+        logits: (B, num_classes), or (B, num_classes, ...) for dense predictions.
+        where: the pixel or the mask of weights, (...) or (B, ...), that the probability of each class starts from;
+            None for all pixels.
+
+    Raises:
+        ConfigurationError: the targets do not fit the logits, or there are none.
+    """
+    batch, classes, *pixels = logits.shape
+    if not batch:
+        raise ConfigurationError("the batch is empty")
+    try:
+        wanted = torch.as_tensor(targets, device=logits.device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigurationError(
+            "targets must be class indices, the same number for each image, or a tensor of class weights; "
+            "categories.index(name) is the index of a class name"
+        ) from error
+    if wanted.is_floating_point():
+        is_several = wanted.ndim == logits.ndim + 1 and (*wanted.shape[:1], *wanted.shape[2:]) == tuple(logits.shape)
+        if wanted.shape != logits.shape and not is_several:
+            raise ConfigurationError(
+                f"the prior has shape {tuple(wanted.shape)}, but the network's output has shape {tuple(logits.shape)}"
+            )
+        if where is not None:
+            raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
+        wanted = wanted.to(logits.dtype)
+        return (wanted.transpose(0, 1), False) if is_several else (wanted[None], True)
+    share = _share(where, logits)
+    if wanted.dtype == torch.bool:
+        raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
+    single = wanted.ndim < 2
+    if wanted.ndim == 0:
+        wanted = wanted.expand(batch)
+    if wanted.ndim > 2 or wanted.shape[0] != batch:
+        raise ConfigurationError(
+            f"targets of shape {tuple(wanted.shape)} do not fit {batch} images: pass one class, classes ({batch},) or "
+            f"({batch}, K), or a prior {tuple(logits.shape)}"
+        )
+    if not wanted.numel():
+        raise ConfigurationError("no targets given: pass at least one class for each image")
+    wanted = wanted.reshape(batch, -1).long()
+    wrong = wanted[(wanted < 0) | (wanted >= classes)]
+    if wrong.numel():
+        raise ConfigurationError(f"class {int(wrong[0])} does not exist: the network has classes 0 to {classes - 1}")
+    one_hot = F.one_hot(wanted.mT, classes).to(logits.dtype)  # (K, B, num_classes)
+    return one_hot.reshape(*one_hot.shape, *(1 for _ in pixels)) * share, single
+
+
+def _share(where: Where | None, logits: Tensor) -> Tensor:
+    """Each pixel's share of the probability, (B or 1, 1, ...), which sums to 1 for each image."""
+    pixels = tuple(logits.shape[2:])
+    if where is None:
+        return logits.new_full((1, 1, *pixels), 1 / math.prod(pixels))
+    if not pixels:
+        raise ConfigurationError("`where` needs dense predictions, but this network makes one prediction per image")
+    if isinstance(where, tuple):
+        if not all(isinstance(at, int) for at in where):
+            raise ConfigurationError(f"the pixel {where} must be integers (row, column)")
+        if len(where) != len(pixels) or not all(0 <= at < size for at, size in zip(where, pixels, strict=True)):
+            raise ConfigurationError(f"the pixel {where} is outside the output, {' x '.join(map(str, pixels))} pixels")
+        mask = logits.new_zeros(pixels)
+        mask[where] = 1
+    else:
+        mask = torch.as_tensor(where).to(logits)
+        if mask.shape not in (pixels, (len(logits), *pixels)):
+            raise ConfigurationError(
+                f"the mask has shape {tuple(mask.shape)}, but it must be {pixels} or {(len(logits), *pixels)}"
+            )
+    mask = mask.reshape(-1, 1, *pixels)
+    total = mask.flatten(1).sum(1)
+    if not (total > 0).all() or (mask < 0).any():
+        raise ConfigurationError("the mask must be non-negative, and positive somewhere in each image")
+    return mask / total.reshape(-1, *(1 for _ in mask.shape[1:]))
