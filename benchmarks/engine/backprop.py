@@ -223,7 +223,9 @@ class Forward:
         return cls(record, result.detach(), output, paths, names, Images(capture.source))
 
 
-Explained = tuple[Tensor, Tensor | None, dict[str, Tensor] | None]  # relevance (K, B, ...), mass (K, B), lost mass (K, B)
+Explained = tuple[
+    Tensor, Tensor | None, dict[str, Tensor] | None
+]  # relevance (K, B, ...), mass (K, B), lost mass (K, B)
 
 
 class Explanation:
@@ -311,7 +313,9 @@ class Explanation:
 
         def down(prior: Tensor) -> tuple[list[Tensor], list[Tensor]]:
             lost.clear()
-            arrived = walk({forward.output: [(prior, answer.start(forward.output))]}, [path.layer for path in paths], answer, ops)
+            arrived = walk(
+                {forward.output: [(prior, answer.start(forward.output))]}, [path.layer for path in paths], answer, ops
+            )
             return [total(arrived.get(path.layer, []), path.layer) for path in paths], list(lost.values())
 
         if len(priors) == 1 or not all(op.is_native for op in ops):
@@ -361,7 +365,10 @@ class Explanation:
         axis = images.axis(path.layer)
         if axis is not None:
             return subtract(maps.movedim(axis + 1, 1), others.movedim(axis + 1, 1), special).movedim(1, axis + 1)
-        shares = [torch.stack([ratio(P, images.spread(images.sums(P, path.layer), path.layer)) for P in of]) for of in (maps, others)]
+        shares = [
+            torch.stack([ratio(P, images.spread(images.sums(P, path.layer), path.layer)) for P in of])
+            for of in (maps, others)
+        ]
         return shares[0] - (shares[1].mean(0, keepdim=True) if of_mean else shares[1])
 
 

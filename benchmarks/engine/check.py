@@ -142,8 +142,8 @@ def _compare(
     values, record = arguments.fresh(), new_record()
     starts = []
     with torch.no_grad(), Listening(record):
-        for k, leaf in zip(arguments.signals, leaves, strict=True):
-            leaf = leaf.clone()  # which fn may overwrite
+        for k, given in zip(arguments.signals, leaves, strict=True):
+            leaf = given.clone()  # which fn may overwrite
             starts.append(record.start(leaf, Facts()))
             values[k] = F.relu(leaf) if case == _BEHIND_RELU else leaf
         outputs = tops = _run(operation, title, values)
@@ -203,7 +203,9 @@ def _run(operation: Operation, title: str, values: list[Any]) -> list[Tensor]:
 
 def _can_be_normed(outputs: Sequence[Any]) -> bool:
     """Whether the output is that of a layer that a batch norm would belong to."""
-    return len(outputs) == 1 and isinstance(outputs[0], Value) and len(outputs[0].shape) > 1 and outputs[0].facts.is_open
+    return (
+        len(outputs) == 1 and isinstance(outputs[0], Value) and len(outputs[0].shape) > 1 and outputs[0].facts.is_open
+    )
 
 
 def _batch_norm(output: Tensor) -> tuple[list[Tensor], Tensor]:

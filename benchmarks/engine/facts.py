@@ -139,7 +139,7 @@ def arranged_back(arrived: Tensor, moves: tuple[Value, ...]) -> Tensor:
 
 
 def one_sign(op: Op, source: Value) -> int:
-    """1 or -1 if an elementwise function of a source has no values of the other sign, as tried on some numbers; else 0."""
+    """1 or -1 if an elementwise function of a source has no values of the other sign, by trial; else 0."""
     if source.device.type == "meta":
         return 0
     numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
@@ -190,7 +190,9 @@ def is_mean_of(mean: Value, value: Value) -> bool:
     try:
         once = applied(noise)
         ones = applied(torch.ones_like(noise))
-        return bool(torch.allclose(ones, torch.ones_like(ones), atol=1e-2) and torch.allclose(applied(once), once, atol=1e-2))
+        return bool(
+            torch.allclose(ones, torch.ones_like(ones), atol=1e-2) and torch.allclose(applied(once), once, atol=1e-2)
+        )
     except RuntimeError:
         return start is value
 
@@ -215,7 +217,7 @@ def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:
 
 
 def values_of(left: Value, right: Value) -> int | None:
-    """Which factor of a matrix product of two signals holds the values, the other one their weights; None if unclear."""
+    """Which factor of a matrix product of two signals holds the values, the other one the weights; None if unclear."""
     f, g = left.facts, right.facts
     if max(f.gate, g.gate) >= BOUNDED:
         return int(f.gate >= g.gate)

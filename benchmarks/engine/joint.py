@@ -50,10 +50,7 @@ class Joint:
             return [[] for _ in op.operands]
         exponent = max(e for weights in arrived for _, e in weights)
         G = [_sum(weights, exponent) if weights else None for weights in arrived]
-        if op in self._above:
-            slopes = op.rule.slopes_above_classifier(op, G)
-        else:
-            slopes = op.rule.slopes(op, G)
+        slopes = op.rule.slopes_above_classifier(op, G) if op in self._above else op.rule.slopes(op, G)
         return [[] if g is None else [self._scaled(g, exponent)] for g in slopes]
 
     def _scaled(self, G: Tensor, exponent: int) -> Weights:
@@ -63,7 +60,9 @@ class Joint:
         if largest == 0 or not math.isfinite(largest):
             return G, exponent
         shift = math.frexp(largest)[1]
-        return torch.ldexp(G, torch.tensor(-shift, device=G.device)) if G.dtype != torch.float16 else (G.float() * 2.0**-shift).half(), exponent + shift
+        return torch.ldexp(G, torch.tensor(-shift, device=G.device)) if G.dtype != torch.float16 else (
+            G.float() * 2.0**-shift
+        ).half(), exponent + shift
 
 
 def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:

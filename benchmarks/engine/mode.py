@@ -98,7 +98,10 @@ class Listening(TorchFunctionMode):
 # What modules ask tensors most often, answered without more ado
 _READS_NO_VALUES = frozenset(
     [Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]
-    + [getattr(Tensor, name).__get__ for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()]
+    + [
+        getattr(Tensor, name).__get__
+        for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
+    ]
 )
 
 
@@ -126,7 +129,9 @@ class Tape:
         """What arrives at some values, if a probability is at another one."""
         answer = Stepwise(self.record.ops)
         how = answer.start(value)
-        missing = [op for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs)) if isinstance(op.rule, Missing)]
+        missing = [
+            op for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs)) if isinstance(op.rule, Missing)
+        ]
         if missing:
             refuse([op.site for op in reversed(descend([value])) if isinstance(op.rule, Missing)], self.unsupported)
         found = walk({value: [(P, how)]}, ends, answer, stops=set(ends))
@@ -205,16 +210,26 @@ class ExcitationMode(Listening):
             result = self._own(result)
         elif type(result) in (tuple, list):
             result = type(result)(map(self._own, result))
-        for tensor in (*tensors_in(result), *tensors[:1], *(now for v in self.record.overwritten if (now := v.live()) is not None)):
+        for tensor in (
+            *tensors_in(result),
+            *tensors[:1],
+            *(now for v in self.record.overwritten if (now := v.live()) is not None),
+        ):
             self._enter(tensor, operands)
         return result
 
     def _admit(self, tensor: Tensor) -> None:
         """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
         record = self.record
-        if isinstance(tensor, Parameter) or isinstance(record.value_of(tensor), Value) or isinstance(tensor._base, Parameter):
+        if (
+            isinstance(tensor, Parameter)
+            or isinstance(record.value_of(tensor), Value)
+            or isinstance(tensor._base, Parameter)
+        ):
             return
-        if not tensor.is_leaf and all(isinstance(getattr(node, "variable", None), (Parameter, type(None))) for node in nodes_below(tensor.grad_fn)):
+        if not tensor.is_leaf and all(
+            isinstance(getattr(node, "variable", None), (Parameter, type(None))) for node in nodes_below(tensor.grad_fn)
+        ):
             return
         value = record.start(tensor, Facts())
         if not tensor.is_leaf:  # made where no mode sees it
@@ -236,7 +251,12 @@ class ExcitationMode(Listening):
     def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
         """Give a tensor a node, unless the one that it has stands for its value."""
         value = self.record.value_of(tensor)
-        if not isinstance(value, Value) or value in self._starts or self._node(tensor) is not None or not value.is_floating:
+        if (
+            not isinstance(value, Value)
+            or value in self._starts
+            or self._node(tensor) is not None
+            or not value.is_floating
+        ):
             return
         ends = dict(self._starts)
         for operand in operands:

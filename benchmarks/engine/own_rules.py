@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_map
 from benchmarks.engine.products import LinearMap, vjp
 from benchmarks.engine.record import Op, Record, quiet
 from benchmarks.engine.rules import RULES
-from benchmarks.engine.rules.activations import Activation, Scale
+from benchmarks.engine.rules.activations import Activation
 from benchmarks.engine.rules.arithmetic import Sum
 from benchmarks.engine.rules.layers import Layer
 from benchmarks.engine.rules.norms import Norm
@@ -264,7 +264,7 @@ def has_rule(function: Callable[..., Any] | str) -> bool:
     if not is_visible(function) or inspect.isclass(function):
         return False
     if inspect.isfunction(function):
-        return function.__module__ == F.__name__ or function.__module__ == torch.functional.__name__
+        return function.__module__ in (F.__name__, torch.functional.__name__)
     name = name_of(function).removesuffix("_")
     return name in RULES or name in RESPELLED or name == "linear"
 

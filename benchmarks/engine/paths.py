@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -228,7 +228,9 @@ class Images:
             return found[0] if found is not None and shape[found[0]] == self.count else None
         labels = self.of(value)
         for axis, size in enumerate(shape):
-            images = torch.arange(size, device=labels.device).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+            images = torch.arange(size, device=labels.device).reshape(
+                [-1 if a == axis else 1 for a in range(len(shape))]
+            )
             if size == self.count and bool((labels == images).all()):
                 return axis
         return None
@@ -290,7 +292,7 @@ def axis_at(shape: torch.Size, stride: int, count: int) -> tuple[int, int] | Non
     return found
 
 
-def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:
+def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:  # noqa: PLR0911  a case an operation
     """Where an input's axis is in the result; None if it is not there."""
     name = op.name
     if name == "permute":
@@ -307,7 +309,18 @@ def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:
             return None
         reduced = {a % ndim for a in ([axes] if isinstance(axes, int) else axes)}
         return None if axis in reduced or len(reduced) != ndim - out_ndim else axis - sum(r < axis for r in reduced)
-    if name in ("flip", "roll", "index", "take", "masked_select", "as_strided", "index_select", "gather", "sort", "topk"):
+    if name in (
+        "flip",
+        "roll",
+        "index",
+        "take",
+        "masked_select",
+        "as_strided",
+        "index_select",
+        "gather",
+        "sort",
+        "topk",
+    ):
         along = {"flip": 1, "roll": 2, "index_select": 1, "gather": 1}.get(name)
         if along is None or len(op.args) <= along:
             return None

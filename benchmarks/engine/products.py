@@ -246,7 +246,9 @@ def parts_of(a: Tensor, *, nonnegative: bool) -> list[Tensor]:
 def by_channel(signs: Tensor) -> Tensor | None:
     """Signs (C,) that depend on the channel alone; None if they do not."""
     shape, stride = signs.shape, signs.stride()
-    if signs.ndim > 1 and all(n == 1 or step == 0 for i, (n, step) in enumerate(zip(shape, stride, strict=True)) if i != 1):
+    if signs.ndim > 1 and all(
+        n == 1 or step == 0 for i, (n, step) in enumerate(zip(shape, stride, strict=True)) if i != 1
+    ):
         return signs[(0, slice(None), *[0] * (signs.ndim - 2))]
     return None
 

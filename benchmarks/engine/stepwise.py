@@ -1,4 +1,4 @@
-"""Step by step: each neuron is explained by its own inputs (Eq. 4), the classifier's units also by their duals (Eq. 7)."""
+"""Step by step: each neuron is explained by its own inputs (Eq. 4), the classifier's also by their duals (Eq. 7)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from benchmarks.engine.paths import is_constant, is_learned, joins_constants
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.rule import How, Share
+
 
 class Stepwise:
     """An answer for `walk`: shares of probability.

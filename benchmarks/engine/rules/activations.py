@@ -198,7 +198,12 @@ class Scale(OneInput):
     """
 
     def __init__(
-        self, factor: Callable[[Op], Any] = lambda _: 1, *, shifts: bool = False, gate: int | None = 0, nonnegative: Told = False
+        self,
+        factor: Callable[[Op], Any] = lambda _: 1,
+        *,
+        shifts: bool = False,
+        gate: int | None = 0,
+        nonnegative: Told = False,
     ) -> None:
         super().__init__(keeps_zero=not shifts, elementwise=1, nonnegative=nonnegative, gate=gate)
         self._factor, self._shifts = factor, shifts
@@ -324,8 +329,8 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "relu": _RELU,
     **dict.fromkeys(["clamp", "clip", "clamp_min", "clamp_max", "hardtanh"], clamped),
     **dict.fromkeys(
-        "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf asinh "
-        "atan sinh sin expm1 log1p rrelu tan".split(),
+        "leaky_relu elu celu _prelu_kernel rrelu_with_noise hardswish silu gelu mish tanh hardshrink softshrink erf "
+        "asinh atan sinh sin expm1 log1p rrelu tan".split(),
         Activation(nonnegative=like_input),
     ),
     **dict.fromkeys(["nan_to_num", "round", "trunc"], Guard(keeps_zero=True, nonnegative=like_input)),

@@ -60,7 +60,9 @@ class Sum(Rule):
     def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
         g = G[0]
         assert g is not None
-        return [(g if c == 1 else g * c).sum_to_size(v.shape) for c, v in zip(self.scales(op), op.operands, strict=True)]
+        return [
+            (g if c == 1 else g * c).sum_to_size(v.shape) for c, v in zip(self.scales(op), op.operands, strict=True)
+        ]
 
     def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
         return of_elements(op, of)
@@ -195,8 +197,7 @@ def _scaled(op: Op) -> Rule:
         return (1 / constant if constant else float("inf")) if divides else constant
 
     gate = op.signal.facts.gate
-    rule = ScaledBy(factor, gate if keeps_sign else SIGNED.get(gate, gate), keeps_sign)
-    return rule
+    return ScaledBy(factor, gate if keeps_sign else SIGNED.get(gate, gate), keeps_sign)
 
 
 class ScaledBy(Scale):
@@ -213,6 +214,7 @@ from benchmarks.engine.rules.activations import Activation  # noqa: E402
 
 _RECIPROCAL = Activation(None, keeps_zero=False)
 SUM, CENTERED = Sum(), Centered()
+
 
 def negative(op: Op) -> Rule:
     gate = op.signal.facts.gate

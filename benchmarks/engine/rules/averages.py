@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -68,11 +67,17 @@ class Average(Rule):
         positive = all(value.facts.nonnegative for value in self._signals(op))
         for sign in (1,) if positive and how.signs is None else (1, -1):
             parts = [
-                ((v.tensor if positive and sign > 0 else (sign * v.tensor).clamp_(min=0)) if self.takes(op, i) else v.tensor)
+                (
+                    (v.tensor if positive and sign > 0 else (sign * v.tensor).clamp_(min=0))
+                    if self.takes(op, i)
+                    else v.tensor
+                )
                 for i, v in enumerate(op.operands)
             ]
             constant = torch.zeros_like if self._all_inputs else _same
-            z = op.at(*parts, constant=lambda a, c=constant: c(a) if isinstance(a, Tensor) and a.is_floating_point() else a)
+            z = op.at(
+                *parts, constant=lambda a, c=constant: c(a) if isinstance(a, Tensor) and a.is_floating_point() else a
+            )
             if not positive or how.signs is not None:
                 signs = op.out.tensor if how.signs is None else torch.as_tensor(how.signs)
                 found.append((signs * sign > 0, parts, z))

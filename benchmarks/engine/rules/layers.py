@@ -92,7 +92,9 @@ class Layer(Rule):
             product, bias = (op.out.kept, None) if bias is _NO_BIAS else (op.out.kept - bias, bias)
         return self._made(op, linear, a, nonnegative=nonnegative, signs=signs, product=product, bias=bias)
 
-    def _made(self, op: Op, linear: LinearMap, a: Tensor, *, product: Any, bias: Any, **options: Any) -> Neurons | Blocks:
+    def _made(
+        self, op: Op, linear: LinearMap, a: Tensor, *, product: Any, bias: Any, **options: Any
+    ) -> Neurons | Blocks:
         return Neurons(linear, a, product=product, bias=bias, **options)
 
     def _bias(self, op: Op) -> Any:
@@ -197,7 +199,9 @@ class MatrixProduct(Layer):
     def _bias(self, op: Op) -> Any:
         return op.args[0] * op.kwargs.get("beta", 1) if op.name in _FACTORS else _NO_BIAS
 
-    def _made(self, op: Op, linear: LinearMap, a: Tensor, *, product: Any, bias: Any, **options: Any) -> Neurons | Blocks:
+    def _made(
+        self, op: Op, linear: LinearMap, a: Tensor, *, product: Any, bias: Any, **options: Any
+    ) -> Neurons | Blocks:
         if self._is_left and op.name in ("mm", "addmm") and Blocks.suit(linear.weight):
             assert linear.weight is not None
             return Blocks(linear.weight.t(), a, **options)
@@ -296,7 +300,7 @@ class Attention(Layer):
 
 def _attention(op: Op) -> LinearMap:
     named = {k: v.tensor if isinstance(v, Value) else v for k, v in op.named.items()}
-    q, k, v = named["query"], named["key"], named["value"]
+    q, k = named["query"], named["key"]
     repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
     k = k if repeats == 1 else k.repeat_interleave(repeats, -3)
     scale = named.get("scale")
@@ -305,7 +309,9 @@ def _attention(op: Op) -> LinearMap:
         logits = logits + torch.full_like(logits, -math.inf).triu(1)
     bias = named.get("attn_mask", named.get("attn_bias"))
     if bias is not None:
-        logits = logits + (torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else bias)
+        logits = logits + (
+            torch.zeros_like(bias, dtype=q.dtype).masked_fill(~bias, -math.inf) if bias.dtype == torch.bool else bias
+        )
     A = logits.softmax(-1).nan_to_num()
     if repeats > 1:
         return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
@@ -325,8 +331,11 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     **{
         f"_scaled_dot_product_{kind}": attention
         for kind in (
-            "flash_attention_for_cpu", "flash_attention", "efficient_attention", "cudnn_attention",
+            "flash_attention_for_cpu",
+            "flash_attention",
+            "efficient_attention",
+            "cudnn_attention",
             "fused_attention_overrideable",
         )
-    },  # fmt: skip
+    },
 }

@@ -7,9 +7,7 @@ that factor is a constant, and the mean that some norms subtract is part of the 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from benchmarks.engine.record import Op, Value

@@ -136,7 +136,9 @@ def recurrent_layers(
     return x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*last, strict=True))
 
 
-def recurrent_cell(name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None) -> Any:
+def recurrent_cell(
+    name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
+) -> Any:
     state = _next_state(name, F.linear(input, w_ih, b_ih), (hx,) if isinstance(hx, Tensor) else hx, w_hh, b_hh)
     return state if len(state) > 1 else state[0]
 
@@ -167,6 +169,8 @@ _CELLS: dict[str, Any] = {
     "lstm": _lstm,
     "gru": _gru,
 }
+
+
 def cosine_similarity(_: str, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     shape = torch.broadcast_shapes(x1.shape, x2.shape)
     x, y = (F.normalize(a.expand(shape), dim=dim, eps=eps).movedim(dim, -1) for a in (x1, x2))

@@ -64,7 +64,12 @@ class Rule:
 
     def rearranges(self, op: Op) -> bool:
         """Whether the results are elements of the only input in another order or shape."""
-        return type(self) is Rule and op.name not in _COPIES and len(op.inputs) == 1 and not any(isinstance(a, Tensor) for a in flat(op.args))
+        return (
+            type(self) is Rule
+            and op.name not in _COPIES
+            and len(op.inputs) == 1
+            and not any(isinstance(a, Tensor) for a in flat(op.args))
+        )
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
         """Each operand's share of the probability of the results (Eq. 4).
