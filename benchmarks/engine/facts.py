@@ -124,7 +124,8 @@ def rearranged(u: Tensor, moves: tuple[Value, ...]) -> Tensor:
     """A tensor after rearrangements."""
     for value in moves:
         assert value.maker is not None
-        result = value.maker.at(u)
+        # copies between the rearrangements, which make views possible, are not among these
+        result = u.reshape(value.shape) if value.maker.name == "view" else value.maker.at(u)
         u = result if isinstance(result, Tensor) else result[value.at]
     return u
 
