@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster
 
 from ebcli.files.directory import OutputFolder
 from ebcli.files.sources import Source
-from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import prepare
 from ebcli.run.reading import NetworkInput
 
@@ -60,26 +60,21 @@ def cost(count: int) -> None:
     """Print the CPU seconds per image on the network (g), and for decoding and drawing (p)."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        prepared = prepare(
-            RunPlan(
-                InputOptions((small(0),)),
-                output=OutputOptions(Path(name)),
-                execution=ExecutionOptions(device="cpu", batch_size=8),
-            )
-        )
-        sources = [Source(small(i)) for i in range(count // 8 * 8)]
+        plan = RunPlan.of(images=(small(0),), fit="crop", output=Path(name), device="cpu", batch_size=8)
         folder = OutputFolder(Path(name), overwrite=True)
+        prepared = prepare(plan, folder)
+        sources = [Source(small(i)) for i in range(count // 8 * 8)]
         start = time.process_time()
         loaded = [prepared.stages.load(source, call) for source in sources]
         decoded = time.process_time()
         explanations = prepared.explainer.explain([one for one in loaded if isinstance(one, NetworkInput)])
         computed = time.process_time()
-        for source, one, explanation in zip(sources, loaded, explanations, strict=True):
-            assert isinstance(one, NetworkInput)
-            record, files = prepared.stages.render(source, one, explanation, call)
-            folder.write(files, record)
+        with folder:
+            for source, one, explanation in zip(sources, loaded, explanations, strict=True):
+                assert isinstance(one, NetworkInput)
+                record, files = prepared.stages.render(source, one, explanation, call)
+                folder.write(files, record)
         end = time.process_time()
-        folder.close()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)
     print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a CPU", flush=True)
 

@@ -33,8 +33,9 @@ from PIL import Image, ImageFilter
 
 import ebcli
 from ebcli.drawing.overlay import peaks_at_border
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.tiles import Tiles
 
 SIDE = 256  # pixels, the height of all pictures
@@ -135,7 +136,16 @@ def explained(
     for way, weighted in (("tiles", scores), ("tiles of equal weight", np.ones_like(scores))):
         joined = []
         for k, target in enumerate(targets):
-            of_tiles = [Map(Subject(target, "", 0.0), LAYER, one[k], 1.0, Placement(0, 0, 1, 1)) for one in maps]
+            of_tiles = [
+                Map(
+                    subject=Subject(target, "", 0.0),
+                    layer=LAYER,
+                    values=one[k],
+                    mass=1.0,
+                    placement=Box(0, 0, 1, 1),
+                )
+                for one in maps
+            ]
             joined.append(tiles.joined(weighted, of_tiles).values)
         yield way, joined, scores.mean(0)
 

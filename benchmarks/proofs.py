@@ -21,14 +21,12 @@ from faithfulness import LAYER, MODEL, photos
 
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.sources import Source
-from ebcli.models import ModelSpec
-from ebcli.models.keywords import METHODS, WHOLE
+from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.nouns.explanation import Explanation
 from ebcli.nouns.proof import Proof
 from ebcli.run.explainer import Explainer
-from ebcli.run.plan import InputOptions, MapOptions, RunPlan
+from ebcli.run.plan import MapOptions, RunPlan
 from ebcli.run.proof import proofs_of
 from ebcli.run.reading import Reader
 from ebcli.run.tasks.task import REGISTERED, Asked
@@ -39,8 +37,7 @@ SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
 
 def measured(paths: Sequence[Path]) -> dict[str, list[Proof]]:
     """The proofs of each method, in the order of the photos."""
-    model = ModelSpec(MODEL, preprocessing=Preprocessing(fit=WHOLE))
-    explainer = Explainer(RunPlan(InputOptions(tuple(paths)), model, MapOptions((LAYER,))))
+    explainer = Explainer(RunPlan.of(images=tuple(paths), model=MODEL, layer=(LAYER,)))
     loaded = explainer.loaded
     task, reader = REGISTERED[loaded.task], Reader(loaded.transforms, ClipOptions())
     found: dict[str, list[Proof]] = {method: [] for method in METHODS}

@@ -82,7 +82,7 @@ class Workers:
                 return process.call(function, arguments, self._timeout)
             except _StuckError:
                 self._own.process = None
-                raise WorkerError(f"it took longer than {self._timeout:g} s: raise --image-timeout") from None
+                raise WorkerError(f"it took longer than {self._timeout:g} s: raise EB_SALIENCY_IMAGE_TIMEOUT") from None
             except DiedError as death:
                 self._own.process = None
                 if self._interrupted:

@@ -154,7 +154,7 @@ QUESTIONS = {
     "Is a stranger's checkpoint safe?": ("networks", ["weights_only"]),
     "Raw numbers, and where are they?": ("networks", ["--raw"]),
     "How do I explain a ViT?": ("networks", ["ViT"]),
-    "Is there Grad-CAM?": ("figures", ["--beside grad-cam"]),
+    "Is there Grad-CAM?": ("figures", ["--compare-with grad-cam"]),
     "How do I make a figure for a paper?": ("figures", ["--preset figure", "dpi"]),
     "Which part of the photo made it say that word?": ("ask", ["from the picture", "--word"]),
     "How do I add an operation?": ("extending", ["ebcli.rule"]),

@@ -60,4 +60,4 @@ def test_a_run_resumes_and_removes_what_a_killed_one_left(tmp_path: Path, monkey
     assert len(run_python(_HIDE + _RUN).splitlines()) == 1
     assert not left.exists()
     *_, torn, last = Path("maps/records.jsonl").read_text().splitlines()
-    assert (torn, json.loads(last)["place"]) == ('{"schema": 1, "inp', "photos/new.jpg")
+    assert (torn, json.loads(last)["place"]) == ('{"schema": 1, "inp', "new.jpg")

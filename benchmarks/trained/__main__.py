@@ -102,8 +102,12 @@ def measured(family: str, task: Task, found: Trained, count: int = PICTURES) -> 
 
 def _default_layer(family: str, net: nn.Module, num_classes: int) -> str:
     """The layer that ebcli chooses for a network of this family, at this size."""
-    transforms = InputSpec((SIDE, SIDE), (SIDE,))
-    return default_layer(LoadedModel(family.lower(), net, transforms, None, "none", num_classes))
+    transforms = InputSpec((SIDE, SIDE), resize=(SIDE,))
+    return default_layer(
+        LoadedModel(
+            family.lower(), net, transforms=transforms, categories=None, weights="none", num_classes=num_classes
+        )
+    )
 
 
 def main() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
@@ -12,19 +11,20 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ebcli.cli.console import one_line, put, sign_of_life
-from ebcli.cli.parameters import part
 from ebcli.drawing.answer import answer_figure
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.files.directory import OutputFolder, check_writable, refuse_foreign_files
+from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.images import decode
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import AUTO, answer_relpath, output_relpath
 from ebcli.files.records import Record
+from ebcli.files.sink import check_writable
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.fingerprint import configuration_hash
 from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import part_of
 from ebcli.run.rendering import about, recorded
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def ask(options: Mapping[str, Any]) -> int:
     if not options["overwrite"]:
         refuse_foreign_files(directory, others=[figure, page])
     answer = _asked(options, photo)
-    style = part(DrawingStyle, options, signed=False)
+    style = part_of(DrawingStyle, options)
     against = options["against"]
     maps = [FrameMaps.of(word.map, photo.size, None, style) for word in answer.words]
     made = {
@@ -73,9 +73,11 @@ def ask(options: Mapping[str, Any]) -> int:
     record = Record(
         str(path),
         "done",
-        (str(directory / figure),),
-        (len(content),),
-        tuple(replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)),
+        output=(str(figure),),
+        output_bytes=(len(content),),
+        classes=tuple(
+            replace(recorded(one), position=word.position) for one, word in zip(maps, answer.words, strict=True)
+        ),
         place=str(relpath),
         input_bytes=state.st_size,
         input_mtime_ns=state.st_mtime_ns,
@@ -84,10 +86,10 @@ def ask(options: Mapping[str, Any]) -> int:
         seen=round(maps[0].map.placement.share_of(photo.size), 4),
         **made,
     )
-    with closing(OutputFolder(directory, options["overwrite"])) as folder:
+    with OutputFolder(directory, options["overwrite"]) as folder:
         folder.start(None)
-        folder.write({figure: content}, record)
-        folder.write({page: html})
+        record = folder.write({figure: content}, record)
+        folder.add({page: html})
     if options["as_json"]:
         put(record.line())
         return 0

@@ -5,33 +5,30 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.cli.console import SOME_FAILED, note, one_line, put
-from ebcli.cli.repetition import kept, repeat
-from ebcli.cli.settings import as_toml, settings_of
+from ebcli.cli.console import SOME_FAILED, note, one_line, put, sign_of_life
+from ebcli.cli.repetition import plan_of
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
-from ebcli.models.keywords import BUNDLED
-from ebcli.models.sources import takes_texts
+from ebcli.run.plan import MapOptions, OutputOptions, RunPlan
 
 if TYPE_CHECKING:
-    from ebcli.files.records import Record
     from ebcli.gallery.findings import Candidate, Mask, Seen
+    from ebcli.run.explainer import Explainer
 
 _TESTED = 40  # photos of a finding
 _KEPT = "tested.jsonl"  # beside the page, what was tested
-_AT_A_TIME = 16  # findings, whose covered photos are on disk together
 _CHANGE, _MORE = 0.3, 0.2  # of the tested photos: that change class, and more than with another place covered
 
 
@@ -85,11 +82,10 @@ def audit(options: Mapping[str, Any]) -> int:
         found: NDArray[np.int64] = cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
         return found
 
-    directory, settings = options["directory"], settings_of(options["directory"])
+    directory, plan = options["directory"], plan_of(options["directory"])
     check_page(directory, options["overwrite"], AUDIT)
-    inputs = [Path(image) for image in settings.get("images", ())]
     boxes = {} if options["annotations"] is None else read_boxes(options["annotations"])
-    classes = by_class(read_seen(directory, inputs, boxes))
+    classes = by_class(read_seen(directory, plan.inputs.images, boxes))
     if not classes:
         raise ConfigurationError(
             f"'{directory}' has no raw maps of photos that are there: repeat that run with --raw, and audit it from "
@@ -99,9 +95,11 @@ def audit(options: Mapping[str, Any]) -> int:
     file = directory / AUDIT.with_name(_KEPT)
     known = _known(file)
     missing = [one for one in found if _key(one) not in known]
-    for at in range(0, len(missing), _AT_A_TIME):
-        for candidate, counts in _tested(missing[at:][:_AT_A_TIME], settings):
-            known[_key(candidate)] = counts
+    if missing:
+        with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
+            network = _network(plan)
+        for candidate in missing:
+            known[_key(candidate)] = counts = _counted(candidate, network)
             file.parent.mkdir(exist_ok=True)
             append_lines(file, json.dumps([_key(candidate), *counts]))
     tested = [Finding(one, min(len(one.photos), _TESTED), *known[_key(one)]) for one in found]
@@ -138,47 +136,36 @@ def _known(file: Path) -> dict[str, tuple[int, int | None]]:
     return found
 
 
-def _tested(
-    found: Sequence[Candidate], settings: Mapping[str, Any]
-) -> Iterator[tuple[Candidate, tuple[int, int | None]]]:
-    """In how many photos the class changes without the place and without the opposite one, by the run's network."""
+def _network(plan: RunPlan) -> Explainer:
+    """The network of a run, asked for the most likely class of a photo; or which of its texts or pictures it is."""
+    from ebcli.run.explainer import Explainer
+
+    maps = plan.maps
+    targets = maps.targets if plan.model.described else ()
+    asked = MapOptions(layers=maps.layers, targets=targets, allow_unsupported=maps.allow_unsupported)
+    return Explainer(replace(plan, maps=asked, style=DrawingStyle(), output=OutputOptions()))
+
+
+def _counted(one: Candidate, network: Explainer) -> tuple[int, int | None]:
+    """In how many photos the class changes without the place, and without the opposite one; None if they overlap."""
     from ebcli.drawing.overlay import shrunk
     from ebcli.files.images import decode
-    from ebcli.files.records import read_records
 
-    with TemporaryDirectory(prefix="eb-saliency-") as temporary:
-        photos, maps, file = (Path(temporary, name) for name in ("photos", "maps", "settings.toml"))
-        photos.mkdir()
-        for number, one in enumerate(found):
-            for i, (photo, mask) in enumerate(_pairs(one)):
-                image = shrunk(decode(photo.path))
-                for kind, cells in (("whole", None), ("without", mask), ("opposite", mask[::-1, ::-1])):
-                    _covered(image, cells).save(photos / f"{number}-{i}-{kind}.png", compress_level=1)
-        file.write_text(as_toml(_of_network(settings)), encoding="utf-8")
-        repeat(["--config", str(file), str(photos), "--output", str(maps), "--quiet"])
-        classes = {Path(record.input).stem: _best(record) for record in read_records(maps)}
-    for number, one in enumerate(found):
-        count = len(_pairs(one))
-        changed, opposite = (
-            sum(classes.get(f"{number}-{i}-{kind}") != classes.get(f"{number}-{i}-whole") for i in range(count))
-            for kind in ("without", "opposite")
-        )
-        overlap = any((mask & mask[::-1, ::-1]).any() for mask in one.masks)
-        yield one, (changed, None if overlap else opposite)
+    changed, opposite = 0, 0
+    for photo, mask in _pairs(one):
+        image = shrunk(decode(photo.path))
+        whole, without, other = (_class(network, _covered(image, cells)) for cells in (None, mask, mask[::-1, ::-1]))
+        changed, opposite = changed + (without != whole), opposite + (other != whole)
+    overlap = any((mask & mask[::-1, ::-1]).any() for mask in one.masks)
+    return changed, None if overlap else opposite
 
 
-def _best(record: Record) -> int | None:
-    """The class with the highest score; None if nothing was found."""
-    scores = {one.index: one.score for one in record.classes if one.score is not None}
-    return max(scores, key=scores.__getitem__, default=None)
+def _class(network: Explainer, image: Image.Image) -> int | None:
+    """The class with the highest score; None if nothing is found."""
+    from ebcli.run.reading import NetworkInput
 
-
-def _of_network(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that say how the network gets a photo, for its most likely class."""
-    others = ["layers", "allow_unsupported"]
-    if settings.get("like") or takes_texts(settings.get("model", BUNDLED)):  # whose classes these are
-        others += ["like", "targets"]
-    return kept(settings, lambda option: option.section in ("Model", "Performance") or option.name in others)
+    found = network.subjects(NetworkInput.of(image, network.loaded.transforms))
+    return max(found, key=lambda one: one.score).index if found else None
 
 
 def _covered(image: Image.Image, cells: Mask | None) -> Image.Image:

@@ -14,11 +14,12 @@ import click
 
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, put, say
 from ebcli.cli.model_options import MODEL, with_options
-from ebcli.cli.parameters import Output, part, plain_option
+from ebcli.cli.parameters import Output, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import METHODS, WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import part_of
 
 if TYPE_CHECKING:
     from ebcli.evaluate.labeled_images import LabeledImages
@@ -69,10 +70,10 @@ class Session:
     def __init__(self, options: Mapping[str, Any]) -> None:
         from ebcli.evaluate.model_under_test import ModelUnderTest
 
-        preprocessing = part(Preprocessing, options)
+        preprocessing = part_of(Preprocessing, options)
         if preprocessing.fit == WHOLE:
             raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
-        spec = part(ModelSpec, options, name=options["model"], preprocessing=preprocessing)
+        spec = part_of(ModelSpec, options, preprocessing=preprocessing)
         self.model = ModelUnderTest(spec, options["layers"], options["methods"], options["device"])
         self.options, self.failed = options, 0
 

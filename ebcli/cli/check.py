@@ -9,30 +9,27 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
-from ebcli.cli.options import OPTIONS
-from ebcli.cli.repetition import kept, repeat
-from ebcli.cli.settings import as_toml, settings_of
+from ebcli.cli.repetition import carry_out, plan_of
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.directory import check_file, replacing
+from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
+from ebcli.models.spec import ModelSpec
+from ebcli.run.plan import OutputOptions, RunPlan, values_of
 
 if TYPE_CHECKING:
     from ebcli.gallery.agreement import Finding, Limits
     from ebcli.gallery.raw_maps import MapPair
 
-_SECTIONS = ("Input", "Model", "Map", "Performance", "Cluster")  # of the options that maps depend on
-_DRAWN_OR_MEASURED = ("beside", "prove")  # they are not the maps
 _SUITE = "eb-saliency check"
 
 
-def check(options: Mapping[str, Any], passed_on: Sequence[str]) -> int:
+def check(options: Mapping[str, Any], of_baseline: Sequence[str]) -> int:
     """Repeat a run as the command's options say, print what differs too much, and return the exit status.
 
-    Options of the run that are ``passed_on`` take the place of the baseline's if they are given.
+    Options named in ``of_baseline`` take the place of the baseline's values if they are given.
     """
     from ebcli.gallery.agreement import Limits, changed_images
     from ebcli.gallery.raw_maps import latest_records
@@ -40,7 +37,7 @@ def check(options: Mapping[str, Any], passed_on: Sequence[str]) -> int:
     names = {"correlation": "min_correlation", "overlap": "min_overlap", "shift": "max_shift", "changed": "max_changed"}
     limits = Limits(**{field: options[name] for field, name in names.items()})
     baseline, junit = options["baseline"], options["junit"]
-    settings = settings_of(baseline)
+    plan = plan_of(baseline)
     if not any(path.endswith(".npz") for one in latest_records(baseline).values() for path in one.output):
         raise ConfigurationError(f"'{baseline}' has no raw maps: repeat that run with --raw")
     if options["output"] is not None and os.path.realpath(options["output"]) == os.path.realpath(baseline):
@@ -51,12 +48,9 @@ def check(options: Mapping[str, Any], passed_on: Sequence[str]) -> int:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
     with TemporaryDirectory(prefix="eb-saliency-") as temporary:
         directory = options["output"] or Path(temporary, "maps")
-        same = kept(settings, lambda option: option.section in _SECTIONS and option.name not in _DRAWN_OR_MEASURED)
-        file = Path(temporary, "settings.toml")
-        file.write_text(as_toml({"images": settings.get("images", [])} | same), encoding="utf-8")
-        repeat(["--config", str(file), "--output", str(directory), "--raw", *_changes(options, passed_on)])
-        inputs = [Path(image) for image in settings.get("images", ())]
-        photos = inputs if options["output"] is not None else None
+        given = {name: options[name] for name in of_baseline if options[name] not in (None, ())}
+        carry_out(_repeated(plan, given, directory, options["overwrite"]), quiet=options["quiet"])
+        photos = plan.inputs.images if options["output"] is not None else None
         findings, page = _compared(baseline, directory, limits, photos, options["overwrite"])
         findings += changed_images(baseline, directory, limits)
     findings.sort(key=lambda one: (not one.problems, one.correlation, one.input))
@@ -74,24 +68,17 @@ def check(options: Mapping[str, Any], passed_on: Sequence[str]) -> int:
     return SOME_FAILED if wrong else 0
 
 
-def _changes(options: Mapping[str, Any], passed_on: Sequence[str]) -> Iterator[str]:
-    """The options of the repeated run that are given here."""
-    context = click.get_current_context()
-    given = {
-        name: options[name]
-        for name in passed_on
-        if context.get_parameter_source(name) != click.core.ParameterSource.DEFAULT
-    }
+def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: bool) -> RunPlan:
+    """The plan of a baseline as far as maps depend on it, with other values, and raw maps in a directory."""
     model = given.get("model")
     if model is not None and "weights" not in given:
         if os.path.isfile(model) and not is_network_file(model):
             given["weights"] = given.pop("model")
         else:
-            given["weights"] = OPTIONS["weights"].default  # those of BASELINE are of another network
-    for name, value in given.items():
-        flag = max(OPTIONS[name].opts, key=len)
-        for one in value if isinstance(value, tuple) else [value]:
-            yield from [flag] if value is True else [flag, str(one)]
+            given["weights"] = ModelSpec.weights  # those of the baseline are of another network
+    drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "prove"}
+    same = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
+    return RunPlan.of(**same | given, output=directory, raw=True, overwrite=overwrite)
 
 
 def _compared(

@@ -17,26 +17,28 @@ from typing import Any
 import click
 
 from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown, sign_of_life
+from ebcli.cli.execution import gallery_page
 from ebcli.cli.model_options import PATH
 from ebcli.cli.options import CONTEXT, OPTIONS
-from ebcli.cli.parameters import Input, SectionedCommand, SectionOption, part
-from ebcli.drawing.style import DrawingStyle
+from ebcli.cli.parameters import Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.imports import import_optional
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ExecutionOptions
+from ebcli.run.plan import VALUES, RunPlan, part_of
 
 COMMANDS: dict[str, click.Command] = {}
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 _APPEARANCE = [name for name, option in OPTIONS.items() if option.section == "Appearance"]
-_OF_BASELINE = ("model", "weights", "layers", "device", "batch_size", "workers")
+_OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
+# A run is repeated as it was
+_WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
 _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
 
 
 def command(
-    name: str, *arguments: click.Parameter, options: Sequence[str] = ()
+    name: str, *arguments: click.Parameter, options: Sequence[str] = (), settings: Mapping[str, Any] = CONTEXT
 ) -> Callable[[Callable[[Mapping[str, Any]], int]], Callable[[Mapping[str, Any]], int]]:
     """Add a command: a function of its arguments and options that returns the exit status.
 
@@ -44,6 +46,7 @@ def command(
         name: the command's name.
         arguments: its arguments, and options of its own.
         options: the names of those options of a run that it has, too.
+        settings: those of its context.
     """
 
     def add(function: Callable[[Mapping[str, Any]], int]) -> Callable[[Mapping[str, Any]], int]:
@@ -57,7 +60,7 @@ def command(
             callback=run,
             params=[*arguments, *(OPTIONS[one] for one in (*options, "quiet", "debug"))],
             help=function.__doc__,
-            context_settings=CONTEXT | {"help_option_names": ["-h", "--help"]},
+            context_settings={**settings, "help_option_names": ["-h", "--help"]},
         )
         return function
 
@@ -104,7 +107,7 @@ def models(options: Mapping[str, Any]) -> int:
     return 0 if found else SOME_FAILED
 
 
-@command("layers", options=[*_MODEL, "targets", "like"])
+@command("layers", options=[*_MODEL, "target", "similar_to"])
 def layers(options: Mapping[str, Any]) -> int:
     """List the layers of a model.
 
@@ -118,10 +121,12 @@ def layers(options: Mapping[str, Any]) -> int:
     weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
     name = options["model"]
-    texts = (options["targets"] or ("a photo",)) if takes_texts(name) else None  # layers do not depend on the texts
-    preprocessing = part(Preprocessing, options)
+    texts = (options["target"] or ("a photo",)) if takes_texts(name) else None  # layers do not depend on the texts
+    preprocessing = part_of(Preprocessing, options)
     with sign_of_life(f"Loading {name} ...", options["quiet"]):
-        loaded = load_model(name, weights, "cpu", class_names=texts, like=options["like"], preprocessing=preprocessing)
+        loaded = load_model(
+            name, weights, "cpu", class_names=texts, like=options["similar_to"], preprocessing=preprocessing
+        )
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)
@@ -147,7 +152,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
 )
 def doctor(options: Mapping[str, Any]) -> int:
     """Check the installation with a small run on --device."""
-    from ebcli.run.doctor import examine
+    from ebcli.cli.doctor import examine
 
     is_well = True
     for finding in examine(options["device"], options["output"]):
@@ -272,8 +277,9 @@ def ask(options: Mapping[str, Any]) -> int:
     _limit("max-changed", 0.0, "Largest share of images whose first class may change."),
     altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
     SectionOption(["--junit"], section="Output", metavar="FILE", type=PATH, help="Also write JUnit's XML."),
-    *(altered(name, show_default="as in BASELINE") for name in _OF_BASELINE),
+    *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
     options=["overwrite"],
+    settings=_WITHOUT_ENVIRONMENT,
 )
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
@@ -286,7 +292,7 @@ def check(options: Mapping[str, Any]) -> int:
     """
     from ebcli.cli.check import check
 
-    return check(options, [*_OF_BASELINE, "overwrite", "quiet"])
+    return check(options, _OF_BASELINE)
 
 
 @command(
@@ -301,6 +307,7 @@ def check(options: Mapping[str, Any]) -> int:
     ),
     SectionOption(["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if there are any."),
     options=["overwrite"],
+    settings=_WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
     """Find what a run's maps rest on.
@@ -322,17 +329,8 @@ def report(options: Mapping[str, Any]) -> int:
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
-    style = part(DrawingStyle, options, name=options["style"], signed=bool(options["signed"]))
-    workers = part(ExecutionOptions, options).workers
-    put(os.fsencode(gallery_page(options["directory"], style, workers, options["overwrite"], options["images"])))
+    directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
+    plan = RunPlan.of(**values | {"images": options["images"] or (directory,)})
+    page = gallery_page(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
+    put(os.fsencode(page))
     return 0
-
-
-def gallery_page(
-    directory: Path, style: DrawingStyle, workers: int | None, overwrite: bool, images: Sequence[Path]
-) -> Path:
-    """Write the gallery page of a directory of results; for the arguments, see ``write_gallery``."""
-    from ebcli.gallery.page import write_gallery
-    from ebcli.workers import processors
-
-    return write_gallery(directory, style, processors() if workers is None else workers, overwrite, images)

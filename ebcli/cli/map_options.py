@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from ebcli.cli.model_options import PATH, section
-from ebcli.cli.parameters import BoxOf, ClassName, PixelOrMask
+from ebcli.cli.parameters import BOX, ClassName, PixelOrMask
 from ebcli.models.keywords import COMPARED_METHODS
 from ebcli.run.plan import MapOptions
 
@@ -13,11 +13,19 @@ _map = section("Map")
 
 MAP = (
     _map(
+        "-t",
+        "--target",
+        common=True,
+        type=ClassName(),
+        multiple=True,
+        show_default="the most likely",
+        help="Explain this class, by index or name; of several that match, the likeliest. For clip/NAME and "
+        "open_clip/NAME, any text. Repeatable.",
+    ),
+    _map(
         "-l",
         "--layer",
-        "layers",
         common=True,
-        envvar="EB_SALIENCY_LAYER",
         metavar="NAME|input|all",
         multiple=True,
         show_default="the model's own",
@@ -33,34 +41,20 @@ MAP = (
     _map(
         "--against",
         common=True,
-        envvar="EB_SALIENCY_AGAINST",
         type=ClassName(),
         multiple=True,
         show_default="the class's own classifier weights, negated",
-        help="Compare the target with this class, an index or a name: show what tells the two apart. With --like, a "
-        "picture. Repeatable.",
+        help="Compare the target with this class, an index or a name: show what tells the two apart. With "
+        "--similar-to, a picture. Repeatable.",
     ),
     _map(
-        "--beside",
+        "--compare-with",
         type=click.Choice(COMPARED_METHODS),
         multiple=True,
         help="Also show this method's map in panels. Repeatable.",
     ),
     _map(
-        "-t",
-        "--target",
-        "targets",
-        common=True,
-        envvar="EB_SALIENCY_TARGET",
-        type=ClassName(),
-        multiple=True,
-        show_default="the most likely",
-        help="Explain this class, by index or name; of several that match, the likeliest. For clip/NAME and "
-        "open_clip/NAME, any text. Repeatable.",
-    ),
-    _map(
-        "--like",
-        envvar="EB_SALIENCY_LIKE",
+        "--similar-to",
         metavar="PICTURE",
         type=PATH,
         multiple=True,
@@ -92,7 +86,7 @@ MAP = (
     _map(
         "--box",
         metavar="X,Y,W,H",
-        type=BoxOf(),
+        type=BOX,
         help="Detectors: explain only the detection nearest to this box, in pixels.",
     ),
     _map(

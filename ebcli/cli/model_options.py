@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ebcli.cli.parameters import Numbers, SectionOption, complete_model, complete_weights, part
-from ebcli.models.keywords import FITS, SCORES, WHOLE
-from ebcli.models.preprocessing import Preprocessing
+from ebcli.cli.parameters import INTEGERS, NUMBERS, Parsed, SectionOption, complete_model, complete_weights
+from ebcli.models.keywords import FITS, SCORES
 from ebcli.models.spec import ModelSpec
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,16 +31,8 @@ def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[F], F]:
 _model = section("Model")
 
 
-def _numbers(name: str, metavar: str, text: str, kind: type[float] | type[int] = float) -> Callable[[F], F]:
-    return _model(name, metavar=metavar, type=Numbers(kind), show_default=False, help=text)
-
-
-def model_spec(options: Mapping[str, Any]) -> ModelSpec:
-    """The network of a run, which gets whole images unless options say how they are fitted."""
-    preprocessing = part(Preprocessing, options)
-    if preprocessing.fit is None and preprocessing.resize is None and preprocessing.crop is None:
-        preprocessing = replace(preprocessing, fit=WHOLE)
-    return part(ModelSpec, options, name=options["model"], preprocessing=preprocessing)
+def _numbers(name: str, metavar: str, text: str, kind: Parsed = NUMBERS) -> Callable[[F], F]:
+    return _model(name, metavar=metavar, type=kind, show_default=False, help=text)
 
 
 MODEL = (
@@ -76,8 +66,13 @@ MODEL = (
     _model("--depth", metavar="N", type=int, show_default=False, help="Resize volumes to N slices."),
     _numbers("--mean", "X[,X...]", "Subtract this mean from pixels of 0 to 1: one number, or one for each channel."),
     _numbers("--std", "X[,X...]", "Divide pixels by this standard deviation."),
-    _numbers("--channels", "N[,N...]", "Give the network these channels of an array or TIFF, numbered from 1.", int),
-    _numbers("--bands", "N[,N,N]", "Draw over these channels of an array or TIFF: one, or red, green and blue.", int),
+    _numbers("--channels", "N[,N...]", "Give the network these channels of an array or TIFF, from 1.", INTEGERS),
+    _numbers(
+        "--bands",
+        "N[,N,N]",
+        "Draw over these channels of it: one, or red, green and blue.",
+        INTEGERS,
+    ),
     _numbers("--range", "LOW,HIGH", "Scale arrays, TIFF and medical images: LOW becomes 0, and HIGH becomes 1."),
     _model(
         "--fit",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -9,10 +10,11 @@ import click
 from ebcli.cli.map_options import MAP
 from ebcli.cli.model_options import MODEL, PATH, section, with_options
 from ebcli.cli.parameters import (
+    SHARD,
+    THRESHOLD,
+    Limit,
     Output,
     SectionOption,
-    Shard,
-    Threshold,
     complete_colormap,
     complete_directory,
     show_common_options,
@@ -21,11 +23,12 @@ from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
-from ebcli.run.plan import DTYPES, ENGINES, FORMATS, SCALES, ExecutionOptions, OutputOptions
+from ebcli.run.plan import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
 
 _input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
 _resuming, _performance = map(section, ("Resuming", "Performance"))
 _cluster, _information = map(section, ("Cluster", "Information"))
+_limit = partial(click.option, cls=Limit, section="Limits, in settings files and the environment only")
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 SALIENCY = (
@@ -37,7 +40,6 @@ SALIENCY = (
         is_eager=True,
         expose_value=False,
         callback=use_settings,
-        show_default="[tool.eb-saliency] in pyproject.toml",
         help="Read options from this TOML file, such as a run's settings.toml.",
     ),
     _input(
@@ -54,7 +56,7 @@ SALIENCY = (
         type=click.File("rb"),
         help="Also read paths from FILE, one per line; - is stdin.",
     ),
-    _input("-0", "--null", is_flag=True, help="Paths in --from-file are separated by NUL, as from find -print0."),
+    _input("-0", "--null", is_flag=True, help="End paths in --from-file and printed ones with NUL, as find -print0."),
     _input(
         "--include",
         metavar="GLOB",
@@ -73,7 +75,7 @@ SALIENCY = (
     _input(
         "--shard",
         metavar="I/N",
-        type=Shard(),
+        type=SHARD,
         show_default="from RANK and WORLD_SIZE, or all",
         help="Only process the I-th of N shards, counted from 1.",
     ),
@@ -85,33 +87,6 @@ SALIENCY = (
         type=float,
         show_default="to the end",
         help="Videos: explain this many seconds.",
-    ),
-    _input(
-        "--timeout",
-        metavar="SECONDS",
-        type=float,
-        default=RemoteOptions.timeout,
-        help="Timeout for each connection, answer and read, of http, https and s3.",
-    ),
-    _input(
-        "--retries",
-        type=int,
-        default=RemoteOptions.retries,
-        help="Retry failed requests of http, https and s3 up to N times, with increasing delays.",
-    ),
-    _input(
-        "--max-pixels",
-        metavar="COUNT",
-        type=int,
-        show_default="Pillow's own limit, 179 million",
-        help="Reject larger images.",
-    ),
-    _input(
-        "--max-bytes",
-        metavar="COUNT",
-        type=int,
-        default=RemoteOptions.max_bytes,
-        help="Reject larger files from URLs, tar files and stdin.",
     ),
     *MODEL,
     *MAP,
@@ -143,14 +118,17 @@ SALIENCY = (
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
     _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),
-    _output("--boxes", is_flag=True, help="Also write a box per map to annotations.json, in COCO's format."),
-    _output("--masks", is_flag=True, help="Like --boxes, with polygons."),
+    _output(
+        "--annotations",
+        type=click.Choice(ANNOTATIONS),
+        help="Also write a box per map to annotations.json, in COCO's format; masks have polygons, too.",
+    ),
     _output(
         "--threshold",
         metavar="[max:|mass:]SHARE",
-        type=Threshold(),
+        type=THRESHOLD,
         default="max:0.5",
-        help="Region for --boxes and --masks: above this share of the maximum, or the smallest region that holds this "
+        help="Region for --annotations: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
     ),
     _output(
@@ -161,7 +139,6 @@ SALIENCY = (
     ),
     _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
     _output("--open", "show", is_flag=True, help="Open the gallery page or the first picture when the run is done."),
-    _output("--print0", is_flag=True, help="End each printed path with NUL, for xargs -0."),
     _appearance(
         "--style",
         common=True,
@@ -200,22 +177,10 @@ SALIENCY = (
     ),
     _appearance(
         "--scale",
-        type=click.Choice(SCALES, case_sensitive=False),
+        metavar="[LOW,]image|run|HIGH|P%",
         default=OutputOptions.scale,
-        help="Scale each map to its own maximum, or all maps of the run alike.",
-    ),
-    _appearance(
-        "--vmin",
-        type=float,
-        default=DrawingStyle.vmin,
-        help="Lower end of the color scale; 1 is the value of a uniform map.",
-    ),
-    _appearance("--vmax", type=float, show_default="by --scale", help="Upper end of the color scale."),
-    _appearance(
-        "--percentile",
-        type=float,
-        show_default="100; 99.5 for maps of 10000 cells or more",
-        help="End each map's scale at this percentile of its positive values, so that outliers do not darken the rest.",
+        help="End the color scale at each map's own maximum, at that of all maps of the run, at the value HIGH, or at "
+        "a percentile of each map's positive values. LOW is its lower end. 1 is the value of a uniform map.",
     ),
     _appearance("--cells", is_flag=True, help="Draw the layer's cells with hard edges, without interpolation."),
     _appearance(
@@ -242,12 +207,6 @@ SALIENCY = (
         help="Use N processes for decoding and drawing; with Ray, N workers that each load the network.",
     ),
     _performance(
-        "--image-timeout",
-        metavar="SECONDS",
-        default=ExecutionOptions.image_timeout,
-        help="Time limit for decoding or drawing one image.",
-    ),
-    _performance(
         "--device",
         metavar="NAME",
         default=ExecutionOptions.device,
@@ -271,9 +230,23 @@ SALIENCY = (
         show_default="1 if there are GPUs",
         help="Give each Ray worker N GPUs; fractions share one.",
     ),
+    _limit("--timeout", type=float, default=RemoteOptions.timeout, help="Seconds to wait for a server."),
+    _limit("--retries", type=int, default=RemoteOptions.retries, help="How often a failed request is repeated."),
+    _limit("--max-bytes", type=int, default=RemoteOptions.max_bytes, help="Largest file from URLs, tar files, stdin."),
+    _limit(
+        "--max-pixels",
+        type=int,
+        show_default="Pillow's own, 179 million",
+        help="Largest image that is decoded.",
+    ),
+    _limit(
+        "--image-timeout",
+        type=float,
+        default=ExecutionOptions.image_timeout,
+        help="Seconds that decoding or drawing an image may take.",
+    ),
     _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
     _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),
-    _information("--profile", is_flag=True, help="Also print where the time of the run went."),
     _information("--debug", is_flag=True, help="Show the traceback of an error."),
     _information(
         "-h",

@@ -3,31 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import click
 from click.shell_completion import CompletionItem
 
 from ebcli.cli.console import say_error
+from ebcli.cli.other_names import named_now
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
-
-
-T = TypeVar("T")
-
-
-def part(kind: type[T], options: Mapping[str, Any], **renamed: Any) -> T:
-    """A data class of settings, from the options that are named like its fields and from those named otherwise."""
-    same = {field.name: options[field.name] for field in fields(kind) if field.name in options}  # type: ignore[arg-type]
-    return kind(**{**same, **renamed})
 
 
 class PlainOption(click.Option):
@@ -56,6 +47,27 @@ class SectionOption(PlainOption):
         self.section, self.common = section, common
 
 
+class Limit(SectionOption):
+    """A setting of files and the environment that is not an option of the command line."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs, hidden=True)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Keep it off the command line."""
+
+    def hint(self, ctx: click.Context) -> str:
+        """Where to set it."""
+        return f"set {self._variable(ctx)}, or {self.opts[0].lstrip('-')} in a file for --config"
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str]:
+        default = self.show_default if isinstance(self.show_default, str) else self.get_default(ctx)
+        return self._variable(ctx), f"{self.help}  [default: {default}]"
+
+    def _variable(self, ctx: click.Context) -> str:
+        return f"{ctx.auto_envvar_prefix}_{str(self.name).upper()}"
+
+
 class Misuse(click.ClickException):
     """Wrong usage, reported in one line."""
 
@@ -73,8 +85,13 @@ def _in_one_line(command: str) -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.NoSuchOption as error:
-        near = closest(error.option_name, error.possibilities or ())
-        raise Misuse(f"no such option {error.option_name}: {near or f'{command} --help lists all options'}") from error
+        name, limits = error.option_name, list[str]()
+        if error.ctx:
+            limits = [
+                one.hint(error.ctx) for one in error.ctx.command.params if isinstance(one, Limit) if name in one.opts
+            ]
+        near = "".join(limits) or named_now(name) or closest(name, error.possibilities or ())
+        raise Misuse(f"no such option {name}: {near or f'{command} --help lists all options'}") from error
     except click.UsageError as error:
         raise Misuse(error.format_message()) from error
     except OSError as error:  # of a path that an option names
@@ -88,9 +105,11 @@ class SectionedCommand(click.Command):
 
     Attributes:
         others: other commands, which the help lists first.
+        examples: command lines, and what they do, with which ``-h`` starts.
     """
 
     others: Mapping[str, click.Command] = MappingProxyType({})
+    examples: Mapping[str, str] = MappingProxyType({})
 
     def format_help_text(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_help_text(ctx, formatter)
@@ -100,17 +119,21 @@ class SectionedCommand(click.Command):
                 formatter.write_text(note)
 
     def show_common(self, ctx: click.Context) -> None:
-        """Print the help on the common options."""
+        """Print examples, and the help on the common options."""
         formatter = ctx.make_formatter()
+        with formatter.section("Try"):
+            formatter.write_dl([*self.examples.items()])
+        formatter.write_paragraph()
         self.format_usage(ctx, formatter)
         self.format_help_text(ctx, formatter)
         self._list_others(formatter)
-        options = self._described(ctx)
+        options = sorted(self._described(ctx), key=lambda one: one[0].name != "target")
+        count = sum(not isinstance(option, Limit) for option, _ in options)
         with formatter.section("Common options"):
             formatter.write_dl([record for option, record in options if getattr(option, "common", False)])
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(f"{ctx.command_path} --help lists all {len(options)} options.")
+            formatter.write_text(f"{ctx.command_path} --help lists all {count} options.")
         click.echo(formatter.getvalue().rstrip("\n"), color=ctx.color)
 
     def make_context(self, info_name: str | None, *args: Any, **extra: Any) -> click.Context:
@@ -171,45 +194,52 @@ class Output(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Shard(click.ParamType):
-    """``2/4`` -> (2, 4)."""
+class Parsed(click.ParamType):
+    """A text that a function reads.
 
-    name = "shard"
+    Args:
+        read: the function, which raises ValueError for another text.
+        wrong: what is wrong with another text.
+    """
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        i, slash, n = str(value).partition("/")
-        if not (slash and i.isdecimal() and n.isdecimal()):
-            self.fail(f"{value!r} is not a shard: 2/4, for example, is the second of four", param, ctx)
-        return int(i), int(n)
+    name = "text"
 
-
-class Threshold(click.ParamType):
-    """``0.5`` and ``max:0.5`` -> ("max", 0.5), ``mass:0.8`` -> ("mass", 0.8)."""
-
-    name = "threshold"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        kind, _, share = str(value).rpartition(":")
-        try:
-            number = float(share)
-        except ValueError:
-            number = -1
-        if kind not in ("", "max", "mass") or not 0 < number < 1:
-            self.fail(f"{value!r} is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8", param, ctx)
-        return kind or "max", number
-
-
-class BoxOf(click.ParamType):
-    """``10,20,30.5,40`` -> (10.0, 20.0, 30.5, 40.0)."""
-
-    name = "box"
+    def __init__(self, read: Callable[[str], Any], wrong: str) -> None:
+        self._read, self._wrong = read, wrong
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
-            left, top, width, height = map(float, str(value).split(","))
+            return self._read(str(value))
         except ValueError:
-            self.fail(f"{value!r} is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80", param, ctx)
-        return left, top, width, height
+            self.fail(f"{value!r} {self._wrong}", param, ctx)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    i, n = text.split("/")
+    return int(i), int(n)
+
+
+def _threshold(text: str) -> tuple[str, float]:
+    kind, _, share = text.rpartition(":")
+    if kind not in ("", "max", "mass") or not 0 < float(share) < 1:
+        raise ValueError
+    return kind or "max", float(share)
+
+
+def _box(text: str) -> tuple[float, float, float, float]:
+    left, top, width, height = map(float, text.split(","))
+    return left, top, width, height
+
+
+def _numbers(kind: type[float] | type[int]) -> Callable[[str], tuple[float, ...]]:
+    return lambda text: tuple(map(kind, text.split(",")))
+
+
+SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
+THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
+BOX = Parsed(_box, "is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80")
+NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas")
+INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 
 
 class PixelOrMask(click.Path):
@@ -227,22 +257,6 @@ class PixelOrMask(click.Path):
         if not os.path.isfile(str(value)):
             self.fail(f"{str(value)!r} is neither a pixel X,Y nor the file of a mask", param, ctx)
         return super().convert(value, param, ctx)
-
-
-class Numbers(click.ParamType):
-    """``0.5`` -> (0.5,), ``0.485,0.456,0.406`` -> (0.485, 0.456, 0.406)."""
-
-    name = "numbers"
-
-    def __init__(self, kind: type[float] | type[int] = float) -> None:
-        self._kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        try:
-            return tuple(map(self._kind, str(value).split(",")))
-        except ValueError:
-            whole = "whole " if self._kind is int else ""
-            self.fail(f"{value!r} is neither a {whole}number nor {whole}numbers separated by commas", param, ctx)
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -45,9 +45,8 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
             say(f"{shown(path)}: up to date, skipped")
     _print_choices(work, plan)
     if plan.style.vmax is None and work.style.vmax is not None:
-        note(f"All maps share one scale; --vmax {work.style.vmax:g} gives the same scale without sampling")
+        note(f"All maps share one scale; --scale {work.style.vmax:g} gives the same scale without sampling")
     counts: Counter[str] = Counter()
-    spent: dict[str, float] = {}
     first: str | None = None
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
@@ -60,17 +59,14 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
             with closing(work.results) as results:  # images in progress are finished and recorded
                 for record in tqdm(results, total=work.total, unit=work.unit, leave=False, disable=hidden):
                     counts[record.status] += 1
-                    spent |= {stage: spent.get(stage, 0.0) + more for stage, more in record.spent.items()}
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     faint += [one.evidence == HARDLY_ANY for one in record.classes]
                     proved += [one.proof["holds"] for one in record.classes if one.proof is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
-                        _print_record(record, options, plan.maps, out, is_only=work.total == 1)
+                        _print_record(record, options, plan, out, is_only=work.total == 1)
             seconds = time.perf_counter() - start
-            if options["profile"]:
-                _print_profile(spent, seconds, counts["done"], plan.execution.engine == "ray")
             if counts["done"] > 1 and not interrupted:
                 rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
@@ -139,7 +135,7 @@ def _why_no_map(maps: MapOptions) -> str:
     return f"{what} detected" if maps.box is not None else f"{what} found; a lower --score or --above finds more"
 
 
-def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, out: IO[str], *, is_only: bool) -> None:
+def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out: IO[str], *, is_only: bool) -> None:
     name, verbose = shown(record.input), options["verbose"]
     if record.error is not None:
         say_error(record.error, label=name)
@@ -148,7 +144,7 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             say(f"{name}: not an image, skipped")
         return
     if record.status == "done" and not record.classes:
-        note(f"{name}: no map, as {_why_no_map(maps)}")
+        note(f"{name}: no map, as {_why_no_map(plan.maps)}")
     if record.label != record.predicted:
         note(f"{name}: {_misclassified(record)}")
     several = len({one.layer for one in record.classes}) > 1
@@ -162,13 +158,13 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
             note(f"{name}: {one.proof['words']}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
-    _print_hints(record, name, options)
+    _print_hints(record, name, options["verbose"], plan)
     if options["as_json"]:
         put(record.line(), out)
         return
-    end = b"\0" if options["print0"] else b"\n"
+    end = b"\0" if options["null"] else b"\n"
     titles = [f"  {one.name or f'class {one.index}'}, {one.score:.3f}" for one in record.classes]
-    if not out.isatty() or options["panel"] or options["print0"]:
+    if not out.isatty() or plan.output.panel or options["null"]:
         titles = []  # programs read paths alone
     paths = [record.input] if record.status == "planned" else record.output
     for path, title in zip(paths, chain(titles, repeat("")), strict=False):
@@ -176,23 +172,23 @@ def _print_record(record: Record, options: Mapping[str, Any], maps: MapOptions, 
         put(os.fsencode(path) + one_line(title).encode() + end, out, nl=False)
 
 
-def _print_hints(record: Record, name: str, options: Mapping[str, Any]) -> None:
+def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> None:
     """Say what of an image is not explained, and what explains it; of the first such image only, unless verbose."""
     hints = {}
     if record.pages > 1:
         hints["pages"] = f"only the first of its {record.pages} pages or frames is explained"
-    if record.tiles and options["tiles"] is None:
+    if record.tiles and plan.model.preprocessing.tiles is None:
         hints["tiles"] = f"much longer than wide, so it is explained in {record.tiles} tiles"
-    if record.tiles and options["raw"]:
+    if record.tiles and plan.output.raw:
         hints["raw"] = "its raw file has the joined maps, but no relevance, which each tile has on its own"
-    if record.tiles and options["prove"]:
+    if record.tiles and plan.maps.prove:
         hints["prove"] = "it is explained in tiles, so it has no proof; --fit pad explains it at once"
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):
         hints["border"] = f"a map peaks at the border of the center crop; {_WHOLE}"
     for topic, hint in hints.items():
-        if options["verbose"]:
+        if verbose:
             note(f"{name}: {hint}")
         else:
             note_once(topic, f"{name}: {hint} (--verbose says so of every image)")
@@ -212,18 +208,6 @@ def _misclassified(record: Record) -> str:
     names = [found[k].name or f"class {k}" if k in found else f"class {k}" for k in (record.label, record.predicted)]
     score = f" ({found[record.predicted].score:.3f})" if record.predicted in found else ""
     return f"labeled {names[0]}, predicted {names[1]}{score}"
-
-
-def _print_profile(spent: Mapping[str, float], seconds: float, images: int, on_cluster: bool) -> None:
-    """Print where the time of a run went, after its network was loaded."""
-    from ebcli.files.records import STAGES
-
-    say(f"Profile of {seconds:.2f} s after loading the network:")
-    main = "networks, in total" if on_cluster else "main process"
-    for stage in STAGES:
-        where = main if stage in ("network", "waiting") else "workers, in total"
-        each = 1000 * spent.get(stage, 0) / max(1, images)
-        say(f"  {stage:<8} {spent.get(stage, 0):9.2f} s {each:9.1f} ms per image   {where}")
 
 
 def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, shard: tuple[int, int] | None) -> None:

@@ -15,12 +15,11 @@ import click
 
 from ebcli.cli.commands import PHOTOS, altered, command
 from ebcli.cli.console import put, say_error
-from ebcli.cli.model_options import model_spec
 from ebcli.cli.options import OPTIONS
-from ebcli.cli.parameters import SectionOption, part
+from ebcli.cli.parameters import SectionOption
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ExecutionOptions
+from ebcli.run.plan import RunPlan, part_of
 
 _PORT = 8722
 _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
@@ -52,7 +51,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
         help="Listen at this port; 0 for a free one.",
     ),
     SectionOption(["--open/--no-open", "show"], section="Server", default=True, help="Open the page in the browser."),
-    options=[*_SHARED, "layers", "device", "dtype", "max_pixels", "max_bytes"],
+    options=[*_SHARED, "layer", "device", "dtype", "max_pixels", "max_bytes"],
 )
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
@@ -65,9 +64,7 @@ def serve(options: Mapping[str, Any]) -> int:
     from ebcli.serve.photos import Photos
     from ebcli.serve.server import serve as run
 
-    execution, remote = part(ExecutionOptions, options), part(RemoteOptions, options)
-    shared = [*_words(options)]
-    networks = [Network(spec, execution, options["layers"], [*own, *shared]) for spec, own in _specs(options)]
+    networks, remote = [*map(Network, _plans(options))], part_of(RemoteOptions, options)
     with TemporaryDirectory(prefix="eb-saliency-") as folder, suppress(KeyboardInterrupt):
         photos = Photos(options["images"], Path(folder), remote, options["max_pixels"])
         run(Page(photos, networks, say_error, remote.max_bytes), options["host"], options["port"], options["show"], put)
@@ -75,24 +72,11 @@ def serve(options: Mapping[str, Any]) -> int:
     os._exit(0)  # at once: a thread may be busy with a map
 
 
-def _specs(options: Mapping[str, Any]) -> Iterator[tuple[ModelSpec, list[str]]]:
-    """The networks, and the options that name each."""
+def _plans(options: Mapping[str, Any]) -> Iterator[RunPlan]:
+    """The networks, each as a run of it."""
     weights = options["weights"]
     if len(weights) > len(options["model"]):
         raise click.UsageError(f"there are {len(weights)} --weights for {len(options['model'])} --model: drop some")
+    shared = {name: options[name] for name in (*_SHARED, "layer", "device", "dtype")} | {"images": (Path("photo"),)}
     for name, chosen in zip_longest(options["model"], weights, fillvalue=ModelSpec.weights):
-        own = ["--model", name] if name != ModelSpec.name else []
-        yield (
-            model_spec({**options, "model": name, "weights": chosen}),
-            own + (["--weights", chosen] if chosen != ModelSpec.weights else []),
-        )
-
-
-def _words(options: Mapping[str, Any]) -> Iterator[str]:
-    """The options that all networks share, as they were given."""
-    context = click.get_current_context()
-    for name in (*_SHARED, "device", "dtype"):
-        if context.get_parameter_source(name) != click.core.ParameterSource.DEFAULT:
-            value = options[name]
-            yield max(OPTIONS[name].opts, key=len)
-            yield ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        yield RunPlan.of(**shared, model=name, weights=chosen)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sys
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import put
-from ebcli.errors import ConfigurationError, OutputError
+from ebcli.errors import ConfigurationError
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, STDIN
 from ebcli.files.remote import url_of
 from ebcli.imports import import_optional
@@ -21,7 +20,7 @@ from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
 from ebcli.models.names import torchvision_names
 
 if TYPE_CHECKING:
-    from ebcli.files.records import Record
+    from ebcli.files.sink import OneFile, Stdout
 
 _FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"} | {
     f".{name}": name for name in FIGURE_FORMATS
@@ -32,86 +31,24 @@ _STDOUT = Path("-")
 _AT_A_TIME = 1 << 20  # bytes
 
 
-@dataclass(frozen=True)
-class OnePicture:
-    """The only result of a run: a file, or stdout if ``path`` is None.
-
-    Attributes:
-        path: the file.
-        format: its format, such as ``png``; ``auto`` for a video in MP4.
-        overwrite: also replace a file that this program did not write.
-    """
-
-    path: Path | None
-    format: str
-    overwrite: bool
-
-    def check(self) -> None:
-        """Check that the picture can be written.
-
-        Raises:
-            ConfigurationError: stdout is a terminal, or another file is in the way.
-            OutputError: its directory cannot be written to.
-        """
-        from ebcli.files.directory import check_file
-        from ebcli.files.encoding import read_facts
-
-        if self.path is None:
-            if sys.stdout.isatty():
-                raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
-            return
-        path = self.path
-        check_file(path, self.overwrite, lambda: bool(read_facts(path)), "--output")
-
-    def delivered(self, records: Iterable[Record], out: IO[str]) -> Generator[Record]:
-        """The records of a run, each with its picture moved to where it belongs: its file, or ``out``.
-
-        Raises:
-            OutputError: it cannot be written.
-        """
-        from ebcli.files.directory import replacing
-
-        for record in records:
-            if record.status != "done" or not record.output:
-                yield record
-                continue
-            picture = self._of(record)
-            if self.path is None:
-                put(picture.read_bytes(), out, nl=False)
-                yield replace(record, output=())
-                continue
-            with replacing(self.path) as temporary:
-                shutil.copyfile(picture, temporary)
-            yield replace(record, output=(str(self.path),))
-
-    def _of(self, record: Record) -> Path:
-        """The result that is asked for: videos have a contact sheet beside them."""
-        suffix = f".{self.format}" if self.format != AUTO else _VIDEO
-        found = [Path(output) for output in record.output if output.endswith(suffix)]
-        if len(found) >= len(record.classes) > 1:
-            raise OutputError(
-                f"{record.input} has {len(found)} maps: add --panel to draw them in one figure, add --top-k 1, or "
-                "name a directory with -o"
-            )
-        if not found and suffix == _VIDEO:
-            raise OutputError(f"'{self.path}' cannot hold a picture, and {record.model} explains images: choose .png")
-        return found[0]
-
-
-def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool]) -> OnePicture | None:
-    """The picture that ``--output`` names; None if it is a directory.
+def one_picture(
+    options: Mapping[str, Any], images: Sequence[Path], is_given: Mapping[str, bool], out: IO[str]
+) -> OneFile | Stdout | None:
+    """The sink of the only picture, if ``--output`` names one; None if it is a directory.
 
     Args:
         options: all options by name.
         images: the inputs.
         is_given: whether the user set ``output`` and ``format``.
+        out: stdout.
 
     Raises:
-        ConfigurationError: the run would write more than this picture, or the format does not exist.
+        ConfigurationError: the run would write more than this picture, the format does not exist, or stdout is a
+            terminal.
     """
     output: Path = options["output"]
     needs_directory = options["as_json"] or options["dry_run"] or options["raw"] or options["report"]
-    piped = not (is_given["output"] or needs_directory or sys.stdout.isatty()) and images == (STDIN,)
+    piped = not (is_given["output"] or needs_directory or out.isatty()) and images == (STDIN,)
     if os.path.isdir(output) and not piped:
         return None
     suffix, model = output.suffix.lower(), options["model"]
@@ -133,7 +70,13 @@ def one_picture(options: Mapping[str, Any], images: Sequence[Path], is_given: Ma
     several = _several(options, images)
     if several is not None:
         raise ConfigurationError(f"{where} takes one picture, but {several}")
-    return OnePicture(path, format_, options["overwrite"])
+    from ebcli.files.sink import OneFile, Stdout
+
+    if path is not None:
+        return OneFile(path, format_, options["overwrite"])
+    if out.isatty():
+        raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
+    return Stdout(partial(put, out=out, nl=False), format_)
 
 
 def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
@@ -144,14 +87,14 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     image = images[0]
     if url_of(image) is None and (os.path.isdir(image) or image.suffix.lower() == ".tar"):
         return f"'{image}' may hold many images: {directory}"
-    maps = len(options["targets"]) or options["top_k"] or 1
+    maps = len(options["target"]) or options["top_k"] or 1
     finds = options["model"].lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
     one = options["top_k"] == 1 or options["box"] is not None or options["where"] is not None
     if options["above"] is not None or options["labels"] is not None or (finds and not one):
         maps = 2  # or any other number
-    if not options["panel"] and (maps > 1 or len(options["layers"]) > 1 or ALL in options["layers"]):
+    if not options["panel"] and (maps > 1 or len(options["layer"]) > 1 or ALL in options["layer"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
-    for name in ("raw", "report", "boxes", "masks", "records", "skip_existing"):
+    for name in ("raw", "report", "annotations", "records", "skip_existing"):
         if options[name]:
             option = "--" + name.replace("_", "-")
             return f"{option} needs a directory: drop {option}, or {directory}"
@@ -180,7 +123,7 @@ def spooled_stdin(images: Sequence[Path], limit: int) -> Iterator[Path | None]:
                 file.write(part)
                 size += len(part)
                 if size > limit:
-                    raise ConfigurationError(f"stdin holds more than {limit} bytes: raise --max-bytes")
+                    raise ConfigurationError(f"stdin holds more than {limit} bytes: raise EB_SALIENCY_MAX_BYTES")
         if not size:
             raise ConfigurationError("stdin is empty: redirect an image to it, as in eb-saliency - < in.jpg")
         yield spooled

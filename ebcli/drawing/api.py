@@ -16,7 +16,8 @@ from ebcli.drawing.panel import Tile, arranged, peak_note
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
-from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.box import Box
+from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
     from torchvision.transforms._presets import ImageClassification
@@ -78,7 +79,17 @@ def draw_map(
         >>> ebcli.draw_map(image, [[0.0, 0.1], [0.0, 0.9]], style="heatmap").size
         (640, 480)
     """
-    drawing = DrawingStyle(style, cmap, alpha, signed, vmin, vmax, percentile, cells, background)
+    drawing = DrawingStyle(
+        style,
+        cmap=cmap,
+        alpha=alpha,
+        signed=signed,
+        vmin=vmin,
+        vmax=vmax,
+        percentile=percentile,
+        cells=cells,
+        background=background,
+    )
     if not isinstance(image, Image.Image):
         raise ConfigurationError(
             f"the image is a {type(image).__name__}, not a Pillow image: open it with PIL.Image.open"
@@ -89,7 +100,7 @@ def draw_map(
             f"the map has shape {values.shape}, but one map (h, w) is drawn at a time: index one, as in "
             f"maps[{', '.join('0' * max(1, values.ndim - 2))}]"
         )
-    whole = Placement(0, 0, *image.size)
+    whole = Box(0, 0, *image.size)
     region = whole if transforms is None else InputSpec.of(transforms).place(image.size)
     return picture(to_rgb(image), values, region, drawing)
 
@@ -125,7 +136,7 @@ def _tiles(maps: NDArray[np.float32], mass: NDArray[np.float32], style: DrawingS
     height, width = maps.shape[-2:]
     scale = _SIDE / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
-    region = Placement(0, 0, *size)
+    region = Box(0, 0, *size)
     axes = ("image", "target", "frame") if mass.ndim == 2 else ("image", "frame")
     for at in np.ndindex(maps.shape[:-2]):
         heatmap = picture(Image.new("RGB", size), maps[at], region, style)

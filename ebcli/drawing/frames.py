@@ -25,7 +25,7 @@ def _ending_at(high: float, cells: int, style: DrawingStyle) -> DrawingStyle:
     return replace(style, vmax=max(float(f"{high * cells:.3g}"), style.vmin * (1 + 1e-6)), percentile=None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FrameMaps:
     """The map of a subject at a layer, frame by frame; a photo is a clip of one frame.
 
@@ -55,7 +55,7 @@ class FrameMaps:
         is_blank = is_blank_on(size, flat, map_.placement, style.signed)
         if clips is not None and not is_blank:
             style = _ending_at(limits(cells, style)[1], cells.size, style)
-        return cls(map_, size, clips, style, is_blank, number)
+        return cls(map=map_, size=size, clips=clips, style=style, is_blank=is_blank, number=number)
 
     @property
     def faded(self) -> DrawingStyle:

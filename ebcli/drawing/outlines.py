@@ -40,7 +40,7 @@ def outlined(drawn: Image.Image, subject: Subject, number: int, scale: float, wi
                 drawn,
                 subject.title,
                 color,
-                (left + subject.box[0] * scale, subject.box[1] * scale),
+                (left + subject.box.left * scale, subject.box.top * scale),
                 (left, left + width),
             )
     return drawn

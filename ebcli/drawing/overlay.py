@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageOps
 from ebcli.drawing.color_scale import levels, limits, visible
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 _PIXELS_AT_A_TIME = 1 << 20
 _LONGEST_SIDE = 512  # pixels, of thumbnails
@@ -23,10 +23,10 @@ _STRIPES = 12  # across the photo of a blank map
 
 FRAME_COLOR = 150, 150, 150  # of the center crop
 
-Box = tuple[int, int, int, int]
+Pixels = tuple[int, int, int, int]  # a box of whole pixels: left, top, right, bottom
 
 
-def covered(region: Placement, size: tuple[int, int]) -> Box:
+def covered(region: Box, size: tuple[int, int]) -> Pixels:
     """The left, top, right and bottom of the pixels whose centers lie in a region of an image; at least one pixel.
 
     Args:
@@ -55,14 +55,14 @@ def small_size(size: tuple[int, int], longest: int = _LONGEST_SIDE) -> tuple[int
 
 
 def interpolated(
-    saliency: ArrayLike, region: Placement, box: Box, cells: bool = False, zero: float | None = None
+    saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
 ) -> NDArray[np.float32]:
     """Like ``upsampled``, but as an array with the rows and columns of the box."""
     return np.asarray(upsampled(saliency, region, box, cells, zero))
 
 
 def upsampled(
-    saliency: ArrayLike, region: Placement, box: Box, cells: bool = False, zero: float | None = None
+    saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
 ) -> Image.Image:
     """Upsample a map to some of the image's pixels by bicubic interpolation.
 
@@ -94,12 +94,12 @@ def upsampled(
     return Image.fromarray(values).resize(size, resampling, box=(*starts, *ends))
 
 
-def _is_finer(shape: tuple[int, ...], region: Placement) -> bool:
+def _is_finer(shape: tuple[int, ...], region: Box) -> bool:
     """Whether a map (h, w) has smaller cells than pixels in the region that it covers."""
     return shape[0] > region.bottom - region.top or shape[1] > region.right - region.left
 
 
-def _pooled(saliency: NDArray[np.float32], region: Placement, box: Box, zero: float) -> NDArray[np.float32]:
+def _pooled(saliency: NDArray[np.float32], region: Box, box: Pixels, zero: float) -> NDArray[np.float32]:
     """Of the cells of a map (h, w) in each pixel of the box, the one that is farthest from ``zero``."""
     starts, ends = [], []
     for low, high, first, last, count in (
@@ -120,7 +120,7 @@ def is_blank(saliency: ArrayLike, signed: bool = False) -> bool:
     return not (np.isfinite(values).all() and (values != 0 if signed else values > 0).any())
 
 
-def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Placement, signed: bool = False) -> bool:
+def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Box, signed: bool = False) -> bool:
     """Whether a map (h, w) is blank on an image of a size (width, height); padding can push cells outside it."""
     values = np.asarray(saliency)
     inside = []
@@ -133,7 +133,7 @@ def is_blank_on(size: tuple[int, int], saliency: ArrayLike, region: Placement, s
     return is_blank(values, signed) or is_blank(values[tuple(inside)], signed)
 
 
-def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Placement) -> bool:
+def peaks_at_border(size: tuple[int, int], saliency: ArrayLike, region: Box) -> bool:
     """Whether a map (h, w) has its maximum at an edge of the region, beyond which the image (width, height) goes on."""
     values = np.asarray(saliency)
     height, width = values.shape
@@ -156,7 +156,7 @@ def shrunk(image: Image.Image, longest: int = _LONGEST_SIDE) -> Image.Image:
 
 
 def picture(
-    image: Image.Image, saliency: ArrayLike, region: Placement, style: DrawingStyle, is_blank: bool | None = None
+    image: Image.Image, saliency: ArrayLike, region: Box, style: DrawingStyle, is_blank: bool | None = None
 ) -> Image.Image:
     """Draw a map over its photo, at the photo's size; ``side-by-side`` is wider.
 
@@ -202,14 +202,14 @@ def picture(
     return painted
 
 
-def _around(box: Box, size: tuple[int, int]) -> list[Box]:
+def _around(box: Pixels, size: tuple[int, int]) -> list[Pixels]:
     """The parts of an image (width, height) outside a box: above, below, left and right of it."""
     (left, top, right, bottom), (width, height) = box, size
     sides = [(0, 0, width, top), (0, bottom, width, height), (0, top, left, bottom), (right, top, width, bottom)]
     return [side for side in sides if side[0] < side[2] and side[1] < side[3]]
 
 
-def _strips(box: Box) -> Iterator[Box]:
+def _strips(box: Pixels) -> Iterator[Pixels]:
     """A box cut into horizontal strips, from top to bottom."""
     left, top, right, bottom = box
     rows = max(1, _PIXELS_AT_A_TIME // (right - left))

@@ -18,8 +18,8 @@ from ebcli.drawing.overlay import fitted_size, is_blank_on
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 # In pixels at 100 dpi
 _DPI = 100
@@ -129,7 +129,7 @@ def _grid(values: NDArray[np.float32]) -> str:
     return f"{values.shape[1]} × {values.shape[0]} cells"
 
 
-def peak_note(map_: NDArray[np.float32], region: Placement, size: tuple[int, int], style: DrawingStyle) -> str:
+def peak_note(map_: NDArray[np.float32], region: Box, size: tuple[int, int], style: DrawingStyle) -> str:
     """The peak of a map drawn in a region of a picture of a size (width, height), in words."""
     if is_blank_on(size, map_, region, style.signed):
         return "blank map" if np.isfinite(map_).all() else "blank map: not finite"

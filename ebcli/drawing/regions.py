@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.drawing.overlay import covered, interpolated, is_blank_on, small_size
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 
 @dataclass(frozen=True)
@@ -29,21 +29,21 @@ class RegionOptions:
 
 @dataclass(frozen=True)
 class Region:
-    """A connected region, in pixels from the top left corner of the image.
+    """A connected region of an image, in pixels.
 
     Attributes:
-        box: left, top, width and height.
+        box: around it.
         area: in pixels, without holes taken out.
         polygon: x, y, x, y, ...; None if only boxes are asked for.
     """
 
-    box: tuple[float, float, float, float]
+    box: Box
     area: float
     polygon: tuple[float, ...] | None = None
 
 
 def largest_region(
-    saliency: NDArray[np.floating], placement: Placement, size: tuple[int, int], options: RegionOptions
+    saliency: NDArray[np.floating], placement: Box, size: tuple[int, int], options: RegionOptions
 ) -> Region | None:
     """The largest connected region above the threshold, as for class activation maps (Zhou et al., CVPR 2016).
 
@@ -75,10 +75,8 @@ def largest_region(
     if not outlines:
         return None
     points = max(outlines, key=_area).clip(0, size)
-    low, high = points.min(axis=0), points.max(axis=0)
-    edges = [round(float(value), 2) for value in (*low, *(high - low))]
     polygon = tuple(round(float(value), 2) for value in points[:-1].ravel()) if options.masks else None
-    return Region((edges[0], edges[1], edges[2], edges[3]), round(_area(points), 2), polygon)
+    return Region(Box(*points.min(axis=0).tolist(), *points.max(axis=0).tolist()), round(_area(points), 2), polygon)
 
 
 def _level(values: NDArray[np.float64], options: RegionOptions) -> float:

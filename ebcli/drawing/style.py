@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from math import inf
 
 from ebcli.errors import ConfigurationError
@@ -40,6 +40,7 @@ class DrawingStyle:
     """
 
     name: str = "overlay"
+    _: KW_ONLY
     cmap: str | None = None
     alpha: float = 0.92
     signed: bool = False

@@ -22,8 +22,8 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map
-from ebcli.nouns.input_spec import Placement
 
 if TYPE_CHECKING:
     from ebcli.drawing.frames import FrameMaps
@@ -122,7 +122,7 @@ def map_thumbnail(
 
 def _transparent(
     saliency: NDArray[np.floating],
-    region: Placement,
+    region: Box,
     size: tuple[int, int],
     style: DrawingStyle,
     outlines: Sequence[Sequence[tuple[float, float]]],

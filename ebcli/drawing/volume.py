@@ -12,7 +12,7 @@ from ebcli.drawing.legend import captioned
 from ebcli.drawing.overlay import picture, shrunk
 from ebcli.files.frame_ranges import Slices
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 if TYPE_CHECKING:
     from ebcli.drawing.frames import FrameMaps
@@ -94,5 +94,5 @@ class Orthogonal:
         across, down = (zoom * min(self._slices.spacing[axis] / finest, _STRETCHED) for axis in axes)
         image = Image.fromarray(pixels)
         image = image.resize((round(image.width * across), round(image.height * down)), Image.Resampling.BICUBIC)
-        whole = Placement(0, 0, *image.size)
+        whole = Box(0, 0, *image.size)
         return picture(image, values, whole, self._maps.faded, is_blank=self._maps.is_blank)

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.errors import ConfigurationError, ImageError, closest
-from ebcli.evaluate.metrics import Box
 from ebcli.imports import import_optional
 from ebcli.models import read_class_names
+from ebcli.nouns.box import Box
 
 VOC_CLASSES = tuple(
     "aeroplane bicycle bird boat bottle bus car cat chair cow diningtable dog horse motorbike person pottedplant sheep "
@@ -202,7 +202,7 @@ def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
                 float(_text(item, f"bndbox/{edge}")) for edge in ("xmin", "ymin", "xmax", "ymax")
             )
             flagged = item.findtext("difficult", "0").strip() == "1"
-            objects.append(Annotated(_text(item, "name"), (left - 1, top - 1, right, bottom), flagged))
+            objects.append(Annotated(_text(item, "name"), Box(left - 1, top - 1, right, bottom), flagged))
         return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects
     except OSError as error:
         raise ImageError(f"cannot read annotation '{path}': {error.strerror}") from error

@@ -36,7 +36,9 @@ def classify_images(model: ModelUnderTest, images: LabeledImages, keys: Sequence
         ]
 
     settings = {key: model.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark("classify_images", {**settings, **images.settings}, keys, "image", measure)
+    return Benchmark(
+        name="classify_images", settings={**settings, **images.settings}, units=keys, unit="image", measure=measure
+    )
 
 
 def grid(
@@ -104,4 +106,12 @@ def grid(
     settings |= {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
     settings |= {"n": n, "cell": side, "seed": seed}
     units = [str(index) for index in range(mosaics)]
-    return Benchmark("grid", settings, units, "mosaic", measure, ("method", "layer"), columns)
+    return Benchmark(
+        name="grid",
+        settings=settings,
+        units=units,
+        unit="mosaic",
+        measure=measure,
+        keys=("method", "layer"),
+        columns=columns,
+    )

@@ -84,4 +84,12 @@ def localize(
 
     settings = {**model.settings, "alphas": list(alphas), "side": side, **images.settings}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    return Benchmark("localize", settings, keys, "image", measure, ("method", "layer", "alpha"), columns)
+    return Benchmark(
+        name="localize",
+        settings=settings,
+        units=keys,
+        unit="image",
+        measure=measure,
+        keys=("method", "layer", "alpha"),
+        columns=columns,
+    )

@@ -11,8 +11,7 @@ from PIL import Image
 
 from ebcli.drawing.overlay import is_blank
 from ebcli.imports import import_optional
-
-Box = tuple[float, float, float, float]  # left, top, right, bottom; (0, 0) is the top left corner of the image
+from ebcli.nouns.box import Box
 
 
 def resized(saliency: ArrayLike, size: tuple[int, int]) -> NDArray[np.float32]:
@@ -102,16 +101,12 @@ def bounding_box(saliency: ArrayLike, alpha: float) -> Box | None:
     rows, columns = np.nonzero(positive > alpha * positive.mean(dtype=np.float64))
     if not len(rows):
         return None
-    return float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1)
+    return Box(float(columns.min()), float(rows.min()), float(columns.max() + 1), float(rows.max() + 1))
 
 
 def intersection_over_union(one: Box, other: Box) -> float:
     """Area of the intersection of two boxes (left, top, right, bottom) divided by that of their union."""
-    width = min(one[2], other[2]) - max(one[0], other[0])
-    height = min(one[3], other[3]) - max(one[1], other[1])
-    common = max(width, 0.0) * max(height, 0.0)
-    areas = [(right - left) * (bottom - top) for left, top, right, bottom in (one, other)]
-    return common / (sum(areas) - common)
+    return Box(*one).overlap(Box(*other))
 
 
 def area_under(curve: ArrayLike) -> float:

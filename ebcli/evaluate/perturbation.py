@@ -94,4 +94,12 @@ def perturbation(
         return {"area": area, "shuffled": shuffled, "gain": gain, "images": len(rows)}
 
     settings = {**model.settings, **images.settings, "baselines": list(baselines), "steps": steps}
-    return Benchmark(kind, settings, keys, "image", measure, ("method", "layer", "baseline"), columns)
+    return Benchmark(
+        name=kind,
+        settings=settings,
+        units=keys,
+        unit="image",
+        measure=measure,
+        keys=("method", "layer", "baseline"),
+        columns=columns,
+    )

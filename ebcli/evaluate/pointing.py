@@ -79,7 +79,15 @@ def pointing(
         }
 
     settings = {**model.settings, **data.settings, "tolerance": tolerance, "side": side}
-    return Benchmark("pointing", settings, keys, "image", measure, ("method", "layer"), columns)
+    return Benchmark(
+        name="pointing",
+        settings=settings,
+        units=keys,
+        unit="image",
+        measure=measure,
+        keys=("method", "layer"),
+        columns=columns,
+    )
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:

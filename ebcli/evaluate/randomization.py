@@ -76,7 +76,9 @@ def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], st
     about = "method", "layer", "randomized", "down to"
     settings = {**model.settings, **images.settings, "steps": counts}
     units = [f"{count} {key}" for count in counts for key in keys]
-    return Benchmark("sanity", settings, units, "map", measure, about, columns)
+    return Benchmark(
+        name="sanity", settings=settings, units=units, unit="map", measure=measure, keys=about, columns=columns
+    )
 
 
 def layers_from_the_top(model: ModelUnderTest) -> list[str]:

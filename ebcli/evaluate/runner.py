@@ -15,7 +15,7 @@ from ebcli.models.fingerprint import configuration_hash
 Row = dict[str, Any]  # of a table; values are text and numbers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Benchmark:
     """A benchmark, ready to run.
 

@@ -22,8 +22,8 @@ def coco_file(directory: Path, configuration: str) -> bytes:
     latest: dict[str, Record] = {}
     for record in read_records(directory):
         if record.configuration == configuration and record.status == "done":
-            latest[record.place] = record
-    return json.dumps(_content(latest[place] for place in sorted(latest))).encode()
+            latest[record.input] = record
+    return json.dumps(_content(latest[name] for name in sorted(latest))).encode()
 
 
 def _content(records: Iterable[Record]) -> dict[str, Any]:
@@ -43,7 +43,7 @@ def _content(records: Iterable[Record]) -> dict[str, Any]:
             about = {"id": len(annotations) + 1, "image_id": len(images), "category_id": one.index}
             # none rather than an empty list, which Label Studio's converter takes for a polygon
             outline = {"segmentation": [polygon]} if polygon else {}
-            annotations.append({**about, "bbox": box, "area": area, **outline, "iscrowd": 0, "score": one.score})
+            annotations.append({**about, "bbox": box.sized, "area": area, **outline, "iscrowd": 0, "score": one.score})
     categories = [{"id": index, "name": names[index]} for index in sorted(names)]
     info = {"description": "eb-saliency"}
     return {"info": info, "images": images, "categories": categories, "annotations": annotations}

@@ -1,4 +1,4 @@
-"""The output directory: checks what a run may replace there; nothing else writes results."""
+"""The sink of runs over many images: a directory with records; it checks what a run may replace there."""
 
 from __future__ import annotations
 
@@ -10,81 +10,26 @@ import os
 import shutil
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
-from uuid import uuid4
+from typing import IO, TYPE_CHECKING, Any
 
 from filelock import lock_descriptor
 
 from ebcli.errors import ConfigurationError, OutputError
+from ebcli.files.history import History
 from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, SETTINGS, parse_result_name
 from ebcli.files.ownership import OwnFiles, file_digest
 from ebcli.files.records import Record, Result, append_lines, read_records
 from ebcli.files.safe_open import safe_open
+from ebcli.files.sink import Sink, check_writable
+
+if TYPE_CHECKING:
+    from ebcli.files.sources import Source
 
 _OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
-
-
-def check_writable(directory: Path, file: Path | None = None) -> None:
-    """Check that a directory exists or can be made, and can be written to; nothing is left behind.
-
-    Args:
-        directory: the directory.
-        file: the only file that is to be written there, for messages.
-
-    Raises:
-        OutputError: it cannot.
-    """
-    target = f"to '{directory}'" if file is None else f"'{file}'"
-    there = directory
-    while not os.path.lexists(there) and there != there.parent:  # a working directory may not be searchable
-        there = there.parent
-    if os.path.lexists(there) and not os.path.isdir(there):
-        raise OutputError(f"cannot write {target}: '{there}' is not a directory")
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror}") from error
-
-
-def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: str) -> None:
-    """Check that a file that an option names can be written, and replaces none but this program's own.
-
-    Raises:
-        ConfigurationError: it would.
-        OutputError: its directory cannot be written to.
-    """
-    if os.path.lexists(path) and not overwrite:
-        known = False
-        with contextlib.suppress(OSError, ValueError):  # of files of other kinds
-            known = is_own()
-        if not known:
-            raise ConfigurationError(
-                f"'{path}' would be replaced, but this program did not write it: choose another {option}, or pass "
-                "--overwrite"
-            )
-    check_writable(path.parent, path)
-
-
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file to write, which then replaces the one at a path: that is complete, or as it was before.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
-    temporary = path.with_name(f"{PRIVATE}{uuid4().hex}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)  # atomic
-    except OSError as error:
-        raise OutputError(f"cannot write '{path}': {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
 
 
 def refuse_foreign_files(
@@ -138,14 +83,18 @@ def _foreign(
                 yield directory / path
 
 
-class OutputFolder:
-    """An output directory while a run works in it.
+class OutputFolder(Sink):
+    """An output directory: a sink with records, whose results are kept, and skipped by later runs.
+
+        with OutputFolder(directory, overwrite=False) as folder:
+            folder.write(files, record)
 
     Files are first written to the run's own directory, ``.eb-saliency-*``, and then renamed. So at every moment a
     result is missing, as it was before, or complete. The run holds a lock on its directory; the next run removes
     the directories of killed runs, which are no longer locked.
 
-    It can be sent to other processes and machines that see the directory; these leave the records to this one.
+    Once open, it can be sent to other processes and machines that see the directory; these leave the records to this
+    one.
 
     Args:
         directory: created if it does not exist.
@@ -154,38 +103,94 @@ class OutputFolder:
     Attributes:
         directory: the output directory.
         private: the run's own directory in it.
-
-    Raises:
-        OutputError: it cannot be written to.
     """
+
+    directory: Path
+    private: Path
 
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
         self._keeps_records = True
+        self._lock: IO[bytes] | None = None
+
+    def __enter__(self) -> OutputFolder:
         try:
-            directory.mkdir(parents=True, exist_ok=True)
-            self.private, self._lock = _private_directory(directory)
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self.private, self._lock = _private_directory(self.directory)
         except OSError as error:
-            raise OutputError(f"cannot write to '{directory}': {error.strerror or error}") from error
+            raise OutputError(f"cannot write to '{self.directory}': {error.strerror or error}") from error
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the run's own directory."""
+        if self._lock is not None:
+            self._lock.close()
+        shutil.rmtree(self.private, ignore_errors=True)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_lock": None, "_keeps_records": False}
+
+    def check(self) -> None:
+        check_writable(self.directory)
+        finish_killed_runs(self.directory)
+
+    @cached_property
+    def _history(self) -> History:
+        return History.read(self.directory)
+
+    def has_finished(self, source: Source, configuration: str) -> bool:
+        return self._history.is_finished(self.directory, source, configuration)
+
+    def refuse(
+        self,
+        sources: Sequence[Source],
+        accepts: Callable[[Source], bool],
+        is_result: Callable[[Path], bool],
+        others: Iterable[Path],
+    ) -> None:
+        known: dict[Path, Source] = {}
+        for source in sources:
+            place = source.place
+            same, before = known.setdefault(place, source), None
+            if same is not source:
+                before = same.name if accepts(same) else None
+                known[place] = source
+            if before is not None and accepts(source):
+                raise ConfigurationError(
+                    f"'{before}' and '{source.name}' would both be written to '{self.directory / place}': explain them "
+                    "in two runs, each with an --output of its own"
+                )
+            before = None if self._overwrite else self._history.other_input(source, place)
+            if before is not None and accepts(source):
+                raise ConfigurationError(
+                    f"'{self.directory / place}' has results of '{before}', which those of '{source.name}' would "
+                    "replace: choose another --output, or pass --overwrite"
+                )
+        if not self._overwrite:
+            refuse_foreign_files(self.directory, known, is_result, others)
 
     def start(self, settings: str | None) -> None:
         """Make sure that there are records, and write the settings of the run, if there are any."""
         self.record()
         if settings is not None:
-            self.write({SETTINGS: settings.encode(errors="replace")})
+            self.add({SETTINGS: settings.encode(errors="replace")})
 
-    def write(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
-        """Write files, and the record of the image whose results they are.
+    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        """Write the results of an image and its record; for the arguments, see ``Sink.write``.
 
         All are stored before they are recorded, and recorded before the first one is renamed to its final path. So
         whenever a run is killed, what is there is complete, and known to be this program's.
+        """
+        record = replace(record, output=tuple(str(self.directory / path) for path in record.output))
+        self.add(files, record)
+        return record
+
+    def add(self, files: Mapping[Path, bytes], record: Record | None = None) -> None:
+        """Write files; the SHA-256 of those without a record go to the marker.
 
         Args:
-            files: paths below the directory, and contents. The SHA-256 of those without a record go to the marker.
-            record: the image's.
+            files: paths below the directory, and contents.
+            record: that of the image whose results they are.
 
         Raises:
             OutputError: there is no space, or a file that this program did not write would be replaced.
@@ -233,12 +238,6 @@ class OutputFolder:
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
         except OSError as error:
             raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
-
-    def close(self) -> None:
-        """Remove the run's own directory."""
-        if self._lock is not None:
-            self._lock.close()
-        shutil.rmtree(self.private, ignore_errors=True)
 
 
 def first_link(directory: Path, relpath: Path) -> Path | None:

@@ -16,7 +16,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional, missing
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -77,7 +77,7 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
             raise ImageError(missing("pillow-heif")) from error
         raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
-        raise ImageError("it has too many pixels: raise --max-pixels") from error
+        raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS") from error
     except OSError as error:
         raise ImageError(error.strerror or str(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
@@ -94,7 +94,7 @@ def pages(file: Path | IO[bytes]) -> int:
 def check_pixels(size: tuple[int, int]) -> None:
     """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
     if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS:
-        raise ImageError("it has too many pixels: raise --max-pixels")
+        raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS")
 
 
 @contextlib.contextmanager
@@ -128,7 +128,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def read_mask(path: Path, size: tuple[int, int], region: Placement, shape: tuple[int, int]) -> NDArray[np.bool_]:
+def read_mask(path: Path, size: tuple[int, int], region: Box, shape: tuple[int, int]) -> NDArray[np.bool_]:
     """A mask of an image, (H, W), where the network sees it: pixels brighter than half are set.
 
     Args:

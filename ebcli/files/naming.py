@@ -59,20 +59,33 @@ def canonical(path: Path) -> Path:
 
 
 def output_relpath(path: Path) -> Path:
-    """An input's path below the output directory: relative, without ``..``, and different for every input.
+    """The path below the output directory of an input that the user names: different for every input.
 
     A path below the working directory is kept: ``a/b.jpg`` -> ``a/b.jpg``. Another one is kept from the nearest
     directory that holds both: ``../a/b.jpg`` -> ``parent/a/b.jpg``, ``../../b.jpg`` -> ``parent-2/b.jpg``. If that is
-    the root, it goes to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. If the name is too long to append a
-    class, its end is replaced by a hash. What is named like a result, or like one without its suffix, gets a ``~``:
-    ``a.jpg.npz/b.jpg`` -> ``a.jpg.npz~/b.jpg``, ``a.jpg.maps@b`` -> ``a.jpg.maps@b~``. Of a URL, characters that
-    Windows allows in no name are escaped: ``https://host:80/b.jpg`` -> ``https%3A/host%3A80/b.jpg``.
+    the root, it goes to ``absolute/``: ``/data/b.jpg`` -> ``absolute/data/b.jpg``. For the names, see ``safe_relpath``.
+    Characters of a URL are escaped as by ``portable``: ``https://host:80/b.jpg`` -> ``https%3A/host%3A80/b.jpg``.
     """
     plain = canonical(path)
     if plain.parts[:1] and plain.parts[0].endswith(":"):  # its scheme
-        plain = Path(*(_NOT_PORTABLE.sub(lambda found: f"%{ord(found[0]):02X}", part) for part in plain.parts))
+        plain = portable(plain)
     if plain.is_absolute() or _is_of_others(plain):
         plain = _place_of(Path(os.path.abspath(plain)))  # noqa: PTH100 - Path.resolve would follow links
+    return safe_relpath(plain)
+
+
+def portable(path: Path) -> Path:
+    """The path with those characters escaped that Windows allows in no name, which URLs may have."""
+    return Path(*(_NOT_PORTABLE.sub(lambda found: f"%{ord(found[0]):02X}", part) for part in path.parts))
+
+
+def safe_relpath(plain: Path) -> Path:
+    """A relative path without ``..``, with names that results can start with; different for different paths.
+
+    If the name is too long to append a class, its end is replaced by a hash. What is named like a result, or like one
+    without its suffix, gets a ``~``: ``a.jpg.npz/b.jpg`` -> ``a.jpg.npz~/b.jpg``, ``a.jpg.maps@b`` ->
+    ``a.jpg.maps@b~``.
+    """
     name = os.fsencode(plain.name)
     if len(name) > _LONGEST_STEM:
         mark = "~" + hashlib.sha256(name).hexdigest()[:16]
@@ -198,7 +211,7 @@ def _numbered(class_name: str | None, number: int) -> str | None:
     return class_name if number == 1 else f"{slug(class_name or '')[:_ROOM_OF_NUMBERED]} {number}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ResultNames:
     """The names of the files that a run writes for each image.
 

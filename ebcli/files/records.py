@@ -6,8 +6,8 @@ import contextlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import KW_ONLY, asdict, dataclass, fields
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, NamedTuple
@@ -16,9 +16,9 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.box import Box
 
 SCHEMA = 1
-STAGES = ("network", "waiting", "decode", "draw", "encode", "write")  # the first two where the network is
 
 _LONGEST_LINE = 1 << 25  # bytes; the longest lines list what each operation lost, for hundreds of classes
 _HUGE = 2**63
@@ -49,7 +49,7 @@ class ClassRecord:
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
-        box: a detection's left, top, width and height, in pixels of the upright image.
+        box: a detection's, in the upright image; in files, boxes are left, top, width and height.
         proof: how small a part of the image keeps half of the score, and other orders, if requested; see
             ``ebcli.nouns.proof``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
@@ -60,6 +60,7 @@ class ClassRecord:
     index: int
     name: str | None
     score: float | None
+    _: KW_ONLY
     mass: float | None
     blank: bool
     losses: dict[str, float] | None = None
@@ -67,12 +68,20 @@ class ClassRecord:
     peak: float | None = None
     region: dict[str, Any] | None = None
     at_border: bool = False
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     strength: float | None = None
     evidence: str | None = None
     proof: dict[str, Any] | None = None
     position: int | None = None
     share: float | None = None
+
+    @classmethod
+    def parse(cls, written: dict[str, Any]) -> ClassRecord:
+        """That of a JSON object."""
+        for place in (written, written.get("region") or {}):
+            if place.get("box") is not None:
+                place["box"] = Box.of_size(*place["box"])
+        return cls(**written)
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
@@ -88,12 +97,9 @@ class ClassRecord:
             _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])
             if type(self.proof["holds"]) is not bool or type(self.proof["words"]) is not str:
                 raise TypeError(self.proof)
-        boxes = [self.box] if self.box is not None else []
+        _check_numbers(self.box or ())
         if self.region is not None:
-            boxes.append(self.region["box"])
-            _check_numbers([self.region["area"], *(self.region["polygon"] or ())])
-        for left, top, width, height in boxes:
-            _check_numbers((left, top, width, height))
+            _check_numbers([*self.region["box"], self.region["area"], *(self.region["polygon"] or ())])
 
 
 @dataclass(frozen=True)
@@ -123,11 +129,11 @@ class Record:
         tiles: the number of tiles that were explained and joined; 0 if the image was explained at once.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file, of which the first was explained.
-        spent: the seconds of each of ``STAGES``; not written.
     """
 
     input: str
     status: Literal["done", "failed", "planned", "not an image"]
+    _: KW_ONLY
     output: tuple[str, ...] = ()
     output_bytes: tuple[int, ...] = ()
     classes: tuple[ClassRecord, ...] = ()
@@ -151,7 +157,6 @@ class Record:
     tiles: int = 0
     seen: float = 1.0
     pages: int = 1
-    spent: Mapping[str, float] = field(default_factory=dict, compare=False)
 
     @classmethod
     def parse(cls, line: bytes) -> Record | None:
@@ -165,9 +170,9 @@ class Record:
             if text[end:].strip() or found.pop("schema") != SCHEMA or found.keys() != _WRITTEN:
                 return None
             found |= {name: tuple(found[name]) for name in _TUPLES}
-            found["classes"] = tuple([ClassRecord(**one) for one in found["classes"]])
+            found["classes"] = tuple([ClassRecord.parse(one) for one in found["classes"]])
             record = object.__new__(cls)
-            vars(record).update(found, spent={})  # setting frozen fields one by one would take as long as all else
+            vars(record).update(found)  # setting frozen fields one by one would take as long as all else
             record._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -219,12 +224,10 @@ class Record:
 
     def line(self) -> str:
         """The JSON object in ASCII, without a newline; bytes that are not UTF-8 are escaped as by ``os.fsdecode``."""
-        written = asdict(self)
-        del written["spent"]
-        return json.dumps(_finite({"schema": SCHEMA, **written}), allow_nan=False)
+        return json.dumps(_finite({"schema": SCHEMA, **asdict(self)}), allow_nan=False)
 
 
-_WRITTEN = {one.name for one in fields(Record)} - {"spent"}
+_WRITTEN = {one.name for one in fields(Record)}
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 
@@ -235,7 +238,9 @@ def _check_numbers(values: Iterable[Any], kinds: tuple[type, ...] = (int, float)
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: null instead."""
+    """JSON has no NaN: null instead; boxes as files have them."""
+    if isinstance(value, Box):
+        value = value.sized
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

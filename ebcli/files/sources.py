@@ -7,13 +7,14 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from io import BytesIO
 from pathlib import Path
+from typing import NamedTuple
 
 from ebcli.errors import ImageError
 from ebcli.files.media.medium import MEDIA, Medium
-from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath
+from ebcli.files.naming import PRIVATE_NAME, STDIN, canonical, output_relpath, portable, safe_relpath
 from ebcli.files.ownership import OwnResults
 from ebcli.files.remote import DEFAULT, RemoteOptions, url_of, without_secrets
 from ebcli.files.stamp import Stamp
@@ -21,6 +22,25 @@ from ebcli.files.storage import Span, members, read, stamp_of, walk, without_fil
 
 _COMPRESSED = (".tgz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst")
 _UNPACK = "it is a compressed tar file, whose files cannot be read one by one: unpack it, or make it a plain .tar"
+
+
+class Root(NamedTuple):
+    """A directory or a tar file that the user named.
+
+    Attributes:
+        path: its path.
+        name: where its files go below the output directory: to its own name if there are several, else to the top.
+    """
+
+    path: Path
+    name: Path
+
+    def place(self, path: Path) -> Path:
+        """The path of a file in it below the output directory."""
+        if path == self.path:
+            return output_relpath(path)
+        below = self.name / path.relative_to(self.path)
+        return safe_relpath(below if url_of(path) is None else portable(below))
 
 
 @dataclass(frozen=True)
@@ -34,14 +54,22 @@ class Source:
         problem: why it cannot be read, if that is known already.
         remote: limits for reading it, and secrets that its URL has.
         label: its true class, if known.
+        root: the directory that the user named, in which it was found; None if the user named the file.
     """
 
     path: Path
+    _: KW_ONLY
     named: bool = True
     span: Span | None = None
     problem: str | None = None
     remote: RemoteOptions = DEFAULT
     label: int | None = None
+    root: Root | None = None
+
+    @property
+    def place(self) -> Path:
+        """Its path below the output directory, after which its results are named."""
+        return output_relpath(self.path) if self.root is None else self.root.place(self.path)
 
     @property
     def name(self) -> str:
@@ -86,6 +114,8 @@ def find(
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
 
+    A directory in ``paths`` is the root of the places of its files; of several, each has a place below its own name.
+
     Of local directories, no more than the files of the shard and the entries of one directory are held in memory.
 
     URLs can be files or directories, too, and tar files are directories. Results that are recorded in a directory
@@ -103,28 +133,35 @@ def find(
             ``holiday``, ``2024/*.png``.
         exclude: skip files that match one of these patterns.
         remote: limits for remote files and for files in tar files. Secrets in URLs are moved there.
-        shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its path. None for all files.
+        shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its place. None for all files.
         stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
     folders = _Walk(without, exclude, shard, as_one)
     found: dict[str, Source] = {}
     skipped, own = [], OwnResults()
-    for given in paths:
-        path, how = without_secrets(without_file_scheme(given), remote)
-        files = [(Source(path), path)]
+    given = [without_secrets(without_file_scheme(path), remote) for path in paths]
+    remote_files = {path: walk(path, how) for path, how in given if url_of(path) is not None}
+    named = [path for path, _ in given if path.suffix.lower() == ".tar" or os.path.isdir(path)]
+    named += [path for path, (below, _) in remote_files.items() if below != [path]]
+    roots = {path: Root(path, Path()) for path in named}
+    if len({canonical(path) for path in named}) > 1:
+        roots = {path: Root(path, Path(_name_of(path))) for path in named}
+    for path, how in given:
+        root = roots.get(path)
+        files = [(Source(path, root=root), path)]
         if stdin is not None and path == STDIN:
             files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
-        elif url_of(path) is not None:
-            below, problem = walk(path, how)
-            files = [(Source(file, file == path), file.relative_to(path)) for file in sorted(below)]
+        elif path in remote_files:
+            below, problem = remote_files[path]
+            files = [(Source(file, named=file == path, root=root), file.relative_to(path)) for file in sorted(below)]
             files += [(Source(path, problem=problem), path)] if problem is not None else []
-        elif os.path.isdir(path):
-            files = list(folders.files(path))
+        elif root is not None and os.path.isdir(path):
+            files = list(folders.files(root))
         for source, relative in _unpacked(files, how):
             if (include and not _matches(relative, include)) or _matches(relative, exclude):
                 continue
-            if not _is_in(shard, source.path):
+            if not _is_in(shard, source):
                 continue
             if source.span is None and url_of(source.path) is None and source.path in own:
                 skipped += [source.name] if source.named else []
@@ -141,6 +178,10 @@ def _parts(folder: Path, media: Iterable[Medium]) -> list[Path]:
     return next((files for medium in media if (files := medium.files(folder))), []) if os.path.isdir(folder) else []
 
 
+def _name_of(folder: Path) -> str:
+    return folder.name if folder.name not in ("", os.pardir) else folder.resolve().name
+
+
 def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> Iterator[tuple[Source, Path]]:
     """The same files, with tar files replaced by their members."""
     for source, relative in files:
@@ -150,15 +191,16 @@ def _unpacked(files: Iterable[tuple[Source, Path]], remote: RemoteOptions) -> It
             continue
         found, problem = members(source.path, remote)
         for path, span in found.items():
-            yield Source(path, False, span, remote=remote), relative / path.relative_to(source.path)
+            below = relative / path.relative_to(source.path)
+            yield Source(path, named=False, span=span, remote=remote, root=source.root), below
         if problem is not None:
             yield Source(source.path, problem=problem), relative
 
 
-def _is_in(shard: tuple[int, int] | None, path: Path) -> bool:
+def _is_in(shard: tuple[int, int] | None, source: Source) -> bool:
     if shard is None:
         return True
-    digest = hashlib.blake2b(os.fsencode(output_relpath(path)), digest_size=8).digest()
+    digest = hashlib.blake2b(os.fsencode(source.place), digest_size=8).digest()
     return int.from_bytes(digest, "big") % shard[1] == shard[0] - 1
 
 
@@ -174,8 +216,9 @@ class _Walk:
         self._exclude, self._shard, self._as_one = exclude, shard, as_one
         self._entered: set[tuple[int, int] | None] = set()
 
-    def files(self, root: Path) -> Iterator[tuple[Source, Path]]:
+    def files(self, named: Root) -> Iterator[tuple[Source, Path]]:
         """The files below a directory, each with its path relative to that."""
+        root = named.path
         links = deque([root])
         while links:
             start = links.popleft()
@@ -183,20 +226,21 @@ class _Walk:
                 folder = start if start.name not in ("", os.pardir) else start.resolve()
                 yield Source(folder, named=start == root), Path(folder.name)
                 continue
-            waiting = [self._entries(start, links)] if self._enters(start, root) else []
+            waiting = [self._entries(start, links, named)] if self._enters(start, root) else []
             while waiting:  # a stack of directories, as trees can be deeper than Python's
                 path, is_folder, is_listed = next(waiting[-1], (None, False, True))
                 if path is None:
                     waiting.pop()
                 elif is_folder and _parts(path, self._as_one):
-                    if _is_in(self._shard, path):
-                        yield Source(path, named=False), path.relative_to(root)
+                    source = Source(path, named=False, root=named)
+                    if _is_in(self._shard, source):
+                        yield source, path.relative_to(root)
                 elif is_folder and self._enters(path, root):
-                    waiting.append(self._entries(path, links))
+                    waiting.append(self._entries(path, links, named))
                 elif not is_folder:
-                    yield Source(path, named=not is_listed), path.relative_to(root)
+                    yield Source(path, named=not is_listed, root=named), path.relative_to(root)
 
-    def _entries(self, folder: Path, links: deque[Path]) -> Iterator[tuple[Path, bool, bool]]:
+    def _entries(self, folder: Path, links: deque[Path], named: Root) -> Iterator[tuple[Path, bool, bool]]:
         """Each entry of a directory, whether it is a directory, and whether it was listed; adds links to ``links``."""
         entries, linked = [], []
         try:
@@ -205,7 +249,7 @@ class _Walk:
                     path = Path(folder, entry.name)
                     # of a link into a directory that may not be searched, is_dir() raises
                     if not (os.path.isdir(path) if entry.is_symlink() else entry.is_dir()):
-                        if path.suffix.lower() == ".tar" or _is_in(self._shard, path):
+                        if path.suffix.lower() == ".tar" or _is_in(self._shard, Source(path, root=named)):
                             entries.append((entry.name, False))
                     elif entry.is_symlink():
                         linked.append(path)

@@ -227,7 +227,9 @@ def _remote(url: str, options: RemoteOptions) -> Iterator[tuple[Any, str, dict[s
     try:
         yield system, name, {"timeout": longest} if isinstance(system, AsyncFileSystem) else {}
     except FSTimeoutError as error:
-        raise OSError(errno.EIO, f"the server did not send it within {longest:g} s: raise --timeout") from error
+        raise OSError(
+            errno.EIO, f"the server did not send it within {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+        ) from error
     except FileNotFoundError as error:  # whose message is only the name
         why = error.__cause__ or "the server has no such file"
         raise FileNotFoundError(errno.ENOENT, f"it cannot be found ({why})") from error

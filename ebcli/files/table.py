@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.errors import ConfigurationError
-from ebcli.files.directory import check_file, replacing
 from ebcli.files.records import Record, read_records
+from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 
 _BOX = ("left", "top", "width", "height")
@@ -59,7 +59,7 @@ def write_table(path: Path, directory: Path, configuration: str) -> None:
     latest: dict[str, int] = {}
     for number, record in enumerate(read_records(directory)):
         if record.configuration == configuration:
-            latest[record.place] = number
+            latest[record.input] = number
     chosen = {*latest.values()}
     found = (record for number, record in enumerate(read_records(directory)) if number in chosen)
     rows = (row for record in found for row in _rows(record))
@@ -86,9 +86,10 @@ def _rows(record: Record) -> Iterator[dict[str, Any]]:
     common = {name: getattr(record, name) for name in _OF_RECORD}
     outputs = record.output if len(record.output) >= len(record.classes) else record.output[:1] * len(record.classes)
     for one, output in zip(record.classes, outputs, strict=False):
-        box = one.box or (one.region or {}).get("box") or ()
+        box = one.box or (one.region or {}).get("box")
+        edges = dict(zip(_BOX, box.sized, strict=True)) if box else {}
         known = {name: getattr(one, name) for name in _OF_MAP if name != "output"}
-        yield _printable({**common, **known, "output": output, **dict(zip(_BOX, box, strict=False))})
+        yield _printable({**common, **known, "output": output, **edges})
     if not record.classes:
         yield _printable(common)
 

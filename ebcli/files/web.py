@@ -166,7 +166,9 @@ def files_below(url: str, options: RemoteOptions) -> Iterator[str]:
         if number == _MOST_LISTINGS:
             raise OSError(errno.EIO, f"it has more than {_MOST_LISTINGS} directories: name some of them instead")
         if time.monotonic() > ends:
-            raise OSError(errno.EIO, f"listing its directories took longer than {longest:g} s: raise --timeout")
+            raise OSError(
+                errno.EIO, f"listing its directories took longer than {longest:g} s: raise EB_SALIENCY_TIMEOUT"
+            )
         try:
             page = _response("GET", listing, options, _LARGEST_LISTING)[1]
         except OSError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from ebcli.files.encoding import encode_picture
 from ebcli.files.images import decode
 from ebcli.files.naming import AUDIT
 from ebcli.gallery.findings import BORDER, CELLS, PLACES, Candidate, Mask, Seen
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 
 _SHOWN = 8  # photos of a finding
@@ -65,8 +65,8 @@ def write_audit(
         border=BORDER.mean(),
         corner=PLACES[_CORNERS[0]].mean(),
     )
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
-        folder.write(files)
+    with OutputFolder(directory, overwrite=True) as folder:
+        folder.add(files)
     return directory / AUDIT
 
 
@@ -81,7 +81,7 @@ def _shares(photos: Sequence[Seen]) -> list[float | None]:
 def _mean_map(photos: Sequence[Seen]) -> Image.Image:
     mean = np.mean([one.grid for one in photos], axis=0)
     white = Image.new("RGB", (_SMALL, _SMALL), "white")
-    return picture(white, mean, Placement(0, 0, _SMALL, _SMALL), DrawingStyle("heatmap"))
+    return picture(white, mean, Box(0, 0, _SMALL, _SMALL), DrawingStyle("heatmap"))
 
 
 def _strip(found: Candidate) -> Image.Image:
@@ -91,7 +91,7 @@ def _strip(found: Candidate) -> Image.Image:
         with suppress(ImageError):
             photo = decode(one.path)
             small = photo.resize(fitted_size(photo.size, _SIDE), Image.Resampling.LANCZOS, reducing_gap=2.0)
-            drawn = picture(small, one.grid, Placement(0, 0, *small.size), DrawingStyle())
+            drawn = picture(small, one.grid, Box(0, 0, *small.size), DrawingStyle())
             ImageDraw.Draw(drawn).rectangle(_frame(mask, small.size), outline="white", width=2)
             tiles.append(drawn)
     strip = Image.new("RGB", (max(1, len(tiles)) * (_SIDE + _GAP) - _GAP, _SIDE), "white")

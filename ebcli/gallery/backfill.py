@@ -74,7 +74,7 @@ def make_missing(
             for outcome in entry.outcomes
             if (missing := _missing(outcome, there))
         ):
-            folder.write(files)
+            folder.add(files)
             there.update(files)
     return there
 

@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from ebcli.files.naming import COMPARISON
 from ebcli.gallery.backfill import below, roots_of
 from ebcli.gallery.page import check_page
 from ebcli.gallery.raw_maps import SIDE, MapPair, aligned
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 from ebcli.pages.shell import page
 
 DATA = COMPARISON.with_name("comparison.json")
@@ -61,10 +60,10 @@ def write_comparison(
     """
     check_page(directory, overwrite, COMPARISON)
     roots, rows = roots_of(inputs), list[dict[str, Any]]()
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
+    with OutputFolder(directory, overwrite=True) as folder:
         for pair in pairs:
             row, drawn = _row(pair, correlation, below(pair.input, roots))
-            folder.write({COMPARISON.with_name(row["picture"]): encode_picture(drawn, "png")})
+            folder.add({COMPARISON.with_name(row["picture"]): encode_picture(drawn, "png")})
             rows.append(row)
         if not rows:
             raise ConfigurationError(
@@ -74,7 +73,7 @@ def write_comparison(
         mean = sum(row["rank_correlation"] for row in rows) / len(rows)
         bars = {name: np.asarray(bar(style, (_COLORS, 1)))[0].tolist() for name, style in _STYLES.items()}
         html = page("comparison.html", rows=rows, mean=mean, bars=bars)
-        folder.write({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: html})
+        folder.add({DATA: f"{json.dumps(rows, indent=1)}\n".encode(), COMPARISON: html})
     return directory / COMPARISON
 
 
@@ -102,7 +101,7 @@ def _row(
     tiles = [under] if small else []
     tiles += [picture(under, one.values, one.placement.scaled(pair.size, size), _STYLES["maps"]) for one in pair.maps]
     if difference.any():
-        tiles.append(picture(under, difference, Placement(*box), _STYLES["difference"]))
+        tiles.append(picture(under, difference, Box(*box), _STYLES["difference"]))
     strip = Image.new("RGB", (len(tiles) * (size[0] + _GAP) - _GAP, size[1]), "white")
     for at, tile in enumerate(tiles):
         strip.paste(tile, (at * (size[0] + _GAP), 0))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,11 +52,11 @@ def write_gallery(
     """
     entries = read_entries(directory)
     check_page(directory, overwrite)
-    with closing(OutputFolder(directory, overwrite=True)) as folder:
+    with OutputFolder(directory, overwrite=True) as folder:
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         data = {**_look(style), **_data(name, entries, there)}
-        folder.write({PAGE: page("gallery.html", data=data, muting=muting())})
+        folder.add({PAGE: page("gallery.html", data=data, muting=muting())})
     return directory / PAGE
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.overlay import Box, covered, fitted_size, interpolated
+from ebcli.drawing.overlay import Pixels, covered, fitted_size, interpolated
 from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
-from ebcli.files.naming import numbered
+from ebcli.files.naming import numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
-from ebcli.nouns.explanation import Map, Subject, rectangle
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Map, Subject
 
 SIDE = 256  # pixels, the longer side of compared pictures, and of the grid on which maps are compared
 
@@ -52,15 +52,24 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
     with suppress(OSError, ValueError, KeyError, TypeError, IndexError):
         arrays = read_arrays(directory / relpath, ("image_size", "crop", "classes", "boxes", *names.values()))
         size = int(arrays["image_size"][0]), int(arrays["image_size"][1])
-        place = Placement(*map(float, arrays["crop"]))
+        place = Box(*map(float, arrays["crop"]))
         indices = arrays["classes"].tolist()
-        outlines = [[rectangle(box)] for box in arrays.get("boxes", ())] or [[]] * len(indices)
+        outlines = [[Box(*box).outline] for box in arrays.get("boxes", ())] or [[]] * len(indices)
         for layer, classes in layers.items():
             for index, one, values, outline in zip(indices, classes, arrays[names[layer]], outlines, strict=True):
                 if index != one.index or values.ndim != 2 or not values.size or min(size) < 1:
                     return None
                 subject = Subject(index, one.name, _number(one.score), outlines=outline)
-                maps.append(Map(subject, layer, values, _number(one.mass), place, method=record.method))
+                maps.append(
+                    Map(
+                        subject=subject,
+                        layer=layer,
+                        values=values,
+                        mass=_number(one.mass),
+                        placement=place,
+                        method=record.method,
+                    )
+                )
         return size, maps
     return None
 
@@ -91,7 +100,7 @@ def read_pairs(one: Path, other: Path) -> Iterator[MapPair]:
                 yield MapPair(records[1].input, found[0], both, (about[0], about[1]))
 
 
-def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Box]:
+def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Pixels]:
     """Two maps on the grid on which they are compared: the pixels of a small image that both cover, and their box."""
     size = fitted_size(pair.size, SIDE)
     regions = [one.placement.scaled(pair.size, size) for one in pair.maps]
@@ -103,12 +112,18 @@ def aligned(pair: MapPair) -> tuple[NDArray[np.float32], NDArray[np.float32], Bo
 
 
 def latest_records(directory: Path) -> dict[str, Record]:
-    """The latest record of each image that was explained, by its place.
+    """The latest record of each image that was explained, by its input.
+
+    Runs can have placed it differently: below a directory that was named, or where the image itself was.
 
     Raises:
         ConfigurationError: the directory has no records.
     """
-    return {record.place: record for record in records_of_run(directory) if record.status == "done"}
+    return {
+        str(output_relpath(Path(record.input))): record
+        for record in records_of_run(directory)
+        if record.status == "done"
+    }
 
 
 def _number(recorded: float | None) -> float:

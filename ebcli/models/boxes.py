@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.eb.capture import single_tensor
+from ebcli.nouns.box import Box
 
 _OVERLAP = 0.7  # of two boxes, intersection over union, at which detectors of the YOLO kind drop the worse one
 # of the grids of cells of detectors of the YOLO kind, in pixels; single grids would be the tokens of transformers
@@ -36,7 +37,7 @@ class Detection:
 
     label: int
     score: float
-    box: tuple[float, float, float, float]
+    box: Box
     anchor: int
 
 
@@ -93,7 +94,7 @@ class Candidates(NamedTuple):
 
             kept = kept[batched_nms(boxes[kept], scores[kept], labels[kept], self.overlap)]
         values = zip(*(each[kept].tolist() for each in (labels, scores, boxes)), kept.tolist(), strict=True)
-        return [Detection(label, value, tuple(box), anchor) for label, value, box, anchor in values]
+        return [Detection(label, value, Box(*box), anchor) for label, value, box, anchor in values]
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.boxes import Candidates, Detection
+from ebcli.nouns.box import Box
 
 _SAME_SCORE = 1e-4  # a score computed twice, rounded differently
 
@@ -91,13 +92,20 @@ class DetectionScores(nn.Module):
         if "rpn" not in seen:
             head = seen["head"]
             logits, offsets = head["cls_logits"], head["bbox_regression"]
-            return Predictions(found, logits.mT, offsets, seen["anchors"], shapes, head.get("bbox_ctrness"))
+            return Predictions(
+                found=found,
+                logits=logits.mT,
+                offsets=offsets,
+                anchors=seen["anchors"],
+                shapes=shapes,
+                centerness=head.get("bbox_ctrness"),
+            )
         proposals = seen["rpn"][0]
         counts = {len(of_image) for of_image in proposals}
         if len(counts) > 1:
             raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
         logits, offsets = (values.unflatten(0, (len(images), -1)) for values in seen["head"])
-        return Predictions(found, logits.mT, offsets, proposals, shapes)
+        return Predictions(found=found, logits=logits.mT, offsets=offsets, anchors=proposals, shapes=shapes)
 
     def boxes(self, predictions: Predictions, i: int, label: int) -> Tensor:
         """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
@@ -135,7 +143,7 @@ class DetectionScores(nn.Module):
         return resized, (padded[0], padded[1])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Predictions:
     """What a detector computed for B images.
 
@@ -210,7 +218,6 @@ def detections(net: nn.Module, images: Tensor, score: float = 0.5) -> list[list[
                     f"a detection of class {int(label)} cannot be traced to an anchor: the detector changes its scores "
                     "or boxes in a way of its own; pass where=(anchor,) to excitation_backprop instead"
                 )
-            left, top, right, bottom = box.tolist()
-            kept.append(Detection(int(label), float(value), (left, top, right, bottom), int(anchor)))
+            kept.append(Detection(int(label), float(value), Box(*box.tolist()), int(anchor)))
         found.append(kept)
     return found

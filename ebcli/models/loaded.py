@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
+from ebcli.models.preprocessing import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ class LoadedModel:
         files: files whose content defines the network: a checkpoint, a model file.
         task: ``"classification"``, ``"detection"``, ``"segmentation"`` or ``"video"``.
         one_by_one: whether the network takes a single image only.
+        preprocessing: the settings that replaced those of the network's own preprocessing.
+        fit: the preprocessing with other settings; None if there is no other.
 
     Examples:
         >>> import ebcli
@@ -46,6 +50,7 @@ class LoadedModel:
 
     name: str
     net: nn.Module
+    _: KW_ONLY
     transforms: InputSpec
     categories: tuple[str, ...] | None
     weights: str
@@ -54,6 +59,8 @@ class LoadedModel:
     scores: str = SOFTMAX
     task: str = CLASSIFICATION
     one_by_one: bool = False
+    preprocessing: Preprocessing = field(default_factory=Preprocessing)
+    fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"
@@ -61,6 +68,12 @@ class LoadedModel:
     def category(self, index: int) -> str | None:
         """The name of a class; None if it is unknown."""
         return self.categories[index] if self.categories else None
+
+    def with_preprocessing(self, settings: Preprocessing) -> LoadedModel:
+        """The same network, which gets images otherwise."""
+        if settings == self.preprocessing or self.fit is None:
+            return self
+        return replace(self, transforms=self.fit(settings), preprocessing=settings)
 
     @property
     def trained(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -121,7 +122,7 @@ def load_model(
                 raise ConfigurationError(
                     f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
                 )
-            own = InputSpec(None, None, mean=(0.0,) * 3, std=(1.0,) * 3)
+            own = InputSpec(None, resize=None, mean=(0.0,) * 3, std=(1.0,) * 3)
         else:
             own = replace(InputSpec.of(source.transforms(net, label)), network=name)
             if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
@@ -130,7 +131,9 @@ def load_model(
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, CLASSIFICATION):
-                raise ConfigurationError(f"{name} is for {task}: --like needs a classifier or a network of features")
+                raise ConfigurationError(
+                    f"{name} is for {task}: --similar-to needs a classifier or a network of features"
+                )
             backbone, scores = source.with_features(net, label), scores or RAW
             spec = _fitted(source, name, backbone or net, replace(settings, tiles=None), own)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
@@ -144,14 +147,26 @@ def load_model(
         if is_detector(net):
             net = DetectionScores(net)
     found, count = _tried(name, net, settings.applied_to(own), task, len(categories or ()))
-    if found == DETECTION and settings.fit == WHOLE:
-        settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
-    spec = _fitted(source, name, net, settings, own)
+    fit = partial(_fitted, source, name, net, own=own, of_detector=found == DETECTION)
+    spec = fit(settings)
     if given is not None and len(given) != count:
         raise ConfigurationError(f"there are {len(given)} class names, but {name} has {count} classes")
     categories = categories if categories is not None and len(categories) == count else None
     scores = scores or (SIGMOID if count == 1 else SOFTMAX)
-    return LoadedModel(name, net, spec, categories, label, count, files, scores, found, source.one_by_one)
+    return LoadedModel(
+        name,
+        net,
+        transforms=spec,
+        categories=categories,
+        weights=label,
+        num_classes=count,
+        files=files,
+        scores=scores,
+        task=found,
+        one_by_one=source.one_by_one,
+        preprocessing=settings,
+        fit=fit,
+    )
 
 
 def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:
@@ -168,8 +183,17 @@ def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: 
     return task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION), shape[1]
 
 
-def _fitted(source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec) -> InputSpec:
+def _fitted(
+    source: ModelSource,
+    name: str,
+    net: nn.Module,
+    settings: Preprocessing,
+    own: InputSpec,
+    of_detector: bool = False,
+) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
+    if of_detector and settings.fit == WHOLE:
+        settings = replace(settings, fit=None)  # lest objects be larger than those that the network was trained on
     spec = settings.applied_to(own)
     if spec.fit != WHOLE:
         return spec

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 _INSIDE = 0.75  # of what is white in the photo; padding is darker
 _EDGE = 0.002  # of the photo's size, by which interpolation moves its edges
@@ -37,9 +37,9 @@ class Patches:
     tokens: Tensor
 
     @property
-    def placement(self) -> Placement:
+    def placement(self) -> Box:
         """The rectangle that they cover together."""
-        return Placement(*self.corners[:, :2].amin(0).tolist(), *self.corners[:, 2:].amax(0).tolist())
+        return Box(*self.corners[:, :2].amin(0).tolist(), *self.corners[:, 2:].amax(0).tolist())
 
     def map(self, values: Tensor) -> Tensor:
         """A map (K, h, w) of the placement from the values (K, tokens), in cells as small as the smallest patch.

@@ -19,7 +19,7 @@ _LARGEST_SIDE = 1 << 14  # pixels; more than any photo that is decoded by defaul
 _MOST_TILES = 16  # across the shorter side; the work grows with the square
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Preprocessing:
     """Settings that replace those of a preprocessing; None keeps its own.
 

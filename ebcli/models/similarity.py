@@ -82,7 +82,7 @@ def _read(picture: Path) -> Any:
     try:
         return decode(picture)
     except ImageError as error:
-        raise ConfigurationError(f"cannot read '{picture}', and --like compares pictures: {error}") from error
+        raise ConfigurationError(f"cannot read '{picture}', and --similar-to compares pictures: {error}") from error
 
 
 def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:

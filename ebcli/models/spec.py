@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
@@ -43,6 +43,7 @@ class ModelSpec:
     """
 
     name: str = BUNDLED
+    _: KW_ONLY
     weights: str = DEFAULT
     class_names: Path | tuple[str, ...] | None = None
     preprocessing: Preprocessing = field(default_factory=Preprocessing)

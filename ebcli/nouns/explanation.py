@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 from ebcli.nouns.proof import Proof
 
 HARDLY_ANY = "hardly any"  # evidence
@@ -18,12 +18,6 @@ HARDLY_ANY = "hardly any"  # evidence
 _WEAK, _CLEAR = 2.0, 5.0
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
 _SHARE_OF_BLANK = 0.07  # the share of a word's evidence that is in a blank picture, at most
-
-
-def rectangle(box: Sequence[float]) -> NDArray[np.float64]:
-    """The closed outline (5, 2) of a box: left, top, right, bottom."""
-    left, top, right, bottom = box
-    return np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]], np.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +30,7 @@ class Subject:
         score: the class's or detection's probability; a segment's share of the pixels, or its mean probability if
             ``--where`` asks for it.
         where: where in the class's output (...) its probability starts: an index, empty for a single number; or a mask.
-        box: a detection's left, top, right and bottom, in pixels of the image.
+        box: a detection's, in the image.
         outlines: the closed polygons (N, 2) around the object, in pixels of the image.
         is_unlikely: the score is below 1%, and below that of a class chosen at random.
     """
@@ -44,8 +38,9 @@ class Subject:
     index: int
     name: str | None
     score: float
+    _: KW_ONLY
     where: tuple[int, ...] | NDArray[np.bool_] = ()
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     outlines: Sequence[NDArray[np.float64]] = ()
     is_unlikely: bool = False
 
@@ -55,7 +50,7 @@ class Subject:
         return f"{self.name or f'class {self.index}'}, score {self.score:.3f}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Map:
     """The map of a subject at a layer.
 
@@ -81,7 +76,7 @@ class Map:
     layer: str
     values: NDArray[np.float32]
     mass: float
-    placement: Placement
+    placement: Box
     lost_mass: dict[str, float] | None = None
     relevance: NDArray[np.float32] | None = None
     method: str = "contrastive"

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
+from ebcli.nouns.box import Box
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,30 +23,6 @@ _HIGHEST = {"uint8": 255.0, "uint16": 65535.0}
 _STRIDE = 32  # pixels, of the coarsest layers of nearly all networks for photos
 _CELLS = 7  # a side in these layers, so those of networks for smaller images have smaller strides
 _IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-
-
-class Placement(NamedTuple):
-    """The rectangle of an image that the network saw, in that image's own pixel coordinates.
-
-    ``(0, 0)`` is the top left *corner* of the top left pixel. Where the crop was larger than the resized
-    image and had to be padded, the rectangle reaches beyond the image.
-    """
-
-    left: float
-    top: float
-    right: float
-    bottom: float
-
-    def scaled(self, old: tuple[int, int], new: tuple[int, int]) -> Placement:
-        """The same rectangle after the image was resized from one size (width, height) to another."""
-        (width, height), (x, y) = old, new  # multiplied first, as edges of the image stay exact so
-        return Placement(self.left * x / width, self.top * y / height, self.right * x / width, self.bottom * y / height)
-
-    def share_of(self, size: tuple[int, int]) -> float:
-        """The share of an image (width, height) that lies in the rectangle."""
-        width, height = size
-        across, down = min(self.right, width) - max(self.left, 0), min(self.bottom, height) - max(self.top, 0)
-        return across * down / (width * height)
 
 
 @dataclass(frozen=True)
@@ -81,6 +58,7 @@ class InputSpec:
     """
 
     size: tuple[int, int] | None
+    _: KW_ONLY
     resize: tuple[int, ...] | None = (256,)
     fit: str = "crop"
     mean: tuple[float, ...] = _IMAGENET[0]
@@ -109,7 +87,14 @@ class InputSpec:
         mode = getattr(preset, "interpolation", Image.Resampling.BILINEAR).name
         size = crop and (crop[0], crop[-1])
         return cls(
-            size, resize and tuple(resize), "crop", tuple(mean), tuple(std), Image.Resampling[mode], frames, rate
+            size,
+            resize=resize and tuple(resize),
+            fit="crop",
+            mean=tuple(mean),
+            std=tuple(std),
+            resample=Image.Resampling[mode],
+            frames=frames,
+            rate=rate,
         )
 
     @property
@@ -143,14 +128,14 @@ class InputSpec:
             )
             raise ImageError(f"it has {_channels(count)}, but {self.network} takes {self.channels}{hint}")
 
-    def place(self, size: tuple[int, int]) -> Placement:
+    def place(self, size: tuple[int, int]) -> Box:
         """Where the network looks in an upright image of ``size`` (width, height)."""
         crop = self._crop
         if crop is None:
-            return Placement(0, 0, *size)
+            return Box(0, 0, *size)
         new, crops = self._resized(size), crop[::-1]
         left, top = (_start(*sides) for sides in zip(new, crops, strict=True))
-        return Placement(left, top, left + crops[0], top + crops[1]).scaled(new, size)
+        return Box(left, top, left + crops[0], top + crops[1]).scaled(new, size)
 
     def read(self, image: Image.Image) -> NDArray[np.uint8]:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.

@@ -170,7 +170,19 @@ def ask(
         for (_, one), place, score in zip(chosen, places, scores, strict=True)
     ]
     explained = [
-        Word(*one.span(), number, Map(subject, LAYER, map_, mass, where.placement, against=against or "", share=mass))
+        Word(
+            *one.span(),
+            number,
+            Map(
+                subject=subject,
+                layer=LAYER,
+                values=map_,
+                mass=mass,
+                placement=where.placement,
+                against=against or "",
+                share=mass,
+            ),
+        )
         for (number, one), subject, map_, mass in zip(chosen, subjects, maps, masses, strict=False)
     ]
     return Answer(question, said.text, explained)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Generator
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -12,14 +11,16 @@ from threading import Event
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.files.sink import Sink
 from ebcli.models.keywords import CLASSIFICATION
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import Prepared, prepare
 from ebcli.workers import Workers, processors
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Run:
     """A run that is ready to start.
 
@@ -49,8 +50,12 @@ class Run:
     task: str = CLASSIFICATION
 
 
-def run(plan: RunPlan) -> Run:
+def run(plan: RunPlan, sink: Sink | None = None) -> Run:
     """Check the plan and load what all images share; the images are worked on while ``results`` is iterated.
+
+    Args:
+        plan: the run.
+        sink: where its results go; None for the output directory.
 
     Raises:
         ConfigurationError: the model, weights, layer, class, colormap or device does not exist or does not fit, or a
@@ -59,19 +64,31 @@ def run(plan: RunPlan) -> Run:
         OutputError: (also from ``results``) the output directory cannot be written to.
     """
     stopping, recorded = Event(), Counter[str]()
+    sink = sink or OutputFolder(plan.output.directory, plan.output.overwrite)
     if plan.execution.engine == "ray" and not plan.execution.dry_run:
         from ebcli.run.ray_driver import Cluster
 
-        cluster = Cluster(plan)
+        cluster = Cluster(plan, sink)
         prepared, device, results = cluster.prepared, cluster.device, cluster.results(stopping, recorded)
     else:
-        prepared = prepare(plan)
+        prepared = prepare(plan, sink)
         device = plan.execution.device if prepared.explainer is None else prepared.explainer.device
-        results = _planned(prepared) if plan.execution.dry_run else _results(plan, prepared, stopping, recorded)
+        results = _planned(prepared) if plan.execution.dry_run else _results(plan, prepared, sink, stopping, recorded)
     stages, total = prepared.stages, len(prepared.sources)
     style, unit = stages.options.style, stages.reader.unit
     common, skipped = stages.common, prepared.skipped
-    return Run(common, device, total, skipped, results, stopping, recorded, style, unit, prepared.task)
+    return Run(
+        common=common,
+        device=device,
+        total=total,
+        skipped=skipped,
+        results=results,
+        stopping=stopping,
+        recorded=recorded,
+        style=style,
+        unit=unit,
+        task=prepared.task,
+    )
 
 
 def _planned(prepared: Prepared) -> Generator[Record]:
@@ -80,8 +97,10 @@ def _planned(prepared: Prepared) -> Generator[Record]:
         yield prepared.stages.record(source, "planned" if is_image else "not an image")
 
 
-def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Counter[str]) -> Generator[Record]:
-    output, execution, sources = plan.output, plan.execution, prepared.sources
+def _results(
+    plan: RunPlan, prepared: Prepared, sink: Sink, stopping: Event, recorded: Counter[str]
+) -> Generator[Record]:
+    execution, sources = plan.execution, prepared.sources
     if not sources:
         return
     count = execution.workers
@@ -90,10 +109,15 @@ def _results(plan: RunPlan, prepared: Prepared, stopping: Event, recorded: Count
     elif count is None:
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
-    folder = OutputFolder(output.directory, output.overwrite)
-    with closing(folder), Workers(count, execution.image_timeout) as workers:
-        folder.start(output.settings)
+    with sink, Workers(count, execution.image_timeout) as workers:
+        sink.start(as_settings(plan))
         pipeline = Pipeline(
-            prepared.explainer, folder, workers, prepared.stages, execution.fail_fast, stopping, recorded
+            explainer=prepared.explainer,
+            sink=sink,
+            workers=workers,
+            stages=prepared.stages,
+            fail_fast=execution.fail_fast,
+            stopping=stopping,
+            recorded=recorded,
         )
         yield from pipeline.run(sources)

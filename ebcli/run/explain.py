@@ -6,9 +6,10 @@ import io
 import os
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,20 +17,17 @@ from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import panel
-from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
+from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.images import to_rgb
 from ebcli.files.media.medium import Shown
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import BUNDLED, WHOLE
-from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.sources import takes_texts
-from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.models.keywords import BUNDLED
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.explainer import Explainer
-from ebcli.run.plan import InputOptions, MapOptions, RunPlan
+from ebcli.run.network_description import in_a_sentence
+from ebcli.run.plan import RunPlan
 from ebcli.run.reading import NetworkInput, Reader
 
 
@@ -46,15 +44,15 @@ def explain(
     """Explain what a network sees in a photo, with the command's defaults: whole image, default layer, contrastive.
 
     Args:
-        model: a name for `load_model`, which loads it at each call, or a `LoadedModel`, whose own preprocessing then
-            decides what the network sees: by default the center crop, where a name gives the whole image.
+        model: a name for `load_model`, which loads it at each call, or a `LoadedModel`. Either gets the whole image,
+            unless it was loaded with a `Preprocessing` that says how images are fitted, resized or cropped.
         image: a Pillow image, or the path of a photo.
         targets: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
             likely class, or for all detections or segments.
         layer: the layer of the maps, or several; `"input"` for the pixels. None for the model's default layer.
         against: classes to contrast with. None for the class's own dual.
         contrastive: contrastive maps; marginal ones if False.
-        top_k: the number of classes if there are no targets.
+        top_k: the number of most likely classes, in place of targets.
         style: how maps are drawn; see `draw_map`.
 
     Raises:
@@ -74,18 +72,20 @@ def explain(
         tuple(str(one) for some in classes for one in (some if isinstance(some, (list, tuple)) else (some,)))
         for classes in (targets, (against,))
     )
-    if isinstance(model, LoadedModel):
-        loaded, spec = model, ModelSpec(model.name)
-    else:
-        loaded, spec = None, ModelSpec(model, preprocessing=Preprocessing(fit=WHOLE))
-        if chosen and takes_texts(model):
-            texts, chosen, contrasted = as_classes(chosen, contrasted)
-            spec = replace(spec, class_names=texts)
-    plan = RunPlan(
-        InputOptions((Path("image"),)),
-        spec,
-        MapOptions((layer,) if isinstance(layer, str) else tuple(layer), contrastive, contrasted, (), chosen, top_k),
-        DrawingStyle(style, signed=bool(contrasted) and style not in UNSIGNED_STYLES),
+    values: dict[str, Any] = {"model": model}
+    loaded = model if isinstance(model, LoadedModel) else None
+    if loaded is not None:  # texts that are its classes are so already
+        values = {"model": loaded.name, "class_names": loaded.categories, **vars(loaded.preprocessing)}
+    layers = (layer,) if isinstance(layer, str) else tuple(layer)
+    plan = RunPlan.of(
+        **values,
+        images=(Path("image"),),
+        layer=layers,
+        contrastive=contrastive,
+        against=contrasted,
+        target=chosen,
+        top_k=top_k,
+        style=style,
     )
     explainer = Explainer(plan, 1, loaded)
     network_input, shown = _read(image, explainer.loaded)
@@ -95,8 +95,7 @@ def explain(
     if not found.maps:
         raise ImageError(f"{explainer.loaded.name} finds nothing to explain: name a class")
     network = explainer.network
-    about = f"{spec.name} ({network.loaded.weights}), layer {', '.join(network.layers)}, {network.method}"
-    return Saliency(found, shown, plan.style, about)
+    return Saliency(found, shown, plan.style, in_a_sentence(network.provenance_of_picture()))
 
 
 def _read(image: Image.Image | str | os.PathLike[str] | None, loaded: LoadedModel) -> tuple[NetworkInput, Shown]:
@@ -107,7 +106,7 @@ def _read(image: Image.Image | str | os.PathLike[str] | None, loaded: LoadedMode
         raise ConfigurationError(f"{loaded.name} is for {what}, explain() for images: use the command")
     if isinstance(image, Image.Image):
         upright = to_rgb(image)
-        return NetworkInput(spec.read(upright), Stamp(0, 0), 0.0, upright.size), Shown(upright)
+        return NetworkInput.of(upright, spec), Shown(upright)
     if not isinstance(image, (str, os.PathLike)) or os.path.isdir(image):
         one = "the path of a file, or a Pillow image"
         raise ConfigurationError(f"image is {reprlib.repr(image)}, but explain() takes one photo: {one}")

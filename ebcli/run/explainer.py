@@ -29,8 +29,8 @@ from ebcli.models import LoadedModel, default_layer, load_model
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO, WHOLE
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.batch_sizes import batch_sizes
 from ebcli.run.layer_choice import check_distinct, chosen_layers
 from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
@@ -56,7 +56,7 @@ class Explainer:
     Args:
         plan: the run.
         total: the number of its images.
-        loaded: the network, if it is loaded already; it stays on its device.
+        loaded: the network, if it is loaded already; it stays on its device, and gets images as the plan says.
 
     Raises:
         ConfigurationError: the model, weights, layer, class or device does not exist or does not fit.
@@ -77,7 +77,8 @@ class Explainer:
             self.loaded.net.to(self._dtype)
         else:
             parameter = next(loaded.net.parameters(), torch.empty(0))
-            self.loaded, self.device, self._dtype = loaded, str(parameter.device), parameter.dtype
+            self.loaded = loaded.with_preprocessing(model.preprocessing)
+            self.device, self._dtype = str(parameter.device), parameter.dtype
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
@@ -86,7 +87,7 @@ class Explainer:
             self.loaded.net.to(memory_format=torch.channels_last)
         sizes = batch_sizes(self.loaded, execution.batch_size, self.device, total, self._task.in_batches)
         self.batch_size, self._pieces = sizes
-        self._joint, self._lock = self._task.joint, Lock()
+        self._joint, self._lock, self._stopping = self._task.joint, Lock(), Event()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan) if loaded is None else None
         # the first picture need not wait for what is known
@@ -105,7 +106,10 @@ class Explainer:
                 usual = default_layer(loaded)
         if not plan.output.panel:
             check_distinct(layers)
-        self.network = NetworkDescription(loaded, layers, usual, *chosen_classes(maps, loaded), "")
+        classes, against = chosen_classes(maps, loaded)
+        self.network = NetworkDescription(
+            loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against
+        )
         return self._tried(maps)
 
     def asked(self, maps: MapOptions) -> Explainer:
@@ -121,11 +125,12 @@ class Explainer:
 
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
-        about, inputs = self._about(image), self._inputs(image.pixels[None])
+        about, tiles = self._about(image), self._tiles(image)
         with self._lock, contained(self.loaded.name), torch.no_grad():
             if self._task.run is not None:
-                return self._task.subjects(self._task.run(inputs, [about])[0], about)
-            return self._task.subjects(self._scores(single_tensor(self.loaded.net(inputs), "the output"))[0], about)
+                return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [about])[0], about)
+            pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
+            return self._task.subjects(self._scores_of(self._batches(pieces)).mean(0), about)
 
     def explain(self, images: Sequence[NetworkInput], stopping: Event | None = None) -> list[Explanation | ImageError]:
         """The maps of each of any number of images or videos; or its error. Threads wait for each other.
@@ -268,10 +273,8 @@ class Explainer:
             join: makes one map of the maps of all pieces, given their scores (pieces, num_classes).
         """
         start, asked = time.perf_counter(), self._about(image)
-        batches = [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
-        with torch.no_grad():
-            outputs = [single_tensor(self.loaded.net(part), "the output") for part in self._unless_stopping(batches)]
-        each = torch.cat([self._scores(output).float() for output in outputs])
+        batches = self._batches(pieces)
+        each = self._scores_of(batches)
         scores = each.mean(0)
         row, maps = self._task.subjects(scores, asked), list[Map]()
         for first in range(0, len(row), self._width):
@@ -282,6 +285,15 @@ class Explainer:
             maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
         return Explanation(maps, time.perf_counter() - start, asked.label, best)
+
+    def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
+        return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
+
+    def _scores_of(self, batches: Iterable[Sequence[NDArray[np.uint8]]]) -> Tensor:
+        """The scores (pieces, ..., num_classes) of the pieces of an image."""
+        with torch.no_grad():
+            outputs = [single_tensor(self.loaded.net(part), "the output") for part in self._unless_stopping(batches)]
+        return torch.cat([self._scores(output).float() for output in outputs])
 
     def _unless_stopping(self, batches: Iterable[Sequence[NDArray[np.uint8]]]) -> Iterator[Tensor]:
         for batch in batches:
@@ -298,7 +310,7 @@ class Explainer:
         inputs: Tensor,
         results: Sequence[ExcitationResult],
         rows: Sequence[Sequence[Subject]],
-        places: Sequence[Placement],
+        places: Sequence[Box],
     ) -> list[list[Map]]:
         """The maps of each image, with those of other methods beside them if they are asked for."""
         maps, by_layer = self._asked.maps, {}

@@ -15,8 +15,8 @@ from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import INPUT
 from ebcli.models.methods import IMPLEMENTED
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -48,7 +48,7 @@ def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Ten
 def maps_of(
     results: Mapping[str, ExcitationResult],
     rows: Sequence[Sequence[Subject]],
-    places: Sequence[Placement],
+    places: Sequence[Box],
     method: str,
     keep_relevance: bool,
     compared: Mapping[str, Arrays] = MappingProxyType({}),
@@ -79,18 +79,18 @@ def maps_of(
             [
                 [
                     Map(
-                        subject,
-                        layer,
-                        values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
-                        mass[i][k],
-                        place,
-                        None if lost is None else {name: one[i][k] for name, one in lost.items()},
-                        None if relevance is None else relevance[i, k].copy(),
-                        method,
-                        {name: one[i, k].copy() for name, one in others.items()},
-                        noise.get(layer),
-                        strides.get(layer, 1),
-                        against,
+                        subject=subject,
+                        layer=layer,
+                        values=values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
+                        mass=mass[i][k],
+                        placement=place,
+                        lost_mass=None if lost is None else {name: one[i][k] for name, one in lost.items()},
+                        relevance=None if relevance is None else relevance[i, k].copy(),
+                        method=method,
+                        beside={name: one[i, k].copy() for name, one in others.items()},
+                        noise=noise.get(layer),
+                        stride=strides.get(layer, 1),
+                        against=against,
                     )
                     for k, subject in enumerate(row)
                 ]

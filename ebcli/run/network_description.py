@@ -10,14 +10,14 @@ from ebcli.errors import ConfigurationError
 from ebcli.models.classes import matching_classes, resolve_class
 from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, STRENGTH_ON_NOISE
 from ebcli.models.imagenet import imagenet_classes
-from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX
+from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX, WHOLE
 from ebcli.models.loaded import LoadedModel
 from ebcli.run.plan import MapOptions, RunPlan
 
 _NOT_LOADED: Any = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkDescription:
     """The network of a run, and what is asked of it.
 
@@ -35,10 +35,10 @@ class NetworkDescription:
 
     loaded: LoadedModel
     layers: tuple[str, ...]
-    default_layer: str | None
-    classes: list[tuple[int, ...]] | None
-    against: list[int] | None
-    method: str
+    default_layer: str | None = None
+    classes: list[tuple[int, ...]] | None = None
+    against: list[int] | None = None
+    method: str = ""
     noise: Mapping[str, float] = field(default_factory=dict)
     strides: Mapping[str, int] = field(default_factory=dict)
 
@@ -47,6 +47,23 @@ class NetworkDescription:
         """All classes that can be explained."""
         every = range(self.loaded.num_classes)
         return [*every] if self.classes is None else [index for group in self.classes for index in group]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
+        loaded = self.loaded
+        return {
+            "model": loaded.name,
+            "weights": loaded.weights,
+            "layer": ", ".join(self.layers),
+            "method": self.method,
+            "fit": loaded.transforms.fit if loaded.transforms.size else WHOLE,
+        }
+
+    def provenance_of_picture(self, beside: Sequence[str] = ()) -> dict[str, Any]:
+        """The same in the words of a picture, with other methods whose maps are in it."""
+        drawn = "; beside: ".join(filter(None, (self.method, ", ".join(beside))))
+        return self.provenance | {"method": drawn} | ({} if self.loaded.trained else {"weights": "untrained"})
 
     @classmethod
     def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:
@@ -59,14 +76,30 @@ class NetworkDescription:
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
             return None
         names, scores = tuple(imagenet_classes()), model.scores or SOFTMAX
-        loaded = LoadedModel(BUNDLED, _NOT_LOADED, PRESET, names, NAME, len(names), scores=scores)
+        loaded = LoadedModel(
+            BUNDLED,
+            _NOT_LOADED,
+            transforms=PRESET,
+            categories=names,
+            weights=NAME,
+            num_classes=len(names),
+            scores=scores,
+        )
         classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
-        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET))
+        loaded = replace(loaded, transforms=model.preprocessing.applied_to(PRESET), preprocessing=model.preprocessing)
         method = method_in_words(plan.maps, class_labels(loaded, against))
         noise = {} if against or not plan.maps.contrastive else {DEFAULT_LAYER: STRENGTH_ON_NOISE}
-        return cls(loaded, (DEFAULT_LAYER,), DEFAULT_LAYER, classes, against, method, noise)
+        return cls(
+            loaded=loaded,
+            layers=(DEFAULT_LAYER,),
+            default_layer=DEFAULT_LAYER,
+            classes=classes,
+            against=against,
+            method=method,
+            noise=noise,
+        )
 
     @classmethod
     def of_plan(cls, plan: RunPlan) -> NetworkDescription:
@@ -74,8 +107,21 @@ class NetworkDescription:
         model, maps = plan.model, plan.maps
         against = [model.described[int(index)] for index in maps.against] if model.described else maps.against
         scores = model.scores or SOFTMAX
-        loaded = LoadedModel(model.name, _NOT_LOADED, PRESET, None, model.weights, 0, scores=scores)
-        return cls(loaded, maps.layers, None, None, None, method_in_words(maps, against))
+        loaded = LoadedModel(
+            model.name,
+            _NOT_LOADED,
+            transforms=PRESET,
+            categories=None,
+            weights=model.weights,
+            num_classes=0,
+            scores=scores,
+        )
+        return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
+
+
+def in_a_sentence(provenance: Mapping[str, str]) -> str:
+    """How maps are made, below the title of a figure."""
+    return "{model} ({weights}), layer {layer}, {method}".format(**provenance)
 
 
 def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[int, ...]] | None, list[int] | None]:

@@ -6,15 +6,14 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ImageError, OutputError
-from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.reading import NetworkInput
@@ -28,17 +27,16 @@ _BATCHES_AHEAD = 2  # loaded while the network is busy
 _BATCHES_BEHIND = 2  # rendered and written meanwhile
 _BATCHES_APART = 8  # an image waits no longer for others of its size, as records come in order
 _LARGE = 1 << 23  # bytes; larger images do not wait at all
-_NO_FILES: Mapping[Path, bytes] = {}
 _Numbered = tuple[int, Source, NetworkInput]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """What all images of a run share.
 
     Attributes:
         explainer: the network; None if none of the files can be read.
-        files: writes results and records.
+        sink: where results go.
         workers: the processes that load and render images.
         stages: how they do it.
         fail_fast: stop at the first failure.
@@ -47,7 +45,7 @@ class Pipeline:
     """
 
     explainer: Explainer | None
-    files: OutputFolder
+    sink: Sink
     workers: Workers
     stages: ImageStages
     fail_fast: bool
@@ -82,7 +80,7 @@ class Pipeline:
         for number, future in waiting:
             if not future.cancelled():
                 try:
-                    ready[number] = _awaited(future)
+                    ready[number] = future.result()
                 except Exception as caught:
                     error = error or caught
         yield from (record for _, record in sorted(ready.items()))
@@ -90,7 +88,7 @@ class Pipeline:
             raise error
 
     def _taken(self, future: Future[Record]) -> Record:
-        record = _awaited(future)
+        record = future.result()
         if self.fail_fast and record.status == "failed":
             self.stopping.set()
         return record
@@ -132,7 +130,7 @@ class Pipeline:
             for number, source, future in ahead.popleft():
                 # failures are recorded already, so they must be reported
                 if not (self.stopping.is_set() and future.cancel()):
-                    yield number, source, _loaded(future)
+                    yield number, source, future.result()
 
     def _explained(self, images: Sequence[_Numbered]) -> Iterator[tuple[int, Future[Record]]]:
         if self.stopping.is_set() or self.explainer is None:  # these have appeared since, and are left to the next run
@@ -151,31 +149,15 @@ class Pipeline:
     def _load(self, source: Source) -> NetworkInput | Record:
         loaded = self.stages.load(source, self.workers.call)
         if isinstance(loaded, Record) and loaded.status == "failed":
-            self._record(loaded)
+            return self._written({}, loaded)
         return loaded
 
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
         record, files = self.stages.render(source, loaded, explanation, self.workers.call)
-        start = perf_counter()
-        self._record(record, files)
-        return replace(record, spent={**record.spent, "write": perf_counter() - start})
+        return self._written(files, record)
 
-    def _record(self, record: Record, files: Mapping[Path, bytes] = _NO_FILES) -> None:
-        self.files.write(files, record)
+    def _written(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        written = self.sink.write(files, record)
         self.recorded[record.status] += 1
-
-
-def _loaded(future: Future[NetworkInput | Record]) -> NetworkInput | Record:
-    """Wait for an image; it then says for how long."""
-    start = perf_counter()
-    item = future.result()
-    return replace(item, waited=perf_counter() - start) if isinstance(item, NetworkInput) else item
-
-
-def _awaited(future: Future[Record]) -> Record:
-    """Wait for a record; this counts as well."""
-    start = perf_counter()
-    record = future.result()
-    waited = record.spent.get("waiting", 0.0) + perf_counter() - start
-    return replace(record, spent={**record.spent, "waiting": waited})
+        return written

@@ -5,19 +5,27 @@ Imports neither torch nor Click.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any, TypeVar
 
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.spec import ModelSpec
+from ebcli.models.keywords import WHOLE
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.sources import takes_texts
+from ebcli.models.spec import ModelSpec, as_classes
+
+T = TypeVar("T")
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS)
 DTYPES = ("float32", "bfloat16")
-SCALES = ("image", "run")
+SCALES = IMAGE, RUN = "image", "run"
+ANNOTATIONS = BOXES, MASKS = "boxes", "masks"
 ENGINES = ("local", "ray")
 
 
@@ -66,12 +74,8 @@ class MapOptions:
     """Which maps are computed.
 
     Attributes:
-        layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
-            pixels; empty for the model's default layer.
-        contrastive: contrastive maps; marginal ones if False.
-        against: classes by index or name, whose mean map is subtracted in place of the dual's.
-        beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
+        against: classes by index or name, whose mean map is subtracted in place of the dual's.
         top_k: the number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
             segmented classes, the largest number; None for all.
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
@@ -79,6 +83,10 @@ class MapOptions:
         score: explain the detections that score at least this.
         box: of a detector, explain the detection nearest to this left, top, width and height, in pixels.
         where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file.
+        layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
+            pixels; empty for the model's default layer.
+        contrastive: contrastive maps; marginal ones if False.
+        beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
         prove: also find how small a part of each image keeps half of the score, in the order of its first map.
@@ -87,16 +95,16 @@ class MapOptions:
         ConfigurationError: a value is out of range, or two of them exclude each other.
     """
 
-    layers: tuple[str, ...] = ()
-    contrastive: bool = True
-    against: tuple[str, ...] = ()
-    beside: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
     top_k: int | None = None
     above: float | None = None
     score: float = 0.5
     box: tuple[float, float, float, float] | None = None
     where: tuple[int, int] | Path | None = None
+    layers: tuple[str, ...] = ()
+    contrastive: bool = True
+    beside: tuple[str, ...] = ()
     allow_unsupported: bool = False
     track_lost_mass: bool = False
     prove: bool = False
@@ -129,12 +137,13 @@ class OutputOptions:
         raw: also write each image's relevance to a ``.npz`` file.
         panel: one figure per image with all its maps, instead of one picture per map.
         report: also write a gallery page of all results.
-        scale: ``"image"`` scales each map to its own maximum, ``"run"`` puts all maps of a run on one scale.
+        scale: ``"image"`` scales each map on its own, ``"run"`` puts all maps of a run on one scale.
         skip_existing: skip images whose results are up to date.
         overwrite: also replace files that this program did not write.
-        boxes, masks: find the region that each map marks, and write all as COCO annotations; masks have polygons.
+        annotations: ``"boxes"`` or ``"masks"``: find the region that each map marks, and write all as COCO annotations;
+            masks have polygons. None for no regions.
         threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
-        settings: what is written to ``settings.toml``, to repeat the run; None for no such file.
+        records: the file of a table with a row per map; None for no table.
 
     Raises:
         ConfigurationError: ``max_side`` is below 1.
@@ -146,13 +155,12 @@ class OutputOptions:
     raw: bool = False
     panel: bool = False
     report: bool = False
-    scale: str = "image"
+    scale: str = IMAGE
     skip_existing: bool = False
     overwrite: bool = False
-    boxes: bool = False
-    masks: bool = False
+    annotations: str | None = None
     threshold: tuple[str, float] = ("max", 0.5)
-    settings: str | None = field(default=None, compare=False)
+    records: Path | None = None
 
     def __post_init__(self) -> None:
         check_at_least(1, max_side=self.max_side)
@@ -193,12 +201,41 @@ class ExecutionOptions:
         check_at_least(0, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
         if self.image_timeout is not None and not 0 < self.image_timeout <= 1e6:  # the system's own limit is 2.1e6
             raise ConfigurationError(
-                f"--image-timeout is {self.image_timeout:g}, but it must be above 0 and at most 1e+06 s"
+                f"image-timeout is {self.image_timeout:g}, but it must be above 0 and at most 1e+06 s"
             )
         if self.engine == "ray" and self.workers == 0:
             raise ConfigurationError("on Ray, at least one worker must hold the network")
         if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):
             raise ConfigurationError(f"Ray assigns the GPUs: instead of the device {self.device!r}, give cuda or cpu")
+
+
+# The name of a value is that of its option, and that of its field except for these
+_OPTION_OF = {
+    (ModelSpec, "name"): "model",
+    (ModelSpec, "like"): "similar_to",
+    (MapOptions, "layers"): "layer",
+    (MapOptions, "targets"): "target",
+    (MapOptions, "beside"): "compare_with",
+    (DrawingStyle, "name"): "style",
+    (OutputOptions, "directory"): "output",
+}
+_WITHIN = {"remote", "clips", "preprocessing"}  # which are parts
+_SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are one value
+# What a run gets beside its values, and what only its records show
+_UNTOLD = {"stdin", "login", "query", "track_lost_mass", *_SCALE}
+CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
+
+
+def values_of(*parts: type[Any]) -> dict[str, str]:
+    """The names of the values of some parts of a plan, each with its field's."""
+    own = [(part, one.name) for part in parts for one in fields(part) if one.name not in _WITHIN]
+    return {_OPTION_OF.get((part, name), name): name for part, name in own}
+
+
+def part_of(kind: type[T], values: Mapping[str, Any], **made: Any) -> T:
+    """A part of a plan, with those of some values that are its own."""
+    given = {name: values[value] for value, name in values_of(kind).items() if value in values}
+    return kind(**{**given, **made})
 
 
 @dataclass(frozen=True)
@@ -216,6 +253,76 @@ class RunPlan:
     output: OutputOptions = field(default_factory=OutputOptions)
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
 
+    @classmethod
+    def of(cls, **values: Any) -> RunPlan:
+        """The plan of some values; what follows from them is derived here, and nowhere else.
+
+        Args:
+            values: named like the options of the command, with underscores; None for the default. ``layer``, ``target``
+                and others that are repeated are tuples, and ``scale`` is a text, see ``_scale``.
+
+        Raises:
+            ConfigurationError: a value is wrong, or two exclude each other.
+        """
+        if unknown := values.keys() - VALUES - _UNTOLD:
+            raise TypeError(f"a plan has no value {min(unknown)!r}")
+        values = {name: value for name, value in values.items() if value is not None}
+        choosing = [name for name in CHOOSING if values.get(name, ()) != ()]
+        if len(choosing) > 1:
+            one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
+            raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
+        values |= _scale(values.get("scale", IMAGE))
+        against, style = values.get("against") or (), values.get("style")
+        if "signed" not in values:  # both halves of such a map say what tells the classes apart
+            values["signed"] = bool(against) and style not in UNSIGNED_STYLES and not values["vmin"]
+        if not {"fit", "resize", "crop"} & values.keys():
+            values["fit"] = WHOLE
+        described = values.get("similar_to") or values.get("target") or ()
+        is_text = "class_names" not in values and takes_texts(values.get("model", ModelSpec.name))
+        if values.get("similar_to") or (described and is_text):
+            classes, values["target"], values["against"] = as_classes([*map(str, described)], against)
+            if values.get("similar_to"):
+                values["similar_to"] = tuple(map(Path, classes))
+            else:
+                values["class_names"] = classes
+        clips, remote = part_of(ClipOptions, values), part_of(RemoteOptions, values)
+        return cls(
+            part_of(InputOptions, values, clips=clips, remote=remote),
+            part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
+            part_of(MapOptions, values),
+            part_of(DrawingStyle, values),
+            part_of(OutputOptions, values),
+            part_of(ExecutionOptions, values),
+        )
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All values of the plan; `of` makes the same plan of them."""
+        model, style = self.model, self.style
+        named = ((part, values_of(type(part)).items()) for part in self._parts)
+        found = {value: getattr(part, name) for part, names in named for value, name in names if value not in _UNTOLD}
+        end = style.vmax if style.percentile is None else f"{style.percentile!r}%"
+        end = self.output.scale if end is None else end
+        found["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
+        if model.described:
+            for name in ("target", "against"):
+                found[name] = tuple(model.described[int(index)] for index in found[name])
+            if model.like:
+                found |= {"similar_to": tuple(map(Path, found["target"])), "target": ()}
+            else:
+                found["class_names"] = None
+        return found
+
+    @property
+    def _parts(self) -> tuple[Any, ...]:
+        inputs, model = self.inputs, self.model
+        of_model = (model, model.preprocessing, self.maps)
+        return inputs, inputs.clips, inputs.remote, *of_model, self.output, self.style, self.execution
+
+    def but(self, **values: Any) -> RunPlan:
+        """The plan with other values."""
+        return self.of(**self.values | values)
+
     def __post_init__(self) -> None:
         style, output = self.style, self.output
         if self.inputs.stdin is not None and self.execution.engine == "ray":
@@ -224,11 +331,32 @@ class RunPlan:
             raise ConfigurationError("a marginal map has no negative values: drop signed, or choose contrastive maps")
         if style.name == "mask" and output.format == "jpg" and not output.panel:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
-        if output.scale == "run" and (style.vmax is not None or style.percentile is not None):
-            raise ConfigurationError("vmax and percentile set the end of the scale: drop them, or the scale run")
         if output.format in FIGURE_FORMATS and not output.panel:
             raise ConfigurationError(f"{output.format} files hold figures: add --panel, or choose png, jpg or webp")
         if style.caption and output.panel:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
-            raise ConfigurationError("beside draws another method's map into panels: add panel, or drop beside")
+            raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
+
+
+# The names of all values
+VALUES = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts)).keys() - _UNTOLD
+
+
+def _scale(text: str) -> dict[str, Any]:
+    """The fields of a scale: ``image``, ``run``, its upper end, or a percentile such as ``99%``.
+
+    A lower end may stand in front of it: ``0.5,run``.
+    """
+    low, _, end = text.rpartition(",")
+    is_percentile = end.endswith("%")
+    try:
+        return {
+            "vmin": float(low or 0),
+            "vmax": None if is_percentile or end in SCALES else float(end),
+            "percentile": float(end[:-1]) if is_percentile else None,
+            "scale": end if end in SCALES else IMAGE,
+        }
+    except ValueError as error:
+        what = "image, run, a number or a percentile such as 99%; or LOW and one of these, as in 1,run"
+        raise ConfigurationError(f"--scale is {text!r}, but it must be {what}") from error

@@ -19,24 +19,23 @@ from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.files.directory import check_writable, finish_killed_runs, refuse_foreign_files
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.history import History
 from ebcli.files.images import limit_pixels
-from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug, output_relpath
+from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.remote import url_of
+from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
 from ebcli.files.video_writing import video_format
 from ebcli.imports import DISTRIBUTION, installed_version
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.fingerprint import configuration_hash, content_hash, network_settings
-from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO, WHOLE
+from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
-from ebcli.run.network_description import NetworkDescription, class_labels
-from ebcli.run.plan import InputOptions, RunPlan
+from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
+from ebcli.run.plan import MASKS, RUN, InputOptions, RunPlan
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions
 from ebcli.run.stages import ImageStages
@@ -48,7 +47,7 @@ Load = Callable[[Source], "NetworkInput | None"]
 
 # options of the output that change no picture, record or array
 _NAMED = 5  # classes in a message
-_ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "settings")
+_ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "annotations", "threshold", "records")
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 
@@ -72,8 +71,12 @@ class Prepared:
     task: str
 
 
-def prepare(plan: RunPlan) -> Prepared:
+def prepare(plan: RunPlan, sink: Sink) -> Prepared:
     """Check the plan, load what all images share, and find the files.
+
+    Args:
+        plan: the run.
+        sink: where its results go.
 
     Raises:
         ConfigurationError: the model, weights, layer, class, colormap or device does not exist or does not fit, or a
@@ -85,11 +88,9 @@ def prepare(plan: RunPlan) -> Prepared:
     limit_pixels(inputs.max_pixels)
     network, explainer = NetworkDescription.of_bundled(plan), None
     if not plan.execution.dry_run:
-        check_writable(output.directory)
-        finish_killed_runs(output.directory)
-    history = History.read(output.directory)
+        sink.check()
     listing = partial(
-        find, inputs.images, output.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
+        find, inputs.images, sink.directory, inputs.include, inputs.exclude, inputs.remote, stdin=inputs.stdin
     )
 
     sources = listing(shard=inputs.shard)
@@ -97,7 +98,7 @@ def prepare(plan: RunPlan) -> Prepared:
     is_work = any(map(_may_be_work, sources))
     if is_work:
         palette(style.colormap)  # may import matplotlib
-    if is_work and (network is None or output.scale == "run"):
+    if is_work and (network is None or output.scale == RUN):
         explainer = _loaded(plan, len(sources))
         network = explainer.network
     network = network or NetworkDescription.of_plan(plan)
@@ -114,25 +115,23 @@ def prepare(plan: RunPlan) -> Prepared:
         listing = partial(listing, as_one=reader.taken)
         sources = listing(shard=inputs.shard)
     sources = _labeled(sources, inputs, network, reader)
-    if output.scale == "run" and explainer is not None:
+    if output.scale == RUN and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
         style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
     _warn_of(network, plan.maps.targets)
     common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
     if output.skip_existing:
-        done = [history.is_finished(output.directory, source, common.configuration) for source in sources]
+        done = [sink.has_finished(source, common.configuration) for source in sources]
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
-    options = render_options(plan, network, style, common)
-    if not output.overwrite:
-        relpaths = [output_relpath(source.path) for source in sources]
-        others = [SETTINGS] * (output.settings is not None) + [COCO] * (options.regions is not None)
-        class_names = {index: loaded.category(index) for index in network.possible}
-        refuse_foreign_files(output.directory, relpaths, lambda path: options.names.matches(path, class_names), others)
+    options = render_options(plan, network, style)
+    others = [SETTINGS] + [COCO] * (options.regions is not None)
+    class_names = {index: loaded.category(index) for index in network.possible}
+    sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
         explainer = _loaded(plan, total)
-    stages = ImageStages(reader, options, output.directory, common, output.report)
+    stages = ImageStages(reader, options, common, output.report)
     return Prepared(explainer, stages, skipped, sources, loaded.task)
 
 
@@ -201,19 +200,15 @@ def common_record(plan: RunPlan, network: NetworkDescription, style: DrawingStyl
         input="",
         status="planned",
         configuration=configuration_hash(_settings(plan, network, style)),
-        model=network.loaded.name,
-        weights=network.loaded.weights,
-        layer=", ".join(network.layers),
-        method=network.method,
         against=tuple(network.against or ()),
-        fit=network.loaded.transforms.fit if network.loaded.transforms.size else WHOLE,
+        **network.provenance,
     )
 
 
 def _region_options(plan: RunPlan) -> RegionOptions | None:
     output = plan.output
     kind, share = output.threshold
-    return RegionOptions(kind, share, output.masks) if output.boxes or output.masks else None
+    return RegionOptions(kind, share, output.annotations == MASKS) if output.annotations else None
 
 
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:
@@ -243,7 +238,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     maps["top_k"] = None if maps["top_k"] == 1 and network.loaded.task in (CLASSIFICATION, VIDEO) else maps["top_k"]
     if isinstance(plan.maps.where, Path):
         maps["where"] = content_hash(plan.maps.where)
-    for name in ("boxes", "masks", "threshold", *_ELSEWHERE):
+    for name in _ELSEWHERE:
         del output[name]
     return {
         **network_settings(network.loaded),
@@ -258,12 +253,9 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
     }
 
 
-def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle, common: Record) -> RenderOptions:
-    """How the results of a run are rendered, given what its records have in common."""
-    weights = common.weights if network.loaded.trained else "untrained"
-    drawn = "; beside: ".join([common.method, *([", ".join(plan.maps.beside)] if plan.maps.beside else [])])
-    about = f"{common.model} ({weights}), layer {common.layer}, {drawn}"
-    output = plan.output
+def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -> RenderOptions:
+    """How the results of a run are rendered."""
+    output, made = plan.output, network.provenance_of_picture(plan.maps.beside)
     method = "" if plan.maps.contrastive else "marginal"
     described = bool(plan.model.described)
     if network.against:
@@ -275,28 +267,37 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
     layers, default = network.layers, network.default_layer
     sweep = plan.maps.layers == (ALL,)
     is_volume = network.loaded.transforms.depth is not None
-    names = ResultNames(format_, output.panel, output.raw, layers, default, method, described, video, sweep, is_volume)
-    provenance = {
-        "model": common.model,
-        "weights": weights,
-        "method": drawn,
-        "style": style.name,
-        "fit": common.fit,
-        "version": f"{DISTRIBUTION} {installed_version()}",
-    }
-    raw = _raw_provenance(network, common) if output.raw else None
-    return RenderOptions(style, names, about, provenance, raw, _region_options(plan), output.max_side)
+    names = ResultNames(
+        format=format_,
+        panel=output.panel,
+        raw=output.raw,
+        layers=layers,
+        default_layer=default,
+        method=method,
+        described=described,
+        video=video,
+        sweep=sweep,
+        volumes=is_volume,
+    )
+    provenance = made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"}
+    raw = _raw_provenance(network) if output.raw else None
+    return RenderOptions(
+        style=style,
+        names=names,
+        about=in_a_sentence(made),
+        provenance=provenance,
+        raw_provenance=raw,
+        regions=_region_options(plan),
+        max_side=output.max_side,
+    )
 
 
-def _raw_provenance(network: NetworkDescription, common: Record) -> dict[str, NDArray[np.str_]]:
+def _raw_provenance(network: NetworkDescription) -> dict[str, NDArray[np.str_]]:
     """What raw files say about their making, as arrays."""
     from importlib.metadata import version
 
-    return {
-        "model": np.array(common.model),
-        "weights": np.array(common.weights),
-        "layer": np.array(network.layers if len(network.layers) > 1 else common.layer),
-        "method": np.array(common.method),
-        "fit": np.array(common.fit),
-        "versions": np.array([f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]),
-    }
+    made = network.provenance
+    if len(network.layers) > 1:
+        made["layer"] = network.layers
+    made["versions"] = [f"{name} {version(name)}" for name in (DISTRIBUTION, "torch", "torchvision")]
+    return {name: np.array(value) for name, value in made.items()}

@@ -16,8 +16,9 @@ from ebcli.drawing.ranks import ranks
 from ebcli.eb.capture import single_tensor
 from ebcli.models import LoadedModel
 from ebcli.models.methods import center
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map
-from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.input_spec import InputSpec
 from ebcli.nouns.proof import Proof
 from ebcli.run.layer_maps import priors
 from ebcli.run.tasks.task import Asked, Task
@@ -90,9 +91,10 @@ def proofs_of(
         return [_PARTS[k] for k in high], first(high)
 
     parts, pixels = smallest(orders[0])
-    others = [smallest(order)[0] for order in orders[1:]]
-    ends = whole, scored(torch.where(pixels, blurred, inputs)), scored(blurred)
-    return [Proof(*numbers) for numbers in zip(parts, *others, *ends, strict=True)]
+    others = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
+    found = {"part": parts, **{name: smallest(order)[0] for name, order in others}, "score": whole}
+    found |= {"without": scored(torch.where(pixels, blurred, inputs)), "blurred": scored(blurred)}
+    return [Proof(**{name: values[i] for name, values in found.items()}) for i in range(len(maps))]
 
 
 def _filled(values: Tensor, inputs: Tensor) -> Tensor:
@@ -129,14 +131,11 @@ def _blurred(images: Tensor) -> Tensor:
     return functional.gaussian_blur(functional.gaussian_blur(images, [side, 1], [sigma] * 2), [1, side], [sigma] * 2)
 
 
-def _regions(
-    spec: InputSpec, map_: Map, asked: Asked, size: tuple[int, int]
-) -> tuple[Placement, tuple[int, int, int, int]]:
+def _regions(spec: InputSpec, map_: Map, asked: Asked, size: tuple[int, int]) -> tuple[Box, tuple[int, int, int, int]]:
     """What the map covers, and the pixels of the image, in a network's input of a size (width, height)."""
     seen = spec.place(asked.size)
 
-    def inside(place: Placement) -> Placement:
-        moved = Placement(place[0] - seen[0], place[1] - seen[1], place[2] - seen[0], place[3] - seen[1])
-        return moved.scaled((seen.right - seen.left, seen.bottom - seen.top), size)  # type: ignore[arg-type]
+    def inside(place: Box) -> Box:
+        return place.shifted(-seen.left, -seen.top).scaled((seen.right - seen.left, seen.bottom - seen.top), size)
 
-    return inside(map_.placement), covered(inside(Placement(0, 0, *asked.size)), size)
+    return inside(map_.placement), covered(inside(Box(0, 0, *asked.size)), size)

@@ -10,18 +10,21 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Generator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
 
+from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
+from ebcli.files.sink import Sink
 from ebcli.models.device import default_batch_size
 from ebcli.run import ray_process
 from ebcli.run.plan import InputOptions, RunPlan
+from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import prepare
 from ebcli.run.ray_tasks import StopFile, make_pipeline
 from ebcli.workers import DiedError, Process
@@ -44,7 +47,12 @@ class Cluster:
         device: the devices of the networks, in words.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
+    def __init__(self, plan: RunPlan, sink: Sink) -> None:
+        if not isinstance(sink, OutputFolder):
+            raise ConfigurationError(
+                "other machines cannot write one file: name a directory with -o, or drop --engine ray"
+            )
+        self._folder, self._settings = sink, as_settings(plan)
         self._ray = Process(_END_TIMEOUT)
         self._end = weakref.finalize(self, self._ray.end)
         self._count, self._gpus, self._cpus = self._call(ray_process.connect, plan.execution)
@@ -52,7 +60,7 @@ class Cluster:
         batch_size = plan.execution.batch_size or default_batch_size(device)
         # this machine may have no GPU
         local = replace(plan, execution=replace(plan.execution, device="cpu", batch_size=batch_size))
-        self.prepared = replace(prepare(local), explainer=None)  # the tasks have the network
+        self.prepared = replace(prepare(local, sink), explainer=None)  # the tasks have the network
         self.device = f"{self._count} x {device}"
         total = len(self.prepared.sources)
         batch_size = max(1, min(batch_size, total + len(self.prepared.skipped)))
@@ -77,13 +85,12 @@ class Cluster:
             UnfinishedError: the cluster is lost.
             EbcliError: the network cannot continue; likewise.
         """
-        output, sources, stages = self._plan.output, self.prepared.sources, self.prepared.stages
+        sources, stages = self.prepared.sources, self.prepared.stages
         parts = deque(sources[start : start + self._part] for start in range(0, len(sources), self._part))
         started, deadline, error = 0, math.inf, None
-        with ExitStack() as stack:
-            folder = stack.enter_context(closing(OutputFolder(output.directory, output.overwrite)))
+        with self._folder as folder, ExitStack() as stack:
             stack.callback(self._end)
-            folder.start(output.settings)
+            folder.start(self._settings)
             running = folder.private / "running"
             running.touch()
             stop = StopFile(running)

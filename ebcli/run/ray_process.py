@@ -11,16 +11,17 @@ from contextlib import suppress
 from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.imports import import_optional
-from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import ExecutionOptions
-from ebcli.run.ray_tasks import explain_part
 from ebcli.workers import processors
+
+if TYPE_CHECKING:
+    from ebcli.run.pipeline import Pipeline
 
 _RETRIES = 2  # of a part whose process or machine is lost
 _CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
@@ -115,6 +116,8 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
 @cache
 def _task() -> Any:
     import ray
+
+    from ebcli.run.ray_tasks import explain_part
 
     # a part whose process or machine is lost is repeated wherever there is room
     return ray.remote(max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)

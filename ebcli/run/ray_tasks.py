@@ -8,15 +8,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from threading import Event
+from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
 from ebcli.run.stages import ImageStages
 from ebcli.workers import Workers
+
+if TYPE_CHECKING:
+    from ebcli.run.pipeline import Pipeline
 
 _pipelines: list[Pipeline] = []  # that of this process, which Ray keeps for other parts
 
@@ -81,6 +84,7 @@ def make_pipeline(
     import torch
 
     from ebcli.run.explainer import Explainer
+    from ebcli.run.pipeline import Pipeline
 
     try:
         os.chdir(cwd)
@@ -93,4 +97,11 @@ def make_pipeline(
     torch.set_num_threads(1)  # the other CPUs decode and draw
     torch.manual_seed(0)  # an untrained network must be the same on all machines
     workers = Workers(max(1, cpus - 1), plan.execution.image_timeout)
-    return Pipeline(Explainer(plan), folder, workers, stages, plan.execution.fail_fast, stopping)
+    return Pipeline(
+        explainer=Explainer(plan),
+        sink=folder,
+        workers=workers,
+        stages=stages,
+        fail_fast=plan.execution.fail_fast,
+        stopping=stopping,
+    )

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from numpy.typing import NDArray
+from PIL import Image
 
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Coordinates
@@ -22,7 +23,7 @@ from ebcli.files.stamp import Stamp
 from ebcli.nouns.input_spec import InputSpec
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class NetworkInput:
     """An image or a video as the network gets it.
 
@@ -33,7 +34,6 @@ class NetworkInput:
         seconds: the time that loading took.
         size: the image's width and height.
         label: its true class, if it is known.
-        waited: the time that the network was idle before it had this image.
         clips: which clips of a video these are, or the slices of a volume.
         pages: the number of pages or frames of an image file, of which this is the first.
     """
@@ -43,9 +43,13 @@ class NetworkInput:
     seconds: float
     size: tuple[int, int]
     label: int | None = None
-    waited: float = 0.0
     clips: Clips | None = None
     pages: int = 1
+
+    @classmethod
+    def of(cls, image: Image.Image, spec: InputSpec) -> NetworkInput:
+        """An RGB image that is no file."""
+        return cls(pixels=spec.read(image), stamp=Stamp(0, 0), seconds=0.0, size=image.size)
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -101,7 +105,13 @@ class Reader:
                 raise ImageError(f"it is a {other.unit}, not {kind}: choose {other.network}")
         pixels, size, clips = medium.read(file, self.spec, self.part)
         return NetworkInput(
-            pixels, stamp, perf_counter() - start, size, source.label, clips=clips, pages=medium.pages(file)
+            pixels=pixels,
+            stamp=stamp,
+            seconds=perf_counter() - start,
+            size=size,
+            label=source.label,
+            clips=clips,
+            pages=medium.pages(file),
         )
 
     def frames(self, source: Source, loaded: NetworkInput) -> Iterator[Shown]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,7 +21,7 @@ from ebcli.files.coordinates import Span
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.naming import ResultNames, output_relpath
+from ebcli.files.naming import ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
@@ -33,7 +31,7 @@ from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RenderOptions:
     """How the results of a run are rendered.
 
@@ -64,14 +62,12 @@ class RenderedFiles:
         files: the contents of the result files.
         classes: the record of each map.
         thumbnails: their contents by path.
-        spent: the seconds of decoding, drawing and encoding; see ``ebcli.files.records.STAGES``.
         placed: the suffix of the last files, the maps with coordinates; empty if there are none.
     """
 
     files: list[bytes]
     classes: tuple[ClassRecord, ...]
     thumbnails: dict[Path, bytes]
-    spent: dict[str, float]
     placed: str = ""
 
 
@@ -93,13 +89,12 @@ def render(
     from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames
     from ebcli.drawing.panel import panel, small_frame
 
-    laps = Laps()
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
     maps = [FrameMaps.of(map_, size, clips, options.style, subjects.index(map_.subject)) for map_ in explanation.maps]
     tiles = {"tiles": str(explanation.tiles)} if explanation.tiles else {}
     common = {**options.provenance, "input": file_name(source), **tiles}
-    suffix = options.names.suffix(output_relpath(source.path))
+    suffix = options.names.suffix(source.place)
     writers, figures = list[_Drawn](), [[one] for one in maps]
     if options.names.panel:
         figures = [maps]
@@ -110,22 +105,18 @@ def render(
     middle = peak_of(maps[0])[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
     kept, small = list[Shown](), dict[Path, bytes]()
     for shown in reader.frames(source, loaded):
-        laps.end("decode")
         for writer in writers:
-            writer.add(shown, laps)
+            writer.add(shown)
         if figures and shown.number in numbers:
             kept.append(shown if clips is None else shown._replace(image=small_frame(shown.image, options.style)))
         if names is not None and shown.number == middle:
             small = thumbnails(names, shown, maps)
-        laps.end("draw")
     if figures and len(kept) < len(numbers):
         raise ImageError("the file changed during the run")
-    files = [writer.finish(laps) for writer in writers]
+    files = [writer.finish() for writer in writers]
     for rows in figures:
         figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
-        laps.end("draw")
         files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
-        laps.end("encode")
     placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
@@ -134,10 +125,8 @@ def render(
         if coordinates is not None:
             placed = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
-    laps.end("encode")
     classes = tuple(recorded(one, options.regions) for one in maps)
-    laps.end("draw")
-    return RenderedFiles(files, classes, small, laps.spent, placed)
+    return RenderedFiles(files, classes, small, placed)
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Span]:
@@ -150,25 +139,21 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
     found = None if options is None else largest_region(map_.values, map_.placement, maps.size, options)
-    box = None
-    if subject.box is not None:
-        left, top, right, bottom = subject.box
-        box = round(left, 2), round(top, 2), round(right - left, 2), round(bottom - top, 2)
     return ClassRecord(
         subject.index,
         subject.name,
         subject.score,
-        map_.mass,
-        maps.is_blank,
-        map_.lost_mass,
-        map_.layer,
-        map_.peak,
-        None if found is None else asdict(found),
-        maps.at_border,
-        box,
-        map_.strength,
-        map_.evidence,
-        None if map_.proof is None else map_.proof.recorded,
+        mass=map_.mass,
+        blank=maps.is_blank,
+        losses=map_.lost_mass,
+        layer=map_.layer,
+        peak=map_.peak,
+        region=None if found is None else asdict(found),
+        at_border=maps.at_border,
+        box=subject.box,
+        strength=map_.strength,
+        evidence=map_.evidence,
+        proof=None if map_.proof is None else map_.proof.recorded,
         share=map_.share,
     )
 
@@ -186,19 +171,6 @@ class _Picture:
         return self._content
 
 
-class Laps:
-    """A stopwatch: ``end`` adds the time since the last lap to a stage."""
-
-    def __init__(self) -> None:
-        self.spent: dict[str, float] = defaultdict(float)
-        self._start = perf_counter()
-
-    def end(self, stage: str) -> None:
-        now = perf_counter()
-        self.spent[stage] += now - self._start
-        self._start = now
-
-
 @dataclass
 class _Drawn:
     """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
@@ -208,22 +180,17 @@ class _Drawn:
     longest: int | None
     volume: Orthogonal | None = None
 
-    def add(self, shown: Shown, laps: Laps) -> None:
+    def add(self, shown: Shown) -> None:
         if self.volume is not None:
             self.volume.add(shown)
             return
         photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
-        self._write(self.maps.drawn(photo), laps)
+        self.writer.add(self.maps.drawn(photo))
 
-    def finish(self, laps: Laps) -> bytes:
+    def finish(self) -> bytes:
         if self.volume is not None:
-            self._write(self.volume.drawn(self.longest), laps)
+            self.writer.add(self.volume.drawn(self.longest))
         return self.writer.finish()
-
-    def _write(self, drawn: Image.Image, laps: Laps) -> None:
-        laps.end("draw")
-        self.writer.add(drawn)
-        laps.end("encode")
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
@@ -238,7 +205,7 @@ def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping
 
 def file_name(source: Source) -> str:
     """An input's name; without its directory and a URL's query, as pictures are passed on, but these are private."""
-    name = output_relpath(source.path).name
+    name = source.place.name
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 

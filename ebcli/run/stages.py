@@ -15,7 +15,6 @@ import numpy as np
 from ebcli.drawing.thumbnails import ThumbnailNames
 from ebcli.errors import EbcliError, ImageError, OutputError
 from ebcli.files.frame_ranges import Slices
-from ebcli.files.naming import output_relpath
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
@@ -32,14 +31,12 @@ class ImageStages:
     Attributes:
         reader: how files are read.
         options: how results are rendered.
-        output: the output directory as the records name it.
         common: a record with the fields that all images share.
         thumbnails: also make thumbnails for the gallery page.
     """
 
     reader: Reader
     options: RenderOptions
-    output: Path
     common: Record
     thumbnails: bool
 
@@ -73,7 +70,7 @@ class ImageStages:
         stamp = {"input_bytes": loaded.stamp.bytes, "input_mtime_ns": loaded.stamp.mtime_ns}
         if not explanation.maps:  # no class scores above the threshold
             return self.record(source, "done", seconds=round(before, 4), **stamp), {}
-        relpath, names = output_relpath(source.path), None
+        relpath, names = source.place, None
         if self.thumbnails:
             names = ThumbnailNames(str(relpath), loaded.stamp, self.common.configuration, self.common.method)
         try:
@@ -83,16 +80,10 @@ class ImageStages:
             return self._failed(source, error, before + perf_counter() - start), {}
         maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
         results = self.options.names.of(relpath, maps, rendered.placed)
-        spent = {
-            **rendered.spent,
-            "decode": loaded.seconds + rendered.spent["decode"],
-            "network": explanation.seconds,
-            "waiting": loaded.waited,
-        }
         record = self.record(
             source,
             "done",
-            output=tuple(str(self.output / result) for result in results),
+            output=tuple(map(str, results)),
             output_bytes=tuple(map(len, rendered.files)),
             output_sha256=tuple(sha256(content).hexdigest() for content in rendered.files),
             classes=rendered.classes,
@@ -105,13 +96,12 @@ class ImageStages:
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
             pages=loaded.pages,
-            spent=spent,
         )
         return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails
 
     def record(self, source: Source, status: str, **known: Any) -> Record:
         """The record of a file, with these fields."""
-        place = str(output_relpath(source.path))
+        place = str(source.place)
         return replace(self.common, input=source.name, place=place, status=status, **known)  # type: ignore[arg-type]
 
     def _failed(self, source: Source, error: Exception, seconds: float) -> Record:

@@ -37,7 +37,7 @@ def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
             "index": one.index,
             "name": one.name,
             "score": one.score,
-            "box": one.box and [one.box[0], one.box[1], one.box[2] - one.box[0], one.box[3] - one.box[1]],
+            "box": one.box and one.box.sized,
             "outlines": [np.asarray(line).round(1).tolist() for line in one.outlines],
         }
         for one in subjects

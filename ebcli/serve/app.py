@@ -108,7 +108,9 @@ class Page:
 
     def _asked(self, request: Request) -> tuple[Question, Network, Source]:
         question = Question.of(request.query_params)
-        return question, self._network(question), self._photos.source(question.photo)
+        network, source = self._network(question), self._photos.source(question.photo)
+        network.plan(question)  # or else the question is at fault
+        return question, network, source
 
     def _network(self, question: Question) -> Network:
         if not 0 <= question.network < len(self._networks):
@@ -184,7 +186,9 @@ class Page:
         async for part in request.stream():
             content += part
             if len(content) > self._max_bytes:
-                return JSONResponse({"problem": f"it is larger than {self._max_bytes} bytes: see --max-bytes"}, 413)
+                return JSONResponse(
+                    {"problem": f"it is larger than {self._max_bytes} bytes: raise EB_SALIENCY_MAX_BYTES"}, 413
+                )
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
 

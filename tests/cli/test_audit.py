@@ -12,6 +12,7 @@ import pytest
 import tagged
 from click.testing import CliRunner, Result
 from galleries import CATS, add, photo
+from option_values import HOSTILE
 from PIL import Image
 from runs import tree
 from sklearn.cluster import KMeans
@@ -70,6 +71,14 @@ def test_it_names_class_place_and_share_of_a_planted_tag(trained: Path) -> None:
     assert invoke("audit", "maps", "--fail-on-findings").exit_code == 1
 
 
+def test_the_environment_changes_nothing(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "tagged.pth", "photos")
+    for name, text in HOSTILE.items():
+        monkeypatch.setenv(name, text)
+    assert FOUND + OPPOSITE in invoke("audit", "maps").stdout.splitlines()
+
+
 def test_it_is_silent_on_the_twin_that_never_saw_a_tag(trained: Path) -> None:
     tagged.write_photos(Path("photos"), COUNT, tagged=True)
     explained(trained / "plain.pth", "photos")
@@ -97,7 +106,7 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ebcli.cli.audit.repeat", interrupted)
+    monkeypatch.setattr("ebcli.cli.audit._network", interrupted)
     assert invoke("audit", "maps").exit_code == 130
     assert tree(Path()) == before
 
@@ -110,7 +119,7 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     with Path("maps/audit/tested.jsonl").open("a") as file:
         file.write('["cut sho')
     with monkeypatch.context() as patched:
-        patched.setattr("ebcli.cli.audit.repeat", lambda _: pytest.fail("the network is asked again"))
+        patched.setattr("ebcli.cli.audit._network", lambda _: pytest.fail("the network is asked again"))
         assert invoke("audit", "maps").stdout == first
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "change class" not in invoke("audit", "maps").stdout

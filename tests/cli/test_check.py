@@ -13,13 +13,14 @@ import pytest
 import torch
 from click.testing import Result
 from galleries import CATS, add, photo
+from option_values import HOSTILE
 from runs import invoke, photos, tiny_model, tree
 
-from ebcli.cli.settings import settings_of
+from ebcli.cli.settings import read_settings
 from ebcli.gallery.agreement import Limits, finding_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -75,15 +76,34 @@ def test_a_run_repeated_is_exactly_equal_and_stays_as_it_is(baseline: Path) -> N
     assert after == before
 
 
+def test_the_environment_changes_nothing(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in HOSTILE.items():
+        monkeypatch.setenv(name, text)
+    result = invoke("check", "base")
+    assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+    assert "4 of 4 agree, 4 of them exactly" in result.stderr
+
+
 def test_only_what_maps_depend_on_is_repeated() -> None:
     photos(Path("photos"), 2)
-    more = ("--prove", "--boxes", "--records", "table.csv", "--panel", "--dpi", "50", "--beside", "gradient")
+    more = (
+        "--prove",
+        "--annotations",
+        "boxes",
+        "--records",
+        "table.csv",
+        "--panel",
+        "--dpi",
+        "50",
+        "--compare-with",
+        "gradient",
+    )
     assert invoke("photos", "--raw", "--report", "--marginal", "-o", "base", *more).exit_code == 0
     before = tree(Path())
     result = invoke("check", "base", "-o", "new")
     assert "2 of 2 agree, 2 of them exactly" in result.stderr
     assert {path: found for path, found in tree(Path()).items() if not path.startswith("new")} == before
-    settings = settings_of(Path("new"))
+    settings = read_settings(Path("new/settings.toml"))
     assert (settings["contrastive"], settings["prove"], settings["panel"]) == (False, False, False)
 
 
@@ -99,7 +119,7 @@ def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytes
     assert sorted(failures("report.xml").values()) == sorted(sentences)
     correlations = []
     for sentence in sentences:
-        name, _, problems = sentence.partition(", class d: ")
+        name, _, problems = sentence.removeprefix("photos/").partition(", class d: ")
         with np.load(f"base/{name}.npz") as a, np.load(f"new/{name}.npz") as b:
             exact = np.corrcoef(a["maps"].ravel(), b["maps"].ravel())[0, 1]
         said = float(problems.removeprefix("correlation ").partition(" ")[0])
@@ -127,8 +147,11 @@ def test_changed_classes_and_missing_images_are_found(monkeypatch: pytest.Monkey
 
 
 def pair(*values: np.ndarray) -> MapPair:
-    place = Placement(0, 0, 256, 128)
-    one, other = (Map(Subject(1, None, 0.5), "2", each.astype(np.float32), 1.0, place) for each in values)
+    place = Box(0, 0, 256, 128)
+    one, other = (
+        Map(subject=Subject(1, None, 0.5), layer="2", values=each.astype(np.float32), mass=1.0, placement=place)
+        for each in values
+    )
     return MapPair("a.png", (256, 128), (one, other), ("A", "B"))
 
 

@@ -126,7 +126,7 @@ def test_images_are_files_and_results_directories() -> None:
 
 def test_options_and_choices() -> None:
     assert in_bash("--style", "p") == ["paper"]
-    assert {"--json", "--beside"} <= set(in_fish("--"))
+    assert {"--json", "--compare-with"} <= set(in_fish("--"))
 
 
 def test_the_measuring_command_has_models_too() -> None:

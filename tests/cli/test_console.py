@@ -35,7 +35,7 @@ def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mo
         assert stopping.is_set()
         yield DONE
 
-    worker.return_value = Run(COMMON, "cpu", 5, (), results(), stopping)
+    worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results(), stopping=stopping)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
     assert result.stderr == "Interrupted. 5 images: 2 done, 3 left\n"
@@ -49,7 +49,7 @@ def test_a_run_over_several_images_ends_with_its_rate(worker: mock.Mock) -> None
             yield DONE
 
     def run(*options: str) -> str:
-        worker.return_value = Run(COMMON, "cpu", 5, (), results())
+        worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results())
         return invoke("d", *options).stderr
 
     match = re.fullmatch(r"5 images in (\d\.\d) s, (\d+\.\d) images/s\n", run())
@@ -59,31 +59,19 @@ def test_a_run_over_several_images_ends_with_its_rate(worker: mock.Mock) -> None
     assert run("--quiet") == ""
 
 
-def test_the_profile_adds_up_the_records(worker: mock.Mock) -> None:
-    stages = {"network": 3.0, "waiting": 1.0, "decode": 0.5, "draw": 0.25, "encode": 0.125, "write": 0.0625}
-    more = dataclasses.replace(DONE, spent=stages)
-    worker.return_value = finished(more, dataclasses.replace(DONE, spent={"network": 1.0}), Record("b.jpg", "failed"))
-    lines = invoke("d", "--profile", "--quiet").stderr.splitlines()
-    assert re.match(r"Profile of \d+\.\d\d s", lines[0])
-    found = {name: (float(seconds), float(each)) for name, seconds, _, each, *_ in map(str.split, lines[1:7])}
-    expected = {**stages, "network": 4.0}
-    assert found == {name: pytest.approx((seconds, 500 * seconds), abs=0.06) for name, seconds in expected.items()}
-    assert "spent" not in more.line()
-
-
 def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
     def results() -> Iterator[Record]:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
         yield DONE
 
-    worker.return_value = Run(COMMON, "cpu", 5, (), results())
+    worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results())
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, "")
 
 
 def test_an_empty_map_is_said(worker: mock.Mock) -> None:
-    blank = ClassRecord(1, None, 0.5, 0.0, blank=True)
+    blank = ClassRecord(1, None, 0.5, mass=0.0, blank=True)
     worker.return_value = finished(Record("a.jpg", "done", classes=(blank,)))
     result = invoke("a.jpg")
     assert result.exit_code == 0
@@ -91,7 +79,7 @@ def test_an_empty_map_is_said(worker: mock.Mock) -> None:
 
 
 def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
-    shown = tuple(ClassRecord(1, "cat", 0.5, 1.0, blank=True, layer=layer) for layer in ("features.5", "input"))
+    shown = tuple(ClassRecord(1, "cat", 0.5, mass=1.0, blank=True, layer=layer) for layer in ("features.5", "input"))
     worker.return_value = finished(Record("a.jpg", "done", classes=shown))
     lines = invoke("-v", "a.jpg").stderr.splitlines()
     for layer in ("features.5", "input"):
@@ -101,8 +89,8 @@ def test_several_layers_are_told_apart(worker: mock.Mock) -> None:
 
 def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
     for option, expected in (
-        (["--scale", "run"], "--vmax 0.36"),
-        (["--vmax", "0.36"], ""),
+        (["--scale", "run"], "--scale 0.36"),
+        (["--scale", "0.36"], ""),
         (["--scale", "run", "-q"], ""),
     ):
         worker.return_value = dataclasses.replace(finished(DONE), style=DrawingStyle(vmax=0.36))
@@ -113,8 +101,8 @@ def test_the_scale_of_a_run_is_told(worker: mock.Mock) -> None:
 @pytest.mark.skipif(os.name != "posix", reason="file names are text elsewhere")
 def test_a_path_that_is_no_text_is_printed_byte_for_byte(worker: mock.Mock) -> None:
     name = os.fsdecode(b"caf\xe9.jpg")
-    shown = ClassRecord(1, None, 0.5, 1.0, blank=True)
-    worker.return_value = finished(Record(name, "done", (name,), (1,), (shown,)))
+    shown = ClassRecord(1, None, 0.5, mass=1.0, blank=True)
+    worker.return_value = finished(Record(name, "done", output=(name,), output_bytes=(1,), classes=(shown,)))
     result = invoke("-v", name)
     assert result.exit_code == 0
     assert result.stdout_bytes == b"caf\xe9.jpg\n"
@@ -167,7 +155,7 @@ def test_what_was_done_before_an_error_is_printed(worker: mock.Mock) -> None:
         yield DONE
         raise OutputError("cannot write 'b.png': No space left on device")
 
-    worker.return_value = Run(COMMON, "cpu", 2, (), results())
+    worker.return_value = Run(common=COMMON, device="cpu", total=2, skipped=(), results=results())
     result = invoke("a.jpg", "b.jpg")
     assert (result.exit_code, result.stdout) == (2, f"{PICTURE}\n")
     assert result.stderr.splitlines() == [
@@ -186,7 +174,7 @@ def test_debug_shows_the_traceback(worker: mock.Mock) -> None:
 
 @pytest.mark.parametrize("quiet", [True, False])
 def test_warnings_are_one_line_or_quiet(quiet: bool, worker: mock.Mock) -> None:
-    def warn(plan: RunPlan) -> Run:
+    def warn(plan: RunPlan, sink: None) -> Run:
         warnings.warn("be careful", stacklevel=1)
         return finished(DONE)
 

@@ -126,6 +126,11 @@ def test_what_needs_a_directory_says_so_in_one_line(arguments: list[str], reason
     assert not Path("out.png").exists()
 
 
+def test_a_choice_of_classes_that_is_replaced_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EB_SALIENCY_TARGET", "1;2")
+    assert invoke("in.jpg", "-o", "out.png", "--top-k", "1").stdout == "out.png\n"
+
+
 def test_a_directory_may_be_named_like_a_picture() -> None:
     Path("maps.png").mkdir()
     assert invoke("in.jpg", "-o", "maps.png").stdout.startswith("maps.png/in.jpg.")
@@ -154,27 +159,31 @@ def test_stdin_among_other_images(photo: Path) -> None:
     [
         (b"", ["-"], 2, "stdin is empty"),
         (b"no picture", ["-"], 1, "stdin: not an image that Pillow can read"),
-        (b"x" * 100, ["-", "--max-bytes", "99"], 2, "more than 99 bytes"),
-        (b"x" * 2_500_001, ["-", "--max-bytes", "2500000"], 2, "more than 2500000 bytes"),  # read in several parts
-        (b"x" * 2_500_000, ["-", "--max-bytes", "2500000"], 1, "stdin: not an image that Pillow can read"),
+        (b"x" * 100, ["-", "--config", "99.toml"], 2, "more than 99 bytes"),
+        (b"x" * 2_500_001, ["-", "--config", "2500000.toml"], 2, "more than 2500000 bytes"),  # read in several parts
+        (b"x" * 2_500_000, ["-", "--config", "2500000.toml"], 1, "stdin: not an image that Pillow can read"),
         (b"a.jpg\n", ["-", "--from-file", "-"], 2, "drop - or --from-file -"),
         (b"x", ["-", "--engine", "ray", "--workers", "1"], 2, "cannot read stdin"),
     ],
 )
 def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: str) -> None:
+    for limit in (99, 2_500_000):
+        Path(f"{limit}.toml").write_text(f"max-bytes = {limit}\n")
     result = with_stdin(content, *arguments)
     assert (result.exit_code, result.stdout) == (code, "")
     assert reason in result.stderr
 
 
-def test_terminals_are_not_for_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminals_are_not_for_pictures() -> None:
     with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
         stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
-        from ebcli.cli.single_output import OnePicture, spooled_stdin
+        from ebcli.cli.saliency import run
+        from ebcli.cli.single_output import one_picture, spooled_stdin
         from ebcli.errors import ConfigurationError
 
+        options = run.make_context("eb-saliency", ["in.jpg", "-o", "-"]).params
         with pytest.raises(ConfigurationError, match="stdout is a terminal"):
-            OnePicture(None, "png", False).check()
+            one_picture(options, [Path("in.jpg")], {"output": True, "format": False}, stdout)
         with pytest.raises(ConfigurationError, match="stdin is a terminal"), spooled_stdin([Path("-")], 9):
             pass
 
@@ -188,14 +197,20 @@ def test_a_file_in_place_of_the_directory_is_reported_before_any_work(photo: Pat
 
 
 def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
-    assert stub_run.invoke("--print0", "a.jpg").stdout_bytes == stub_run.PICTURE.encode() + b"\0"
-    assert "drop one of them" in stub_run.invoke("--print0", "--json", "a.jpg").stderr
+    assert stub_run.invoke("-0", "a.jpg").stdout_bytes == stub_run.PICTURE.encode() + b"\0"
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ("--topk 3 a.jpg", "Error: no such option --topk: did you mean '--top-k'?\n"),
+        ("--beside marginal a.jpg", "Error: no such option --beside: it is now --compare-with\n"),
+        ("--checkpoint a.pth a.jpg", "Error: no such option --checkpoint: use --weights FILE\n"),
+        ("--class 3 a.jpg", "Error: no such option --class: use --target CLASS\n"),
+        (
+            "--max-pixels 9 a.jpg",
+            "Error: no such option --max-pixels: set EB_SALIENCY_MAX_PIXELS, or max-pixels in a file for --config\n",
+        ),
         ("--frobnicate a.jpg", "Error: no such option --frobnicate: eb-saliency --help lists all options\n"),
         ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
         ("--top-k none a.jpg", "Error: Invalid value for '-k' / '--top-k': 'none' is not a valid integer.\n"),

@@ -11,8 +11,8 @@ from ebcli.cli.saliency import main
 @pytest.mark.parametrize(
     ("option", "value"),
     [
-        ("--top-k", "0"), ("--score", "1.5"), ("--score", "nan"), ("--max-pixels", "0"), ("--max-side", "0"),
-        ("--batch-size", "0"), ("--workers", "-1"), ("--image-timeout", "0"), ("--image-timeout", "nan"),
+        ("--top-k", "0"), ("--score", "1.5"), ("--score", "nan"), ("--max-side", "0"),
+        ("--batch-size", "0"), ("--workers", "-1"),
         ("--every", "0"), ("--start", "-1"), ("--start", "inf"), ("--duration", "0"), ("--alpha", "1.01"),
         ("--gpus-per-worker", "-1"),
     ],
@@ -27,6 +27,18 @@ def test_numbers_out_of_range(option: str, value: str) -> None:
     assert "must be" in line
 
 
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("max-pixels", "0"), ("image-timeout", "0"), ("image-timeout", "nan"), ("timeout", "0"), ("retries", "-1")],
+)
+def test_limits_out_of_range(setting: str, value: str) -> None:
+    variable = f"EB_SALIENCY_{setting.replace('-', '_').upper()}"
+    result = CliRunner().invoke(main, ["a.jpg"], env={variable: value})
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert setting in result.stderr and "must be" in result.stderr
+    assert "no such option" in CliRunner().invoke(main, [f"--{setting}", value, "a.jpg"]).stderr
+
+
 def test_a_number_out_of_range_without_a_run() -> None:
     result = CliRunner().invoke(main, ["report", ".", "--workers", "-1"])
     assert (result.exit_code, result.stderr) == (2, "Error: --workers is -1, but it must be at least 0\n")
@@ -36,10 +48,11 @@ def test_a_number_out_of_range_without_a_run() -> None:
     ("option", "value", "hint"),
     [
         ("--format", "bmp", "'png', 'jpg', 'webp'"),
-        ("--scale", "batch", "'image', 'run'"),
+        ("--scale", "batch", "image, run, a number or a percentile"),
+        ("--scale", "low,run", "image, run, a number or a percentile"),
         ("--dtype", "float16", "'float32', 'bfloat16'"),
         ("--engine", "spark", "'local', 'ray'"),
-        ("--beside", "lime", "'marginal', 'gradient'"),
+        ("--compare-with", "lime", "'marginal', 'gradient'"),
         ("--threshold", "1.5", "a share between 0 and 1"),
         ("--threshold", "least:0.5", "as in 0.5 or mass:0.8"),
     ],

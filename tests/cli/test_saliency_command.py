@@ -9,38 +9,34 @@ import re
 from pathlib import Path
 from unittest import mock
 
-import click
 import pytest
 from click.testing import CliRunner
 from plans import command_plan
 from stub_run import DONE, PICTURE, finished, invoke
 
-from ebcli.cli.saliency import main, run
-from ebcli.drawing.style import DrawingStyle
-from ebcli.files.frame_ranges import ClipOptions
+from ebcli.cli.saliency import main
 from ebcli.files.records import Record
-from ebcli.files.remote import RemoteOptions
-from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions
 
 
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
         ("a.jpg", {}),
-        ("--model vgg16 --layer features.23 a.jpg", {"model": "vgg16", "layers": ("features.23",)}),
-        ("--layer features.23 --layer input a.jpg", {"layers": ("features.23", "input")}),
-        ("--layer all --panel --beside marginal a.jpg", {"layers": ("all",), "panel": True, "beside": ("marginal",)}),
-        ("--style heatmap --signed --vmax 2 a.jpg", {"style": "heatmap", "signed": True, "vmax": 2.0}),
-        ("--style contour --scale run --vmin 0.5 a.jpg", {"style": "contour", "scale": "run", "vmin": 0.5}),
-        ("--percentile 99 a.jpg", {"percentile": 99.0}),
+        ("--model vgg16 --layer features.23 a.jpg", {"model": "vgg16", "layer": ("features.23",)}),
+        ("--layer features.23 --layer input a.jpg", {"layer": ("features.23", "input")}),
+        (
+            "--layer all --panel --compare-with marginal a.jpg",
+            {"layer": ("all",), "panel": True, "compare_with": ("marginal",)},
+        ),
+        ("--style heatmap --signed --scale 2 a.jpg", {"style": "heatmap", "signed": True, "vmax": 2.0}),
+        ("--style contour --scale 0.5,run a.jpg", {"style": "contour", "scale": "run", "vmin": 0.5}),
+        ("--scale 99% a.jpg", {"percentile": 99.0}),
         ("--weights none --resize 72 --crop 64 a.jpg", {"weights": "none", "resize": 72, "crop": 64}),
         ("--mean 0.5 --std 0.25,0.5,0.125 a.jpg", {"mean": (0.5,), "std": (0.25, 0.5, 0.125)}),
         (f"--class-names {__file__} a.jpg", {"class_names": Path(__file__)}),
         ("--marginal a.jpg", {"contrastive": False}),
         ("--contrastive a.jpg", {"contrastive": True}),
-        ("--target 281 --target tabby a.jpg", {"targets": ("281", "tabby")}),
+        ("--target 281 --target tabby a.jpg", {"target": ("281", "tabby")}),
         ("--top-k 3 a.jpg", {"top_k": 3}),
         ("--against tabby --against 7 a.jpg", {"against": ("tabby", "7"), "signed": True}),
         ("-o maps a.jpg", {"output": Path("maps")}),
@@ -49,8 +45,8 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
         ("--device cuda:1 --dtype bfloat16 a.jpg", {"device": "cuda:1", "dtype": "bfloat16"}),
         ("--include *.jpg --include b --exclude c/*.png a.jpg", {"include": ("*.jpg", "b"), "exclude": ("c/*.png",)}),
         ("--shard 2/4 a.jpg", {"shard": (2, 4)}),
-        ("--boxes --threshold 0.3 a.jpg", {"boxes": True, "threshold": ("max", 0.3)}),
-        ("--masks --threshold mass:0.3 a.jpg", {"masks": True, "threshold": ("mass", 0.3)}),
+        ("--annotations boxes --threshold 0.3 a.jpg", {"annotations": "boxes", "threshold": ("max", 0.3)}),
+        ("--annotations masks --threshold mass:0.3 a.jpg", {"annotations": "masks", "threshold": ("mass", 0.3)}),
         ("--format webp --raw a.jpg", {"format": "webp", "raw": True}),
         ("--skip-existing --overwrite a.jpg", {"skip_existing": True, "overwrite": True}),
         ("--dry-run --fail-fast a.jpg", {"dry_run": True, "fail_fast": True}),
@@ -63,120 +59,7 @@ from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOpt
 def test_options_become_exactly_this_plan(arguments: str, expected: dict[str, object], worker: mock.Mock) -> None:
     result = invoke(*arguments.split())
     assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(command_plan(**{"images": ("a.jpg",), **expected}))]
-
-
-OPTIONS = [parameter for parameter in run.params if isinstance(parameter, click.Option)]
-VALUES = {
-    "model": ("vgg16", "vgg16"),
-    "weights": ("none", "none"),
-    "class_names": (__file__, Path(__file__)),
-    "resize": ("72", 72),
-    "crop": ("64", 64),
-    "depth": ("32", 32),
-    "channels": ("4,3,2,8", (4, 3, 2, 8)),
-    "bands": ("4,3,2", (4, 3, 2)),
-    "range": ("-160,240", (-160.0, 240.0)),
-    "mean": ("0.5", (0.5,)),
-    "std": ("0.25,0.5,0.125", (0.25, 0.5, 0.125)),
-    "fit": ("squash", "squash"),
-    "tiles": ("2", 2),
-    "scores": ("sigmoid", "sigmoid"),
-    "layers": ("features.23 input", ("features.23", "input")),
-    "panel": ("1", True),
-    "report": ("1", True),
-    "dtype": ("bfloat16", "bfloat16"),
-    "style": ("contour", "contour"),
-    "signed": ("1", True),
-    "scale": ("run", "run"),
-    "vmin": ("0.5", 0.5),
-    "vmax": ("2", 2.0),
-    "percentile": ("99", 99.0),
-    "cells": ("1", True),
-    "background": ("0.25", 0.25),
-    "caption": ("1", True),
-    "cell_size": ("500", 500),
-    "dpi": ("300", 300),
-    "contrastive": ("0", False),
-    "above": ("0.5", 0.5),
-    "score": ("0.75", 0.75),
-    "box": ("4,3,20.5,10", (4.0, 3.0, 20.5, 10.0)),
-    "where": ("12,34", (12, 34)),
-    "boxes": ("1", True),
-    "masks": ("1", True),
-    "threshold": ("mass:0.8", ("mass", 0.8)),
-    "labels": ("labels.csv", Path("labels.csv")),
-    "against": ("tabby;7", ("tabby", "7")),
-    "targets": ("tabby;tiger cat", ("tabby", "tiger cat")),
-    "like": (f"a.png{os.pathsep}b.png", (Path("a.png"), Path("b.png"))),
-    "top_k": ("4", 4),
-    "output": ("maps", Path("maps")),
-    "cmap": ("jet", "jet"),
-    "alpha": ("0.5", 0.5),
-    "device": ("cpu", "cpu"),
-    "include": ("*.jpg b", ("*.jpg", "b")),
-    "exclude": ("*.png", ("*.png",)),
-    "shard": ("2/4", (2, 4)),
-    "every": ("3", 3),
-    "start": ("2.5", 2.5),
-    "duration": ("10", 10.0),
-    "timeout": ("7.5", 7.5),
-    "retries": ("1", 1),
-    "max_bytes": ("1000", 1000),
-    "max_pixels": ("5000", 5000),
-    "format": ("jpg", "jpg"),
-    "max_side": ("900", 900),
-    "raw": ("1", True),
-    "skip_existing": ("1", True),
-    "overwrite": ("1", True),
-    "dry_run": ("1", True),
-    "fail_fast": ("1", True),
-    "prove": ("1", True),
-    "allow_unsupported": ("1", True),
-    "batch_size": ("7", 7),
-    "workers": ("3", 3),
-    "image_timeout": ("2.5", 2.5),
-    "engine": ("ray", "ray"),
-    "gpus_per_worker": ("0.5", 0.5),
-}
-# What else an option of the environment sets: the pictures of --like are the classes, and --against is drawn signed
-ALSO: dict[str, dict[str, object]] = {"like": {"targets": ("0", "1")}, "against": {"signed": True}}
-
-
-def test_an_option_that_needs_another_one_in_the_environment(worker: mock.Mock) -> None:
-    result = invoke("--panel", "a.jpg", EB_SALIENCY_BESIDE="marginal grad-cam")
-    assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(command_plan("a.jpg", panel=True, beside=("marginal", "grad-cam")))]
-
-
-@pytest.mark.parametrize("field", VALUES)
-def test_the_environment_sets_every_option_of_the_plan(field: str, worker: mock.Mock) -> None:
-    text, value = VALUES[field]
-    option = next(option for option in OPTIONS if option.name == field)
-    variable = "EB_SALIENCY_" + max(option.opts, key=len).lstrip("-").replace("-", "_").upper()
-    result = invoke("a.jpg", **{variable: text})
-    assert result.exit_code == 0, result.output
-    assert worker.mock_calls == [mock.call(command_plan("a.jpg", **{field: value}, **ALSO.get(field, {})))]
-
-
-def test_every_field_of_the_plan_has_its_option_and_every_option_its_help() -> None:
-    parts = (
-        InputOptions,
-        ClipOptions,
-        RemoteOptions,
-        MapOptions,
-        OutputOptions,
-        ExecutionOptions,
-        DrawingStyle,
-        Preprocessing,
-        ModelSpec,
-    )
-    named = {field.name for part in parts for field in dataclasses.fields(part)}
-    named = named - {"directory", "name", "preprocessing", "remote", "clips"} | {"output", "style", "model"}
-    assert set(VALUES) == named - {"images", "stdin", "settings", "track_lost_mass", "beside", "login", "query"}
-    assert all(option.help for option in OPTIONS)
-    shown = invoke("--help").output
-    assert all(option.opts[0] in shown for option in OPTIONS)
+    assert worker.mock_calls == [mock.call(command_plan(**{"images": ("a.jpg",), **expected}), None)]
 
 
 def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
@@ -186,6 +69,9 @@ def test_the_short_help_has_the_common_options_and_names_the_long_one() -> None:
     assert {"--model", "--layer", "--target", "--top-k", "--output", "--contrastive"} <= listed
     assert {"--labels", "--against", "--config"} <= listed
     assert 10 <= len(listed) <= 18
+    assert short.output.startswith("Try:\n  eb-saliency photo.jpg ")
+    assert len(re.findall("^  eb-saliency ", short.output.partition("\n\n")[0], re.MULTILINE)) == 4
+    assert re.search(r"^Common options:\n  -t, --target ", short.output, re.MULTILINE)
     assert "eb-saliency --help lists all" in short.output
     everything = re.findall(r"^  (?:-\w, )?--?[\w-]+", long.output, re.MULTILINE)
     assert f"all {len(everything)} options" in short.output
@@ -321,7 +207,6 @@ def test_lists_of_files(
     [
         (["--from-file", "no such list"], "no such list"),
         (["--from-file", "nul"], "add -0"),
-        (["-0", "a.jpg"], "--from-file"),
         (["--from-file", os.devnull], "no image"),
         (["--shard", "3", "a.jpg"], "2/4"),
         (["--shard", "0/4", "a.jpg"], "1/4 to 4/4"),

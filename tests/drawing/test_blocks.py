@@ -13,8 +13,8 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.models.probe import strides_of_cells
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 
 class Subsampled(nn.Module):
@@ -34,7 +34,14 @@ class Subsampled(nn.Module):
 
 def drawn(values: np.ndarray, stride: int) -> np.ndarray:
     side = 16 * len(values)
-    map_ = Map(Subject(0, None, 1.0), "stem", values, 1.0, Placement(0, 0, side, side), stride=stride)
+    map_ = Map(
+        subject=Subject(0, None, 1.0),
+        layer="stem",
+        values=values,
+        mass=1.0,
+        placement=Box(0, 0, side, side),
+        stride=stride,
+    )
     maps = FrameMaps.of(map_, (side, side), None, DrawingStyle("heatmap"))
     shown = Shown(Image.new("RGB", (side, side)), 0, 0, 0)
     return np.asarray(maps.drawn(shown)).astype(float).mean(2)

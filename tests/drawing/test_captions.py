@@ -16,8 +16,8 @@ from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.explanation import Map, Subject, rectangle
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Map, Subject
 from ebcli.run.plan import InputOptions, OutputOptions, RunPlan
 
 SPOT = np.zeros((7, 7), np.float32)
@@ -25,7 +25,7 @@ SPOT[2, 3] = 1
 
 
 def drawn(size: tuple[int, int], style: DrawingStyle, values: np.ndarray = SPOT) -> Image.Image:
-    map_ = Map(Subject(3, "tabby", 0.625), "5", values, 0.5, Placement(0, 0, *size))
+    map_ = Map(subject=Subject(3, "tabby", 0.625), layer="5", values=values, mass=0.5, placement=Box(0, 0, *size))
     (one,) = framed([map_], size, style)
     return one.drawn(Shown(Image.new("RGB", size, (90, 140, 60))))
 
@@ -75,7 +75,13 @@ BOXES = [(20, 30, 120, 110), (160, 40, 280, 160), (30, 130, 140, 190)]
 
 def detections(size: tuple[int, int] = (300, 200), style: str = "overlay") -> list[FrameMaps]:
     maps = [
-        Map(Subject(k, name, 0.9, box=box, outlines=[rectangle(box)]), "5", SPOT, 0.5, Placement(0, 0, *size))
+        Map(
+            subject=Subject(k, name, 0.9, box=Box(*box), outlines=[Box(*box).outline]),
+            layer="5",
+            values=SPOT,
+            mass=0.5,
+            placement=Box(0, 0, *size),
+        )
         for k, (name, box) in enumerate(zip(("cat", "dog", "cup"), BOXES, strict=True))
     ]
     return [replace(one, number=k) for k, one in enumerate(framed(maps, size, DrawingStyle(style)))]
@@ -101,8 +107,10 @@ def test_each_detection_has_a_color_of_its_own_and_says_class_and_score(
 
 def test_labels_stay_in_the_picture(written: list[tuple[float, float, str]]) -> None:
     for box in ((280.0, 0.0, 300.0, 200.0), (0.0, 0.0, 300.0, 200.0)):
-        subject = Subject(3, "a long name of a class " * 9, 0.5, box=box, outlines=[rectangle(box)])
-        (one,) = framed([Map(subject, "5", SPOT, 0.5, Placement(0, 0, 300, 200))], (300, 200))
+        subject = Subject(3, "a long name of a class " * 9, 0.5, box=Box(*box), outlines=[Box(*box).outline])
+        (one,) = framed(
+            [Map(subject=subject, layer="5", values=SPOT, mass=0.5, placement=Box(0, 0, 300, 200))], (300, 200)
+        )
         one.drawn(Shown(Image.new("RGB", (300, 200))))
     assert all(0 <= x < 20 and 0 <= y < 20 and "…" in text for x, y, text in written)
 

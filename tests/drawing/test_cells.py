@@ -17,15 +17,15 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
 from ebcli.files.stamp import Stamp
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 GRAY = Image.new("RGB", (280, 210), (120, 120, 120))
 
 
-def heat(size: tuple[int, int], values: np.ndarray, place: Placement | None = None, **options: object) -> np.ndarray:
+def heat(size: tuple[int, int], values: np.ndarray, place: Box | None = None, **options: object) -> np.ndarray:
     """A heatmap in gray, (h, w), 0 to 1."""
-    look = DrawingStyle("heatmap", "gray", **options)  # type: ignore[arg-type]
-    drawn = picture(Image.new("RGB", size), values, place or Placement(0, 0, *size), look)
+    look = DrawingStyle("heatmap", cmap="gray", **options)  # type: ignore[arg-type]
+    drawn = picture(Image.new("RGB", size), values, place or Box(0, 0, *size), look)
     return np.asarray(drawn)[..., 0] / 255
 
 
@@ -41,7 +41,7 @@ def test_cells_have_hard_edges() -> None:
 def test_cells_of_a_crop_lie_where_the_network_saw_them() -> None:
     values = np.zeros((4, 4))
     values[1, 2] = 1
-    seen = heat((300, 200), values, Placement(60, 10.4, 240, 190.4), cells=True)
+    seen = heat((300, 200), values, Box(60, 10.4, 240, 190.4), cells=True)
     rows, columns = np.nonzero(seen > 0.9)
     assert (columns.min(), columns.max() + 1) == (150, 195)
     assert (rows.min(), rows.max() + 1) == (55, 100)  # 55.4 to 100.4: pixels whose centers lie there
@@ -50,7 +50,7 @@ def test_cells_of_a_crop_lie_where_the_network_saw_them() -> None:
 @pytest.mark.parametrize("style", ["overlay", "mask", "paper", "side-by-side"])
 def test_every_style_with_colors_has_cells(style: str) -> None:
     values = np.random.default_rng(0).random((7, 7))
-    drawn = np.asarray(picture(GRAY, values, Placement(0, 0, 280, 210), DrawingStyle(style, cells=True)))[:, -280:]
+    drawn = np.asarray(picture(GRAY, values, Box(0, 0, 280, 210), DrawingStyle(style, cells=True)))[:, -280:]
     blocks = drawn.reshape(7, 30, 7, 40, -1)
     assert (blocks == blocks[:, :1, :, :1]).all()
 
@@ -83,7 +83,7 @@ def test_it_stays_visible_in_thumbnails_of_the_gallery() -> None:
     values = np.zeros((1, 1200, 1200), np.float32)
     values[0, 300, 900] = 1
     names = ThumbnailNames("a.jpg", Stamp(1, 2), "c", "m")
-    maps = framed(mapped({"5": values}, [7], Placement(0, 0, 600, 600)), (600, 600), DrawingStyle(percentile=100))
+    maps = framed(mapped({"5": values}, [7], Box(0, 0, 600, 600)), (600, 600), DrawingStyle(percentile=100))
     files = thumbnails(names, Shown(Image.new("RGB", (600, 600))), maps)
     opacity = np.asarray(Image.open(io.BytesIO(files[names.map("5", 7)])).convert("RGBA"))[..., 3]
     assert opacity.max() > 0.85 * 255
@@ -102,7 +102,7 @@ def test_a_few_outliers_do_not_leave_a_fine_map_dark() -> None:
 
 def test_a_panel_s_legend_tells_of_fine_maps(written: list[tuple[float, float, str]]) -> None:
     for cells, end in ((99, "maximum"), (100, "maximum (fine maps: percentile 99.5)")):
-        maps = framed(mapped({"5": np.ones((1, cells, cells))}, [7], Placement(0, 0, 280, 210)), GRAY.size)
+        maps = framed(mapped({"5": np.ones((1, cells, cells))}, [7], Box(0, 0, 280, 210)), GRAY.size)
         panel([Shown(GRAY)], maps, "a.jpg", "about").image()
         assert written[-2][2] == f"each map's {end}"
 
@@ -111,7 +111,7 @@ def test_a_panel_s_legend_tells_of_fine_maps(written: list[tuple[float, float, s
 def test_a_mask_keeps_a_part_of_the_rest_visible(background: float) -> None:
     values = np.repeat(np.linspace(0, 1, 6), 4)[None]
     look = DrawingStyle("mask", background=background)
-    drawn = picture(Image.new("RGB", (360, 60), (10, 200, 30)), values, Placement(60, 0, 300, 60), look)
+    drawn = picture(Image.new("RGB", (360, 60), (10, 200, 30)), values, Box(60, 0, 300, 60), look)
     alpha = np.asarray(drawn)[30, :, 3] / 255
     expected = background + (1 - background) * np.linspace(0, 1, 6)
     np.testing.assert_allclose(alpha[80:300:40], expected, atol=0.01)
@@ -122,7 +122,7 @@ def test_a_mask_keeps_a_part_of_the_rest_visible(background: float) -> None:
 def test_a_fine_overlay_gets_lighter_where_it_was_nearly_black() -> None:
     values = np.random.default_rng(0).exponential(1, (224, 224)) ** 3
     drawn = {
-        percentile: np.median(lightness(np.asarray(picture(GRAY, values, Placement(0, 0, 280, 210), look))))
+        percentile: np.median(lightness(np.asarray(picture(GRAY, values, Box(0, 0, 280, 210), look))))
         for percentile in (None, 100.0)
         for look in [DrawingStyle(percentile=percentile)]
     }

@@ -18,7 +18,7 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.stamp import Stamp
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg"))
 PHOTOS = {"white": None, "gray": None, "black": None} | {path.stem: path for path in SAMPLES}
@@ -35,7 +35,7 @@ def photo(name: str) -> Image.Image:
 
 
 def even_map(image: Image.Image, value: float, style: DrawingStyle) -> FrameMaps:
-    place = Placement(0, 0, *image.size)
+    place = Box(0, 0, *image.size)
     (framed_map,) = framed(mapped({"5": even(value)[None]}, [7], place), image.size, style)
     return framed_map
 

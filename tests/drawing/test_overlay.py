@@ -16,7 +16,8 @@ from torchvision.transforms._presets import ImageClassification
 from ebcli.drawing.overlay import covered, interpolated, is_blank, is_blank_on, peaks_at_border, picture
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.images import decode
-from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.box import Box
+from ebcli.nouns.input_spec import InputSpec
 
 PRESETS = [
     ImageClassification(crop_size=224, resize_size=256),
@@ -65,7 +66,7 @@ def shown_at(painted: Image.Image, size: tuple[int, int], style: str) -> Image.I
     return painted
 
 
-def light_of_map(painted: Image.Image, size: tuple[int, int], style: str, place: Placement) -> np.ndarray:
+def light_of_map(painted: Image.Image, size: tuple[int, int], style: str, place: Box) -> np.ndarray:
     """The light (h, w) that a map in gray adds to a black photo; neither the crop's frame nor the part outside it."""
     dark = 25 if style == "overlay" else 0  # black under an overlay is a dark gray
     values = (np.asarray(shown_at(painted, size, style)).astype(float) - dark).sum(-1)
@@ -91,7 +92,7 @@ def test_a_hot_cell_lands_within_a_pixel(preset: ImageClassification, size: tupl
         assert ((x * heat).sum() / heat.sum() + left, (y * heat).sum() / heat.sum() + top) == pytest.approx(
             expected, abs=1
         )
-        painted = picture(photo, saliency, place, DrawingStyle(style, "gray"))
+        painted = picture(photo, saliency, place, DrawingStyle(style, cmap="gray"))
         assert shown_at(painted, size, style).size == size
         assert centre_of(light_of_map(painted, size, style, place)) == pytest.approx(expected, abs=1)
 
@@ -126,7 +127,7 @@ def test_a_hot_cell_lands_on_the_right_thing_in_a_turned_photo(
     saliency = preset(upright)[0].numpy()  # the network's own view of the dot is the map
     place = InputSpec.of(preset).place(upright.size)
     black = Image.new("RGB", size, "black")
-    light = light_of_map(picture(black, saliency, place, DrawingStyle(style, "gray")), size, style, place)
+    light = light_of_map(picture(black, saliency, place, DrawingStyle(style, cmap="gray")), size, style, place)
     rows, columns = np.nonzero(light > light.max() / 2)
     assert (columns.mean() + 0.5, rows.mean() + 0.5) == pytest.approx(dot, abs=1)
 
@@ -153,13 +154,13 @@ def test_the_map_covers_the_crop_and_nothing_else(style: str) -> None:
 def test_the_crop_has_a_thin_frame_where_the_image_goes_on(style: str) -> None:
     """One pixel of an even map's crop in a small photo, none around a whole one; nothing is darkened outside."""
     photo, saliency = Image.new("RGB", (300, 200), "white"), np.ones((7, 7))
-    painted = np.asarray(picture(photo, saliency, Placement(50, 20, 250, 180), DrawingStyle(style))).astype(int)
+    painted = np.asarray(picture(photo, saliency, Box(50, 20, 250, 180), DrawingStyle(style))).astype(int)
     for line in (painted[100, 45:55], painted[100, 245:255][::-1], painted[15:25, 150], painted[175:185, 150][::-1]):
         outside, frame, inside = line[:5], line[5], line[6:]
         assert (outside == (115 if style == "overlay" else 255)).all()  # the photo as this style shows it
         assert (inside == inside[0]).all()
         assert np.abs(frame - outside[0]).max() > 20 < np.abs(frame - inside[0]).max()
-    whole = np.asarray(picture(photo, saliency, Placement(0, 0, 300, 200), DrawingStyle(style)))
+    whole = np.asarray(picture(photo, saliency, Box(0, 0, 300, 200), DrawingStyle(style)))
     assert (whole == whole[0, 0]).all()
 
 
@@ -167,7 +168,7 @@ def test_the_crop_has_a_thin_frame_where_the_image_goes_on(style: str) -> None:
 def test_strips_meet_without_a_seam(style: str, monkeypatch: pytest.MonkeyPatch) -> None:
     photo = noise((301, 203), 80)
     saliency = np.random.default_rng(0).random((7, 7)) ** 3
-    place, look = Placement(50, 1.5, 250, 201.5), DrawingStyle(style)
+    place, look = Box(50, 1.5, 250, 201.5), DrawingStyle(style)
     whole = np.asarray(picture(photo, saliency, place, look)).astype(int)
     monkeypatch.setattr("ebcli.drawing.overlay._PIXELS_AT_A_TIME", 301 * 10)
     strips = np.asarray(picture(photo, saliency, place, look)).astype(int)
@@ -189,21 +190,21 @@ def test_tiny_and_narrow_images_have_a_picture_too(
 
 def test_upsampling_is_bicubic_and_exact_at_the_cells_own_size() -> None:
     saliency = np.random.default_rng(0).random((5, 5)).astype(np.float32)
-    place = Placement(2, 3, 7, 8)
+    place = Box(2, 3, 7, 8)
     assert covered(place, (10, 10)) == (2, 3, 7, 8)
     same = interpolated(saliency, place, (2, 3, 7, 8))
     np.testing.assert_allclose(same, saliency, atol=1e-6)
     # Cubic convolution is exact for parabolas (Keys 1981), linear interpolation is not.
     parabola = np.tile(np.arange(10, dtype=np.float32) ** 2, (10, 1))
-    fine = interpolated(parabola, Placement(0, 0, 100, 100), (0, 0, 100, 100))
+    fine = interpolated(parabola, Box(0, 0, 100, 100), (0, 0, 100, 100))
     np.testing.assert_allclose(fine[50, 30:70], ((np.arange(30, 70) + 0.5) / 10 - 0.5) ** 2, atol=1e-4)
 
 
 def test_the_map_is_clamped_not_folded() -> None:
     saliency = np.full((4, 4), -5.0)
     saliency[1, 2] = 1.0
-    photo, place = Image.new("RGB", (40, 40)), Placement(0, 0, 40, 40)
-    heat = np.asarray(picture(photo, saliency, place, DrawingStyle("heatmap", "gray")))[..., 0]
+    photo, place = Image.new("RGB", (40, 40)), Box(0, 0, 40, 40)
+    heat = np.asarray(picture(photo, saliency, place, DrawingStyle("heatmap", cmap="gray")))[..., 0]
     assert heat.min() == 0
     row, column = np.unravel_index(heat.argmax(), heat.shape)
     assert (10 <= row < 20) and (20 <= column < 30)
@@ -212,7 +213,7 @@ def test_the_map_is_clamped_not_folded() -> None:
 
 def test_the_photo_is_left_as_it_is_and_stands_beside_its_map() -> None:
     photo = noise((50, 40), 80)
-    before, place = photo.tobytes(), Placement(5, 0, 45, 40)
+    before, place = photo.tobytes(), Box(5, 0, 45, 40)
     for style in STYLES:
         both = picture(photo, spot(5, 2, 2), place, DrawingStyle(style))
         assert photo.tobytes() == before
@@ -229,7 +230,7 @@ def test_a_map_without_meaning_is_crossed_out(bad: float, style: str) -> None:
     saliency = np.zeros((7, 7))
     saliency[3, 3] = bad
     assert is_blank(saliency)
-    size, place = (90, 60), Placement(15, 0, 75, 60)
+    size, place = (90, 60), Box(15, 0, 75, 60)
     assert is_blank_on(size, saliency, place)
     painted = picture(Image.new("RGB", size, "red"), saliency, place, DrawingStyle(style))
     values = np.asarray(painted.crop((painted.width - size[0], 0, painted.width, size[1])))
@@ -240,14 +241,14 @@ def test_a_map_without_meaning_is_crossed_out(bad: float, style: str) -> None:
 
 
 def test_what_is_below_zero_is_something_to_show_if_signed() -> None:
-    size, place = (90, 60), Placement(15, 0, 75, 60)
+    size, place = (90, 60), Box(15, 0, 75, 60)
     assert not is_blank_on(size, -spot(7, 3, 3), place, signed=True)
     assert is_blank_on(size, np.zeros((7, 7)), place, signed=True)
     assert is_blank_on(size, np.full((7, 7), np.nan), place, signed=True)
 
 
 def test_a_map_hot_only_in_the_padding_is_not_painted() -> None:
-    size, place = (10, 100), Placement(-45, 0, 55, 100)
+    size, place = (10, 100), Box(-45, 0, 55, 100)
     assert is_blank_on(size, spot(14, 0, 7), place)
     assert not is_blank_on(size, spot(14, 7, 7), place)
     values = np.asarray(picture(Image.new("RGB", size, "red"), spot(14, 0, 7), place, DrawingStyle()))
@@ -260,12 +261,12 @@ def test_a_large_photo_takes_few_bytes_a_pixel() -> None:
 import resource, sys
 import numpy as np
 from PIL import Image
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.overlay import picture
 photo = Image.new("RGB", (5000, 4000), "red")
-place, saliency = Placement(500, 0, 4500, 4000), np.eye(14)
-picture(photo.resize((50, 40)), saliency, Placement(5, 0, 45, 40), DrawingStyle(sys.argv[1]))  # imports matplotlib
+place, saliency = Box(500, 0, 4500, 4000), np.eye(14)
+picture(photo.resize((50, 40)), saliency, Box(5, 0, 45, 40), DrawingStyle(sys.argv[1]))  # imports matplotlib
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 picture(photo, saliency, place, DrawingStyle(sys.argv[1]))
 print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (5000 * 4000))
@@ -276,7 +277,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024 / (50
 
 
 def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
-    size, crop = (60, 40), Placement(10, 0, 50, 40)  # the middle of a wide image
+    size, crop = (60, 40), Box(10, 0, 50, 40)  # the middle of a wide image
     for row, column, expected in (
         (2, 0, True),
         (2, 4, True),
@@ -288,6 +289,6 @@ def test_a_peak_at_an_edge_of_the_crop_counts_where_the_image_goes_on() -> None:
         values = np.zeros((5, 5))
         values[row, column] = 1
         assert peaks_at_border(size, values, crop) == expected, (row, column)
-        assert not peaks_at_border(size, values, Placement(0, 0, 60, 40))
-        assert not peaks_at_border(size, values, Placement(-20, -30, 80, 70))  # padded on all sides
+        assert not peaks_at_border(size, values, Box(0, 0, 60, 40))
+        assert not peaks_at_border(size, values, Box(-20, -30, 80, 70))  # padded on all sides
         assert not peaks_at_border(size, values * 0, crop)

@@ -13,10 +13,10 @@ from ebcli.drawing.color_scale import levels
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.painters import CONTOURS
 from ebcli.drawing.style import STYLES, DrawingStyle
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 BLACK = Image.new("RGB", (400, 300))
-PLACE = Placement(0, 0, 400, 300)
+PLACE = Box(0, 0, 400, 300)
 
 
 def line_centers(row: np.ndarray) -> list[float]:
@@ -90,7 +90,7 @@ def test_under_an_overlay_a_photo_is_muted_as_pillow_s_enhancers_do_it() -> None
     photo = noise((400, 300), 120)
     saliency = np.zeros((6, 8))
     saliency[0, 0] = 1
-    painted = picture(photo, saliency, Placement(100, 60, 320, 280), DrawingStyle("overlay"))
+    painted = picture(photo, saliency, Box(100, 60, 320, 280), DrawingStyle("overlay"))
     muted = 25 + np.asarray(ImageEnhance.Color(photo).enhance(0.45)) * (90 / 255)
     difference = np.abs(np.asarray(painted) - muted).max(-1)
     difference[60:120, 100:160] = 0  # the only cell and its surroundings

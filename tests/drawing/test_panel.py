@@ -17,8 +17,8 @@ from ebcli.drawing.lettering import fitted, font, printable
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.media.medium import Shown
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
 GREEN = (0, 255, 0)
 GRAY = 0.587 * 255
@@ -26,13 +26,20 @@ MUTED = [25 + (0.45 * value + 0.55 * GRAY) * 90 / 255 for value in GREEN]
 
 
 def explained(
-    maps: dict[str, np.ndarray], place: Placement, marginal: bool = False, names: tuple[str | None, ...] = ()
+    maps: dict[str, np.ndarray], place: Box, marginal: bool = False, names: tuple[str | None, ...] = ()
 ) -> list[Map]:
     """Maps (K, h, w) by layers."""
     count = len(next(iter(maps.values())))
     subjects = [Subject(k, name, 0.25) for k, name in zip(range(count), names or ["cat"] * count, strict=True)]
     return [
-        Map(subject, layer, of[k], 0.5, place, beside={"marginal": of[k] * 2} if marginal else {})
+        Map(
+            subject=subject,
+            layer=layer,
+            values=of[k],
+            mass=0.5,
+            placement=place,
+            beside={"marginal": of[k] * 2} if marginal else {},
+        )
         for k, subject in enumerate(subjects)
         for layer, of in maps.items()
     ]
@@ -70,7 +77,7 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
     side = min(size)
     left, top = (size[0] - side) / 2, (size[1] - side) / 2
     maps = np.concatenate([spot(14, 3, 5), spot(14, 9, 4)])
-    place = Placement(left, top, left + side, top + side)
+    place = Box(left, top, left + side, top + side)
     figure = drawn(photo, explained({"5": maps}, place), DrawingStyle(cmap="cool", alpha=0.3), "a.jpg", "about")
     first, *others = tiles(figure)
     assert first[2] - first[0] == round(size[0] * 300 / max(size))
@@ -102,7 +109,7 @@ def test_a_hot_cell_lands_within_a_pixel(size: tuple[int, int]) -> None:
 )
 def test_rows_and_columns(maps: dict[str, int], marginal: bool, rows: list[int]) -> None:
     values = {name: np.ones((count, 7, 7), np.float32) for name, count in maps.items()}
-    shown = explained(values, Placement(10, 0, 50, 40), marginal)
+    shown = explained(values, Box(10, 0, 50, 40), marginal)
     figure = drawn(Image.new("RGB", (60, 40), GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", "")
     tops = [box[1] for box in tiles(figure)]
     assert [tops.count(top) for top in sorted(set(tops))] == rows
@@ -115,7 +122,7 @@ def test_wide_photos_are_stacked_and_tall_ones_side_by_side(
 ) -> None:
     """Stacked, they are twice as long."""
     maps = {str(layer): np.ones((3 if layers == 1 else 1, 7, 7), np.float32) for layer in range(layers)}
-    shown = explained(maps, Placement(0, 0, *size))
+    shown = explained(maps, Box(0, 0, *size))
     boxes = tiles(drawn(Image.new("RGB", size, GREEN), shown, DrawingStyle(alpha=0.2), "a.jpg", ""))
     tops = [box[1] for box in boxes]
     assert [tops.count(top) for top in sorted(set(tops))] == rows
@@ -127,7 +134,7 @@ def test_wide_photos_are_stacked_and_tall_ones_side_by_side(
 def test_stacked_photos_stand_close_together_with_their_notes_in_one_line(
     options: dict[str, Any], written: list[tuple[float, float, str]]
 ) -> None:
-    shown = explained({"5": np.ones((3, 7, 7))}, Placement(0, 0, 900, 300))
+    shown = explained({"5": np.ones((3, 7, 7))}, Box(0, 0, 900, 300))
     style = DrawingStyle(alpha=0.2, **options)
     boxes = tiles(drawn(Image.new("RGB", (900, 300), GREEN), shown, style, "a.jpg", ""))
     gaps = {below[1] - above[3] for above, below in itertools.pairwise(boxes)}
@@ -140,7 +147,7 @@ def test_stacked_photos_stand_close_together_with_their_notes_in_one_line(
 
 def test_dpi_and_cell_size() -> None:
     """At three times the resolution, everything is three times as large; a cell size sets the pictures alone."""
-    photo, shown = Image.new("RGB", (600, 400), GREEN), explained({"5": np.ones((2, 7, 7))}, Placement(0, 0, 600, 400))
+    photo, shown = Image.new("RGB", (600, 400), GREEN), explained({"5": np.ones((2, 7, 7))}, Box(0, 0, 600, 400))
     plain, fine, small = (
         drawn(photo, shown, DrawingStyle(alpha=0.2, **options), "a.jpg", "about")  # type: ignore[arg-type]
         for options in ({}, {"dpi": 300}, {"dpi": 300, "cell_size": 460})
@@ -154,7 +161,7 @@ def test_dpi_and_cell_size() -> None:
 def test_the_preset_figure_is_seven_inches_wide() -> None:
     options = {name.replace("-", "_"): value for name, value in PRESETS["figure"].items()}
     style = DrawingStyle(dpi=options["dpi"], cell_size=options["cell_size"])
-    maps = explained({"5": np.ones((options["top_k"], 7, 7))}, Placement(0, 0, 600, 400))
+    maps = explained({"5": np.ones((options["top_k"], 7, 7))}, Box(0, 0, 600, 400))
     figure = drawn(Image.new("RGB", (600, 400), GREEN), maps, style, "a.jpg", "about")
     assert 6.5 < figure.width / options["dpi"] <= 7
 
@@ -163,7 +170,7 @@ def test_the_preset_figure_is_seven_inches_wide() -> None:
 @pytest.mark.parametrize("size", [(1, 1), (3, 1000), (1000, 3), (4000, 3000)])
 def test_every_style_and_size_has_a_panel(style: str, size: tuple[int, int]) -> None:
     values = np.random.default_rng(0).random((2, 7, 7)).astype(np.float32)
-    shown = explained({"5": values}, Placement(0, 0, *size))
+    shown = explained({"5": values}, Box(0, 0, *size))
     figure = drawn(Image.new("RGB", size, GREEN), shown, DrawingStyle(style), "a.jpg", "about")
     assert figure.mode == "RGB"
     assert 600 <= figure.width < 1100
@@ -174,7 +181,7 @@ def test_a_blank_map_looks_unlike_any_other() -> None:
     maps = np.stack([np.zeros((7, 7)), np.full((7, 7), np.nan), np.ones((7, 7))]).astype(np.float32)
     figure = drawn(
         Image.new("RGB", (60, 60), GREEN),
-        explained({"5": maps}, Placement(0, 0, 60, 60)),
+        explained({"5": maps}, Box(0, 0, 60, 60)),
         DrawingStyle(alpha=0.2),
         "a.jpg",
         "",
@@ -188,7 +195,7 @@ def test_a_blank_map_looks_unlike_any_other() -> None:
 def test_names_are_data() -> None:
     hostile = "a\n\x1b[2J\u202e\udce9 猫 élan Ж.jpg"
     assert printable(hostile) == "a\\n\\x1b[2J\\u202e\\udce9 \\u732b élan Ж.jpg"
-    place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
+    place, photo = Box(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     plain, wild = (
         drawn(photo, explained({"5": spot(7, 3, 3)}, place, names=(name,)), DrawingStyle(), name, name)
         for name in ("a.jpg", hostile * 10)
@@ -209,9 +216,12 @@ def test_long_names_lose_their_middle(room: int) -> None:
 
 
 def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, float, str]]) -> None:
-    place, ones = Placement(0, 0, 40, 40), np.ones((4, 4), np.float32)
+    place, ones = Box(0, 0, 40, 40), np.ones((4, 4), np.float32)
     subjects = Subject(3, "cat", 0.5), Subject(8, None, 0.25)
-    maps = [Map(one, "5", ones, mass, place) for one, mass in zip(subjects, (0.125, 0.75), strict=True)]
+    maps = [
+        Map(subject=one, layer="5", values=ones, mass=mass, placement=place)
+        for one, mass in zip(subjects, (0.125, 0.75), strict=True)
+    ]
     drawn(Image.new("RGB", (40, 40)), maps, DrawingStyle(), "a.jpg", "about")
     told = [line for *_, line in written if ", score" in line or "mass" in line]
     assert told == ["cat, score 0.500", "marginal mass 0.125", "class 8, score 0.250", "marginal mass 0.750"]
@@ -235,8 +245,8 @@ def test_each_class_has_its_own_probability_and_mass(written: list[tuple[float, 
 def test_the_legend_runs_from_the_lower_end_to_the_upper(
     ends: dict[str, Any], low: str, high: str, written: list[tuple[float, float, str]]
 ) -> None:
-    style = DrawingStyle("heatmap", "RdBu_r", **ends)
-    place, photo = Placement(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
+    style = DrawingStyle("heatmap", cmap="RdBu_r", **ends)
+    place, photo = Box(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
     figure = drawn(photo, explained({"5": spot(7, 3, 3)}, place), style, "a.jpg", "about")
     (left, top, first), (right, beside, last), _ = written[-3:]
     assert (first, last, top) == (low, high, beside)
@@ -248,7 +258,14 @@ def test_the_legend_runs_from_the_lower_end_to_the_upper(
 
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
     (one,), (other,) = spot(14, 3, 5), spot(14, 10, 9)
-    both = Map(Subject(0, "cat", 0.25), "5", one, 0.5, Placement(0, 0, 300, 300), beside={"marginal": other})
+    both = Map(
+        subject=Subject(0, "cat", 0.25),
+        layer="5",
+        values=one,
+        mass=0.5,
+        placement=Box(0, 0, 300, 300),
+        beside={"marginal": other},
+    )
     figure = drawn(
         Image.new("RGB", (300, 300), GREEN),
         [both],

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ebcli.drawing.regions import RegionOptions, largest_region
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
-WHOLE = Placement(0, 0, 60, 40)
+WHOLE = Box(0, 0, 60, 40)
 
 
 def blocks(*spans: tuple[int, int, int, int, float]) -> np.ndarray:
@@ -22,7 +22,7 @@ def test_the_box_of_a_block_is_the_block() -> None:
     # at half its height, an edge between the centers of two pixels lies between the pixels
     region = largest_region(blocks((10, 5, 30, 20, 1)), WHOLE, (60, 40), RegionOptions("max", 0.5, True))
     assert region is not None
-    assert region.box == (10, 5, 20, 15)
+    assert region.box.sized == (10, 5, 20, 15)
     assert region.area == pytest.approx(20 * 15, abs=1)  # corners are cut off
     assert region.polygon is not None
     xs, ys = np.array(region.polygon).reshape(-1, 2).T
@@ -31,20 +31,20 @@ def test_the_box_of_a_block_is_the_block() -> None:
 
 def test_it_reaches_to_the_edge_of_the_crop_and_not_beyond_the_image() -> None:
     options = RegionOptions("max", 0.5, False)
-    region = largest_region(np.ones((4, 4), np.float32), Placement(20, 10, 50, 40), (60, 40), options)
+    region = largest_region(np.ones((4, 4), np.float32), Box(20, 10, 50, 40), (60, 40), options)
     assert region is not None
-    assert (region.box, region.area, region.polygon) == ((20, 10, 30, 30), 900, None)
-    region = largest_region(np.ones((4, 4), np.float32), Placement(-20, -10, 100, 50), (60, 40), options)
+    assert (region.box.sized, region.area, region.polygon) == ((20, 10, 30, 30), 900, None)
+    region = largest_region(np.ones((4, 4), np.float32), Box(-20, -10, 100, 50), (60, 40), options)
     assert region is not None
-    assert region.box == (0, 0, 60, 40)
+    assert region.box.sized == (0, 0, 60, 40)
 
 
 def test_boxes_of_large_images_are_in_their_own_pixels() -> None:
     values = np.kron(blocks((10, 5, 30, 20, 1)), np.ones((8, 8), np.float32))
-    whole = Placement(0, 0, 4800, 3200)
+    whole = Box(0, 0, 4800, 3200)
     region = largest_region(values, whole, (4800, 3200), RegionOptions("max", 0.5, True))
     assert region is not None
-    assert region.box == pytest.approx((800, 400, 1600, 1200), abs=10)
+    assert region.box.sized == pytest.approx((800, 400, 1600, 1200), abs=10)
 
 
 def test_the_largest_region_counts_and_the_threshold_decides() -> None:
@@ -52,7 +52,7 @@ def test_the_largest_region_counts_and_the_threshold_decides() -> None:
 
     def box(kind: str, share: float) -> tuple[float, ...] | None:
         region = largest_region(values, WHOLE, (60, 40), RegionOptions(kind, share, False))
-        return None if region is None else region.box
+        return None if region is None else region.box.sized
 
     assert box("max", 0.5) == pytest.approx((20, 10, 30, 20), abs=0.7)
     assert box("max", 0.7) == pytest.approx((2, 2, 6, 6), abs=0.5)

@@ -12,10 +12,10 @@ from ebcli.drawing.color_scale import limits, palette
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 PHOTO = Image.new("RGB", (400, 400), (100, 140, 180))
-PLACE, WHOLE = Placement(0, 0, 400, 400), Placement(0, 0, 300, 300)
+PLACE, WHOLE = Box(0, 0, 400, 400), Box(0, 0, 300, 300)
 
 
 def seen(saliency: np.ndarray, look: DrawingStyle, at: tuple[int, int] = (50, 200)) -> np.ndarray:
@@ -37,7 +37,7 @@ def colour(cmap: str, value: float) -> np.ndarray:
 @pytest.mark.parametrize("cmap", ["inferno", "turbo", "viridis", "jet", "tab10"])
 @pytest.mark.parametrize("value", [0.0, 0.5, 1.0])
 def test_colours_are_the_colormaps_own(cmap: str, value: float) -> None:
-    np.testing.assert_allclose(seen(level(value), DrawingStyle("heatmap", cmap)), colour(cmap, value), atol=1)
+    np.testing.assert_allclose(seen(level(value), DrawingStyle("heatmap", cmap=cmap)), colour(cmap, value), atol=1)
 
 
 @pytest.mark.parametrize(("cmap", "signed"), [("inferno", False), ("viridis", False), ("gray", False), ("PuOr", True)])
@@ -82,7 +82,7 @@ def test_with_any_colormap_both_sides_of_a_signed_overlay_get_lighter(sign: int,
 def test_the_paper_s_look_is_its_formula(value: float) -> None:
     share = value**0.8
     expected = (1 - share) * np.array([100, 140, 180]) + share * colour("jet", value)
-    np.testing.assert_allclose(seen(level(value), DrawingStyle("paper", "jet")), expected, atol=2)
+    np.testing.assert_allclose(seen(level(value), DrawingStyle("paper", cmap="jet")), expected, atol=2)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, 0.5, 1.0])
@@ -97,7 +97,7 @@ def test_a_mask_s_opacity_is_the_map(value: float) -> None:
 def test_a_signed_zero_is_the_middle_of_the_colormap(cmap: str, value: float, place: float) -> None:
     """Whichever side reaches further, the other one has the same scale."""
     for most, least in ((2.0, 0.0), (2.0, -1.0), (1.0, -2.0)):
-        look = DrawingStyle("heatmap", cmap, signed=True)
+        look = DrawingStyle("heatmap", cmap=cmap, signed=True)
         np.testing.assert_allclose(seen(level(value, most, least), look), colour(cmap, place), atol=3)
     over, other = (seen(level(one, 2.0), DrawingStyle(cmap=cmap, signed=True)) for one in (value, -value))
     if value == 0:
@@ -123,7 +123,7 @@ def test_what_is_below_zero_counts_as_zero_unless_signed() -> None:
 ])  # fmt: skip
 def test_ends_of_a_scale_are_in_even_spreads(vmin: float, vmax: float | None, value: float, place: float) -> None:
     """Of a map of 16 cells, an even spread is 1 / 16 in each."""
-    look = DrawingStyle("heatmap", "viridis", vmin=vmin, vmax=vmax)
+    look = DrawingStyle("heatmap", cmap="viridis", vmin=vmin, vmax=vmax)
     np.testing.assert_allclose(seen(level(value / 16, 2 / 16), look), colour("viridis", place), atol=2)
     finer = np.kron(level(value, 2), np.ones((2, 2))) / 64
     np.testing.assert_allclose(seen(finer, look), colour("viridis", place), atol=2)
@@ -131,7 +131,7 @@ def test_ends_of_a_scale_are_in_even_spreads(vmin: float, vmax: float | None, va
 
 def test_a_fixed_scale_is_symmetric_if_signed() -> None:
     for value, place in ((0.0, 0.5), (2.0, 1.0), (-1.0, 0.25), (-9.0, 0.0)):
-        look = DrawingStyle("heatmap", "RdBu_r", signed=True, vmax=2.0)
+        look = DrawingStyle("heatmap", cmap="RdBu_r", signed=True, vmax=2.0)
         np.testing.assert_allclose(seen(level(value / 16, 1), look), colour("RdBu_r", place), atol=2)
 
 

@@ -19,8 +19,9 @@ from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import parse_result_name
 from ebcli.files.stamp import Stamp
-from ebcli.nouns.explanation import Map, Subject, rectangle
-from ebcli.nouns.input_spec import InputSpec, Placement
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.input_spec import InputSpec
 
 NAMES = ThumbnailNames("photos/cat.jpg", Stamp(1, 2), "c0ffee", "contrastive EB")
 
@@ -33,7 +34,7 @@ def opened(files: Mapping[Path, bytes], path: Path) -> np.ndarray:
 def made(
     photo: Image.Image,
     saliency: np.ndarray,
-    place: Placement,
+    place: Box,
     look: DrawingStyle = DrawingStyle(),  # noqa: B008
 ) -> dict[Path, bytes]:
     """The thumbnails of one map, of class 7 at features.23."""
@@ -42,8 +43,8 @@ def made(
     )
 
 
-def whole(size: tuple[int, int]) -> Placement:
-    return Placement(0, 0, *size)
+def whole(size: tuple[int, int]) -> Box:
+    return Box(0, 0, *size)
 
 
 @pytest.mark.parametrize("size", [(900, 600), (600, 900), (300, 200), (1333, 517)])
@@ -80,7 +81,7 @@ def test_the_hottest_pixel_is_where_the_network_saw_it(size: tuple[int, int], cr
 def test_colours_and_opacities_of_a_map() -> None:
     """0 is clear, the maximum opaque and in the last colour; where the network did not look, there is only a frame."""
     saliency = np.array([[0.0, 0.25, 1.0]])
-    files = made(Image.new("RGB", (400, 100)), saliency, Placement(100, 0, 400, 100), DrawingStyle(cmap="gray"))
+    files = made(Image.new("RGB", (400, 100)), saliency, Box(100, 0, 400, 100), DrawingStyle(cmap="gray"))
     heat = opened(files, NAMES.map("features.23", 7))
     np.testing.assert_allclose(heat[50, 395], [1, 1, 1, 1])
     assert heat[50, 250, 3] == pytest.approx(0.25**0.8, abs=0.02)
@@ -178,10 +179,14 @@ def test_runs_know_thumbnails_as_results() -> None:
 
 def test_outlines_have_the_colors_and_the_halo_of_exported_pictures() -> None:
     photo, box = Image.new("RGB", (400, 300), (255, 255, 255)), (100.0, 60.0, 320.0, 240.0)
-    subjects = [Subject(7, "cat", 0.9, outlines=[rectangle(box)]) for _ in range(2)]
+    subjects = [Subject(7, "cat", 0.9, outlines=[Box(*box).outline]) for _ in range(2)]
     maps = [
         FrameMaps.of(
-            Map(one, "5", np.eye(7, dtype=np.float32), 0.5, whole(photo.size)), photo.size, None, DrawingStyle(), i
+            Map(subject=one, layer="5", values=np.eye(7, dtype=np.float32), mass=0.5, placement=whole(photo.size)),
+            photo.size,
+            None,
+            DrawingStyle(),
+            i,
         )
         for i, one in enumerate(subjects)
     ]

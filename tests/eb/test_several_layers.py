@@ -55,7 +55,12 @@ def test_layers_of_a_real_network_are_as_they_are_alone(name: str, contrastive: 
     torch.manual_seed(0)
     net = unsettle(load_model(name, "none").net.double())
     x = torch.randn(1, 3, 40, 40, dtype=torch.double)
-    listed = [layer.name for layer in layers(LoadedModel(name, net, None, None, "none", 1000), 40)]
+    listed = [
+        layer.name
+        for layer in layers(
+            LoadedModel(name, net, transforms=None, categories=None, weights="none", num_classes=1000), 40
+        )
+    ]
     names = listed[: -4 : len(listed) // 4]
     alone = {key: excitation_backprop(net, x, [[1, 3]], key, contrastive, track_lost_mass=True) for key in names}
     assert_equal(excitation_backprop(net, x, [[1, 3]], names, contrastive, track_lost_mass=True), alone)

@@ -53,7 +53,15 @@ def test_the_default_map_is_on_the_asked_letter(asked: tuple[str, list[Question]
 def test_an_untrained_yolo_has_less_on_the_letter_at_the_layer_of_the_command() -> None:
     net = NETWORKS["YOLO"]()
     net.load_state_dict(restored(torch.load(WEIGHTS / "YOLO.pt", weights_only=True)))
-    loaded = ebcli.LoadedModel("yolo", net.eval(), InputSpec((SIDE, SIDE)), None, "", CLASSES, task="detection")
+    loaded = ebcli.LoadedModel(
+        "yolo",
+        net.eval(),
+        transforms=InputSpec((SIDE, SIDE)),
+        categories=None,
+        weights="",
+        num_classes=CLASSES,
+        task="detection",
+    )
     assert ebcli.default_layer(loaded) == DEFAULT["YOLO"]
     torch.manual_seed(1)
     untrained, trained = NETWORKS["YOLO"]().eval(), list(questions("YOLO", net, 4))

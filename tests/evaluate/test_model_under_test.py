@@ -42,7 +42,7 @@ def test_other_networks_are_returned_unchanged() -> None:
 
 
 def test_maps_of_a_converted_network_cover_a_whole_wide_image() -> None:
-    model = ModelUnderTest(ModelSpec("alexnet", "none"), ["features.5"], ["marginal", "gradient"], "cpu")
+    model = ModelUnderTest(ModelSpec("alexnet", weights="none"), ["features.5"], ["marginal", "gradient"], "cpu")
     torch.manual_seed(0)
     for _, _, maps in model.explain(torch.rand(1, 3, 224, 448), [3, 5], "seed"):
         assert maps.shape == (2, 13, 27)
@@ -52,7 +52,7 @@ def test_maps_of_a_converted_network_cover_a_whole_wide_image() -> None:
 @pytest.mark.usefixtures("colors")
 def test_maps_are_ordered_by_method_and_layer_and_reproducible() -> None:
     model = ModelUnderTest(
-        ModelSpec("colors", "none"), ["0", "input", "0"], ["random", "marginal", "center", "marginal"], "cpu"
+        ModelSpec("colors", weights="none"), ["0", "input", "0"], ["random", "marginal", "center", "marginal"], "cpu"
     )
     inputs = model.inputs(painted((SIDE, SIDE), (RED, (0, 0, 8, 8))))
     found = list(model.explain(inputs, [0], "a"))
@@ -70,7 +70,7 @@ def test_maps_are_ordered_by_method_and_layer_and_reproducible() -> None:
 
 @pytest.mark.usefixtures("colors")
 def test_preprocessing_of_the_whole_image_and_its_center() -> None:
-    model = ModelUnderTest(ModelSpec("colors", "none"), [], ["marginal"], "cpu")
+    model = ModelUnderTest(ModelSpec("colors", weights="none"), [], ["marginal"], "cpu")
     image = painted((60, 30), (RED, (0, 0, 15, 30)), (GREEN, (15, 0, 45, 30)))
     assert model.whole(image, 10).shape == (1, 3, 10, 20)
     assert model.whole(image, 10)[0, 0, 5, 2] == 1
@@ -83,15 +83,15 @@ def test_preprocessing_of_the_whole_image_and_its_center() -> None:
 @pytest.mark.usefixtures("colors")
 def test_misfits_are_reported_early() -> None:
     with pytest.raises(LayerError, match="no layer '9'"):
-        ModelUnderTest(ModelSpec("colors", "none"), ["9"], ["marginal"], "cpu")
+        ModelUnderTest(ModelSpec("colors", weights="none"), ["9"], ["marginal"], "cpu")
     with pytest.raises(LayerError, match="layer '5' of colors has no map"):
-        ModelUnderTest(ModelSpec("colors", "none"), ["5"], ["marginal"], "cpu")
+        ModelUnderTest(ModelSpec("colors", weights="none"), ["5"], ["marginal"], "cpu")
     with pytest.raises(LayerError, match="Grad-CAM needs a layer, not the input"):
-        ModelUnderTest(ModelSpec("colors", "none"), ["input"], ["grad-cam"], "cpu")
+        ModelUnderTest(ModelSpec("colors", weights="none"), ["input"], ["grad-cam"], "cpu")
 
 
 def test_an_image_of_the_wrong_size_for_the_network() -> None:
-    model = ModelUnderTest(ModelSpec("timm/vit_tiny_patch16_224", "none"), ["patch_embed"], ["marginal"], "cpu")
+    model = ModelUnderTest(ModelSpec("timm/vit_tiny_patch16_224", weights="none"), ["patch_embed"], ["marginal"], "cpu")
     with pytest.raises(ConfigurationError, match="does not accept images of 224 x 298 pixels"):
         model.probe(224, 298)
 

@@ -53,7 +53,7 @@ def test_only_a_layers_own_parameters_are_shuffled() -> None:
 
 
 def test_layers_come_from_the_classifier_down() -> None:
-    names = layers_from_the_top(ModelUnderTest(ModelSpec("resnet18", "none"), [], ["center"], "cpu"))
+    names = layers_from_the_top(ModelUnderTest(ModelSpec("resnet18", weights="none"), [], ["center"], "cpu"))
     assert names[:5] == ["fc", "layer4.1.bn2", "layer4.1.conv2", "layer4.1.bn1", "layer4.1.conv1"]
     assert names[-2:] == ["bn1", "conv1"]
     assert len(names) == 41  # 20 convolutions with their normalizations, and the classifier
@@ -95,7 +95,7 @@ def test_maps_are_compared_with_those_of_the_intact_network(tmp_path: Path) -> N
     inputs = shown.transforms(Image.open(tmp_path / "photos" / "0.png"))[None]
     with torch.no_grad():
         likely = int(shown.net(inputs).argmax())
-    names = layers_from_the_top(ModelUnderTest(ModelSpec("resnet18", "none"), [], ["center"], "cpu"))
+    names = layers_from_the_top(ModelUnderTest(ModelSpec("resnet18", weights="none"), [], ["center"], "cpu"))
     intact = ebcli.excitation_backprop(shown.net, inputs, likely, layer="layer2").maps[0]
     for row in (half, whole):
         net = copy.deepcopy(shown.net)

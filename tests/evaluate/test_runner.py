@@ -24,7 +24,7 @@ def benchmark(measured: list[str] | None = None, **settings: object) -> Benchmar
         number = int(unit.partition(" ")[2])
         return [{"method": method, "value": number / 7} for method in ("a", "b")]
 
-    return Benchmark("tenths", settings, UNITS, "image", measure)
+    return Benchmark(name="tenths", settings=settings, units=UNITS, unit="image", measure=measure)
 
 
 def refuse(unit: str, error: ImageError) -> None:
@@ -40,7 +40,12 @@ def _slowly(folder: Path) -> None:
             signal.pause()
         return test.measure(unit)
 
-    run_benchmark(Benchmark(test.name, test.settings, test.units, test.unit, measure), folder, refuse, quiet=True)
+    run_benchmark(
+        Benchmark(name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure),
+        folder,
+        refuse,
+        quiet=True,
+    )
 
 
 def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
@@ -83,7 +88,7 @@ def test_failures_are_reported_and_retried(tmp_path: Path) -> None:
             raise ImageError("it is broken")
         return test.measure(unit)
 
-    broken = Benchmark(test.name, test.settings, test.units, test.unit, measure)
+    broken = Benchmark(name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure)
     for _ in range(2):
         rows = run_benchmark(broken, tmp_path, lambda unit, error: failures.append((unit, str(error))))
         assert len(rows) == 22

@@ -31,11 +31,11 @@ ALL = ClipOptions()
 
 
 def images(channels: int, **more: Any) -> InputSpec:
-    return InputSpec(None, None, mean=(0.0,) * channels, std=(1.0,) * channels, channels=channels, **more)
+    return InputSpec(None, resize=None, mean=(0.0,) * channels, std=(1.0,) * channels, channels=channels, **more)
 
 
 def volumes(channels: int = 1, depth: int = 0, **more: Any) -> InputSpec:
-    return InputSpec(None, None, "squash", (0.0,), (1.0,), channels=channels, depth=depth, **more)
+    return InputSpec(None, resize=None, fit="squash", mean=(0.0,), std=(1.0,), channels=channels, depth=depth, **more)
 
 
 def read(path: Path, spec: InputSpec) -> np.ndarray:
@@ -94,10 +94,10 @@ def test_arrays_are_resized_and_cropped_as_photos_are(tmp_path: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
     np.save(tmp_path / "a", pixels.transpose(2, 0, 1))
     for spec in (
-        InputSpec((16, 16), (20,)),
-        InputSpec((16, 16), (16,), "squash"),
-        InputSpec((16, 16), (16,), "pad"),
-        InputSpec((32, 32), (32,), "whole"),
+        InputSpec((16, 16), resize=(20,)),
+        InputSpec((16, 16), resize=(16,), fit="squash"),
+        InputSpec((16, 16), resize=(16,), fit="pad"),
+        InputSpec((32, 32), resize=(32,), fit="whole"),
     ):
         found = read(tmp_path / "a.npy", spec)
         as_photo = spec.read(Image.fromarray(pixels)) / 255
@@ -107,7 +107,7 @@ def test_arrays_are_resized_and_cropped_as_photos_are(tmp_path: Path) -> None:
 
 def test_volumes_are_resized_along_all_axes(tmp_path: Path) -> None:
     np.save(tmp_path / "a", volume((20, 30, 40), (5, 20, 10), np.float32))
-    spec = InputSpec((15, 15), (15,), "squash", (0.0,), (1.0,), channels=1, depth=10)
+    spec = InputSpec((15, 15), resize=(15,), fit="squash", mean=(0.0,), std=(1.0,), channels=1, depth=10)
     found = read(tmp_path / "a.npy", spec)
     assert found.shape == (10, 15, 15, 1)
     at = np.unravel_index(found.argmax(), found.shape)
@@ -124,10 +124,10 @@ def test_tiff_of_many_bands_16_bits_floats_and_pages(tmp_path: Path) -> None:
     gray = rng.random((8, 9)).astype(np.float32) * 1000
     tifffile.imwrite(tmp_path / "gray.tif", gray)
     np.testing.assert_allclose(read(tmp_path / "gray.tif", images(1))[..., 0], gray)
-    assert read(tmp_path / "gray.tif", InputSpec(None, None)).dtype == np.uint8  # as Pillow reads it for photos
+    assert read(tmp_path / "gray.tif", InputSpec(None, resize=None)).dtype == np.uint8  # as Pillow reads it for photos
     tifffile.imwrite(tmp_path / "color.tif", bands[:3].transpose(1, 2, 0), photometric="rgb")
     np.testing.assert_allclose(
-        read(tmp_path / "color.tif", InputSpec(None, None)), bands[:3].transpose(1, 2, 0) / 65535, rtol=1e-6
+        read(tmp_path / "color.tif", InputSpec(None, resize=None)), bands[:3].transpose(1, 2, 0) / 65535, rtol=1e-6
     )
     pages = rng.random((6, 8, 9)).astype(np.float32)
     tifffile.imwrite(tmp_path / "pages.tif", pages, photometric="minisblack")
@@ -235,7 +235,7 @@ def _syntax(uid: str) -> bytes:
 
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "truncated": ("a.npy", lambda: _npy("(1, 4, 4)", content=bytes(9)), "it is truncated: it has 9 of 64 bytes"),
-    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise --max-p"),
+    "lying": ("a.npy", lambda: _npy("(1, 999999, 99999)", content=bytes(64)), "it has too many pixels: raise EB_SAL"),
     "objects": ("a.npy", lambda: _npy("(2, 2)", "'|O'", bytes(32)), "its data type is object, but integers or floats"),
     "complex": ("a.npy", lambda: _npy("(2, 2)", "'<c8'", bytes(32)), "its data type is complex64, but integers or fl"),
     "text": ("a.npy", lambda: _npy("(2, 2)", "'<U8'", bytes(128)), "its data type is <U8, but integers or floats"),
@@ -281,7 +281,11 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 OF_VOLUMES: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "cut": ("a.nii", lambda: _nifti(lambda content: None)[:-40], "it is truncated, or broken"),
     "header cut": ("a.nii", lambda: _nifti(lambda content: None)[:100], "it is no NIfTI file, or its header is broken"),
-    "dims": ("a.nii", lambda: _nifti(_dims(3, 30000, 30000, 30000)), "it has too many pixels: raise --max-pixels"),
+    "dims": (
+        "a.nii",
+        lambda: _nifti(_dims(3, 30000, 30000, 30000)),
+        "it has too many pixels: raise EB_SALIENCY_",
+    ),
     "negative": ("a.nii", lambda: _nifti(_dims(3, -5, 5, 6)), "it "),
     "complex": (
         "a.nii",
@@ -345,7 +349,7 @@ def test_a_large_array_is_not_read_into_memory(tmp_path: Path) -> None:
         path = tmp_path / "a.npy"
         path.write_bytes(_npy("(1000, 1000, 750)"))
         os.truncate(path, path.stat().st_size + 4 * 1000 * 1000 * 750)
-        spec = InputSpec((8, 8), (8,), "squash", (0.0,), (1.0,), channels=1, selected=(1000,))
+        spec = InputSpec((8, 8), resize=(8,), fit="squash", mean=(0.0,), std=(1.0,), channels=1, selected=(1000,))
         assert Reader(spec, max_pixels=2_000_000_000).load(Source(path)).pixels.shape == (8, 8, 1)  # type: ignore[union-attr]
     finally:
         Image.MAX_IMAGE_PIXELS = before

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -31,7 +30,7 @@ def out(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def folder(out: Path) -> Iterator[OutputFolder]:
-    with closing(OutputFolder(out, overwrite=False)) as opened:
+    with OutputFolder(out, overwrite=False) as opened:
         yield opened
 
 
@@ -41,22 +40,22 @@ def files(out: Path) -> set[str]:
 
 
 def test_files_are_written_where_they_belong_and_nothing_else_remains(out: Path) -> None:
-    with closing(OutputFolder(out, overwrite=False)) as folder:
-        folder.write({Path("a/b.png"): b"b", Path("c.npz"): b"c"})
+    with OutputFolder(out, overwrite=False) as folder:
+        folder.add({Path("a/b.png"): b"b", Path("c.npz"): b"c"})
     assert files(out) == {"a/b.png", "c.npz"}
     assert (out / "a/b.png").read_bytes() == b"b"
     assert sorted(path.name for path in out.iterdir()) == [".eb-saliency", "a", "c.npz"]
 
 
 def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder: OutputFolder) -> None:
-    folder.write({Path("a.png"): OWN})
+    folder.add({Path("a.png"): OWN})
     import resource
 
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(OutputError, match=r"cannot write '.*b\.png': File too large"):
-            folder.write({Path("a.png"): b"new", Path("b.png"): b"x" * 1001})
+            folder.add({Path("a.png"): b"new", Path("b.png"): b"x" * 1001})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert (out / "a.png").read_bytes() == OWN
@@ -64,21 +63,21 @@ def test_if_one_of_an_image_s_files_has_no_room_none_is_begun(out: Path, folder:
 
 
 def test_a_file_that_appears_during_a_run_is_replaced_only_if_it_is_ours(out: Path, folder: OutputFolder) -> None:
-    with closing(OutputFolder(out, overwrite=False)) as other:  # of another run
-        other.write({Path("own.png"): OWN})
-    folder.write({Path("own.png"): b"new"})
+    with OutputFolder(out, overwrite=False) as other:  # of another run
+        other.add({Path("own.png"): OWN})
+    folder.add({Path("own.png"): b"new"})
     assert (out / "own.png").read_bytes() == b"new"
     (out / "other.png").write_bytes(b"other")
     with pytest.raises(OutputError, match=r"other\.png' appeared during this run.*did not write it"):
-        folder.write({Path("other.png"): b"new"})
+        folder.add({Path("other.png"): b"new"})
     assert (out / "other.png").read_bytes() == b"other"
 
 
 def test_overwrite_replaces_anything(out: Path) -> None:
     out.mkdir(parents=True)
     (out / "other.png").write_bytes(b"other")
-    with closing(OutputFolder(out, overwrite=True)) as folder:
-        folder.write({Path("other.png"): b"new"})
+    with OutputFolder(out, overwrite=True) as folder:
+        folder.add({Path("other.png"): b"new"})
     assert (out / "other.png").read_bytes() == b"new"
 
 
@@ -86,10 +85,10 @@ def test_a_link_at_a_result_s_place_does_not_lead_the_result_elsewhere(out: Path
     (tmp_path / "precious.png").write_bytes(OWN)
     out.mkdir(parents=True)
     (out / "a.png").symlink_to(tmp_path / "precious.png")
-    with closing(OutputFolder(out, overwrite=False)) as folder, pytest.raises(OutputError):
-        folder.write({Path("a.png"): b"new"})
-    with closing(OutputFolder(out, overwrite=True)) as folder:
-        folder.write({Path("a.png"): b"new"})
+    with OutputFolder(out, overwrite=False) as folder, pytest.raises(OutputError):
+        folder.add({Path("a.png"): b"new"})
+    with OutputFolder(out, overwrite=True) as folder:
+        folder.add({Path("a.png"): b"new"})
     assert (tmp_path / "precious.png").read_bytes() == OWN
     assert (out / "a.png").read_bytes() == b"new"
 
@@ -97,7 +96,7 @@ def test_a_link_at_a_result_s_place_does_not_lead_the_result_elsewhere(out: Path
 def test_files_obey_the_umask(out: Path, folder: OutputFolder) -> None:
     old = os.umask(0o027)
     try:
-        folder.write({Path("a.png"): b"a"})
+        folder.add({Path("a.png"): b"a"})
     finally:
         os.umask(old)
     assert (out / "a.png").stat().st_mode & 0o777 == 0o640
@@ -108,11 +107,11 @@ def test_a_directory_that_cannot_be_made_is_one_clear_error(out: Path, make: Cal
     out.parent.mkdir()
     make(out)
     with pytest.raises(OutputError, match=r"cannot write to '.*out'"):
-        OutputFolder(out, overwrite=False)
+        OutputFolder(out, overwrite=False).__enter__()
 
 
 def work_until_killed(out: Path, started: Event) -> None:
-    folder = OutputFolder(out, overwrite=False)  # noqa: F841 - which holds a lock
+    folder = OutputFolder(out, overwrite=False).__enter__()  # noqa: F841 - which holds a lock
     (private,) = out.glob(".eb-saliency-*")
     (private / "7").write_bytes(b"half a pict")
     started.set()
@@ -136,7 +135,7 @@ def test_what_a_killed_run_left_is_removed_and_what_a_live_one_needs_is_not(out:
 
 
 def record_until_killed(out: Path, started: Event) -> None:
-    folder = OutputFolder(out, overwrite=False)
+    folder = OutputFolder(out, overwrite=False).__enter__()
 
     def killed(*_: Path) -> None:
         started.set()
@@ -144,7 +143,9 @@ def record_until_killed(out: Path, started: Event) -> None:
 
     record = wrote(Record("a.jpg", "done", place="d/a.jpg", input_bytes=1, input_mtime_ns=2), "a.jpg.1.png")
     with mock.patch.object(Path, "replace", killed):
-        folder.write({Path("d/a.jpg.1.png"): b"1234"}, replace(record, classes=(ClassRecord(1, None, 1, 1, False),)))
+        folder.write(
+            {Path("d/a.jpg.1.png"): b"1234"}, replace(record, classes=(ClassRecord(1, None, 1, mass=1, blank=False),))
+        )
 
 
 def test_what_a_killed_run_recorded_is_moved_to_its_place(out: Path) -> None:
@@ -180,8 +181,8 @@ def test_foreign_files_are_found_before_anything_is_computed(out: Path) -> None:
         refuse(out, "a.jpg", "b.jpg")
     with pytest.raises(ConfigurationError, match=r"out/b\.jpg.*d/a\.jpg\.3\.png' would be replaced.*write them"):
         refuse(out, "b.jpg", "d/a.jpg")
-    with closing(OutputFolder(out, overwrite=True)) as folder:
-        folder.write({Path("b.jpg.2-dog.png"): OWN})
+    with OutputFolder(out, overwrite=True) as folder:
+        folder.add({Path("b.jpg.2-dog.png"): OWN})
     refuse(out, "b.jpg")
 
 
@@ -199,13 +200,13 @@ def test_nothing_is_written_through_a_symbolic_link_inside_the_directory(out: Pa
     with pytest.raises(ConfigurationError, match=r"out/photos' is a symbolic link"):
         refuse(out, "photos/2024/a.jpg")
     for overwrite in (False, True):
-        with closing(OutputFolder(out, overwrite)) as folder, pytest.raises(OutputError, match="is a symbolic link"):
-            folder.write({Path("photos/2024/a.png"): OWN})
+        with OutputFolder(out, overwrite) as folder, pytest.raises(OutputError, match="is a symbolic link"):
+            folder.add({Path("photos/2024/a.png"): OWN})
     assert not any((tmp_path / "elsewhere").iterdir())
     link = tmp_path / "link"  # the directory itself may be one
     link.symlink_to(out)
-    with closing(OutputFolder(link, overwrite=False)) as folder:
-        folder.write({Path("a.png"): OWN})
+    with OutputFolder(link, overwrite=False) as folder:
+        folder.add({Path("a.png"): OWN})
     assert (out / "a.png").exists()
 
 
@@ -219,15 +220,15 @@ def test_directories_of_the_user_are_not_removed_whatever_their_names(out: Path)
 
 
 def test_a_file_of_the_user_at_the_path_of_a_recorded_result_is_not_replaced(out: Path, tmp_path: Path) -> None:
-    with closing(OutputFolder(out, overwrite=False)) as folder:
-        record = wrote(Record("a.jpg", "done", place="a.jpg"), "out/a.jpg.1.png", content=OWN)
+    with OutputFolder(out, overwrite=False) as folder:
+        record = wrote(Record("a.jpg", "done", place="a.jpg"), "a.jpg.1.png", content=OWN)
         folder.write({Path("a.jpg.1.png"): OWN}, record)
     refuse(out, "a.jpg")
     (out / "a.jpg.1.png").write_bytes(b"mine")
     with pytest.raises(ConfigurationError, match="did not write it"):
         refuse(out, "a.jpg")
-    with closing(OutputFolder(out, overwrite=False)) as folder, pytest.raises(OutputError, match="did not write it"):
-        folder.write({Path("a.jpg.1.png"): OWN})
+    with OutputFolder(out, overwrite=False) as folder, pytest.raises(OutputError, match="did not write it"):
+        folder.add({Path("a.jpg.1.png"): OWN})
     assert (out / "a.jpg.1.png").read_bytes() == b"mine"
 
 

@@ -31,7 +31,7 @@ from ebcli.files.media.frames import (
 from ebcli.files.sources import Source, find
 from ebcli.nouns.input_spec import InputSpec
 
-SAME = InputSpec((SIDE, SIDE), (SIDE,), frames=8, rate=10.0)
+SAME = InputSpec((SIDE, SIDE), resize=(SIDE,), frames=8, rate=10.0)
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
 
 
@@ -123,7 +123,7 @@ def test_the_network_gets_what_the_preset_makes_of_a_frame(
 
 
 def test_the_placement_is_the_cropped_part() -> None:
-    region = InputSpec((112, 112), (128, 171), frames=16, rate=15).place((320, 240))
+    region = InputSpec((112, 112), resize=(128, 171), frames=16, rate=15).place((320, 240))
     assert (region.left, region.right) == (pytest.approx(30 * 320 / 171), pytest.approx(142 * 320 / 171))
     assert (region.top, region.bottom) == (8 * 240 / 128, 120 * 240 / 128)
 
@@ -205,7 +205,7 @@ def test_huge_frames_are_refused(tmp_path: Path) -> None:
     write_video(path, moving_square(3))
     try:
         limit_pixels(1000)
-        with pytest.raises(ImageError, match="too many pixels: raise --max-pixels"):
+        with pytest.raises(ImageError, match="too many pixels: raise EB_SALIENCY_MAX_PIXELS"):
             Frames().read(path, SAME, ClipOptions())
     finally:
         Image.MAX_IMAGE_PIXELS = before
@@ -229,7 +229,7 @@ def gif(path: Path, size: int, count: int, delay: int) -> None:
 
 def test_a_small_animation_that_takes_hours_is_refused_at_once(tmp_path: Path) -> None:
     gif(tmp_path / "long.gif", 100, 4, 65535)
-    spec = InputSpec((224, 224), (224,), frames=16, rate=15.0)
+    spec = InputSpec((224, 224), resize=(224,), frames=16, rate=15.0)
     start = time.monotonic()
     tracemalloc.start()
     with pytest.raises(ImageError, match="its clips do not fit into memory: explain a part with --duration"):
@@ -248,7 +248,7 @@ def test_frames_are_counted_before_they_are_decoded(tmp_path: Path, monkeypatch:
     gif(tmp_path / "huge.gif", 12000, 3000, 10)
     monkeypatch.setattr(Image.Image, "copy", pytest.fail)
     start = time.monotonic()
-    with pytest.raises(ImageError, match="it has too many pixels: raise --max-pixels"):
+    with pytest.raises(ImageError, match="it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"):
         Frames().read(tmp_path / "huge.gif", SAME, ClipOptions())
     assert time.monotonic() - start < 20
 

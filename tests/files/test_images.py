@@ -233,7 +233,7 @@ def test_of_a_long_strip_only_what_the_crop_keeps_is_resized(size: tuple[int, in
 def test_whole_images_keep_their_aspect_ratio_in_steps(
     size: tuple[int, int], side: int, tiles: int, expected: tuple[int, int]
 ) -> None:
-    spec = InputSpec((side, side), (side,), "whole", mean=(0.0,) * 3, std=(1.0,) * 3, tiles=tiles)
+    spec = InputSpec((side, side), resize=(side,), fit="whole", mean=(0.0,) * 3, std=(1.0,) * 3, tiles=tiles)
     image = noise(size, 64)
     pixels = spec.read(image)
     assert (pixels.shape[1], pixels.shape[0]) == expected

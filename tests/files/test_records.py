@@ -21,6 +21,7 @@ from ebcli.files.records import ClassRecord, Record, Result, append_lines
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
 from ebcli.models.fingerprint import configuration_hash, content_hash
+from ebcli.nouns.box import Box
 
 
 def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str = "1-cat.png") -> Record:
@@ -36,9 +37,9 @@ def done(name: str, configuration: str, output: Path, size: int = 4, suffix: str
     return Record(
         name,
         "done",
-        (str(result),),
-        (size,),
-        (ClassRecord(1, "cat", 0.5, 1.0, blank=False),),
+        output=(str(result),),
+        output_bytes=(size,),
+        classes=(ClassRecord(1, "cat", 0.5, mass=1.0, blank=False),),
         place=name,
         output_sha256=("",),
         input_bytes=stamp.bytes,
@@ -63,7 +64,7 @@ def append(*records: Record) -> None:
 
 def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
     name = os.fsdecode(b"line\nbreak caf\xe9 \xe2\x82\xac.jpg")
-    record = Record(name, "done", classes=(ClassRecord(1, 'a "b"', float("nan"), float("inf"), blank=True),))
+    record = Record(name, "done", classes=(ClassRecord(1, 'a "b"', float("nan"), mass=float("inf"), blank=True),))
     (line,) = record.line().splitlines()
     entry = json.loads(line, parse_constant=pytest.fail)  # NaN and Infinity are not JSON
     assert os.fsencode(entry["input"]) == os.fsencode(name)
@@ -91,14 +92,30 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
 
 
 def test_a_record_reads_what_it_wrote() -> None:
-    region = {"box": (1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
-    shown = ClassRecord(1, "cat", 0.5, 1.0, False, {"Linear": 0.25}, "2", 3.5, region, True, (0, 1, 2, 3), 0.25, "weak")
+    region = {"box": Box.of_size(1, 2, 3, 4), "area": 5.5, "polygon": (1, 2, 3.5, 4)}
+    shown = ClassRecord(
+        1,
+        "cat",
+        0.5,
+        mass=1.0,
+        blank=False,
+        losses={"Linear": 0.25},
+        layer="2",
+        peak=3.5,
+        region=region,
+        at_border=True,
+        box=Box.of_size(0, 1, 2, 3),
+        strength=0.25,
+        evidence="weak",
+    )
     record = dataclasses.replace(done("a.jpg", "A", OUT), classes=(shown,), against=(7,), label=1, predicted=2)
     found = Record.parse(record.line().encode())
     assert found is not None
     assert json.loads(found.line()) == json.loads(record.line())
+    (one,) = json.loads(record.line())["classes"]
+    assert (one["box"], one["region"]["box"]) == ([0, 1, 2, 3], [1, 2, 3, 4])  # in files: left, top, width and height
     assert (found.classes[0].region, found.against, found.results) == (
-        {"box": [1, 2, 3, 4], "area": 5.5, "polygon": [1, 2, 3.5, 4]},
+        {"box": Box(1, 2, 4, 6), "area": 5.5, "polygon": [1, 2, 3.5, 4]},
         (7,),
         [Result("a.jpg.1-cat.png", 4, "")],
     )

@@ -6,7 +6,6 @@ import os
 import tracemalloc
 import warnings
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from rights import no_override
 
 from ebcli.files.directory import OutputFolder
 from ebcli.files.records import Record
-from ebcli.files.sources import Source, find
+from ebcli.files.sources import find
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +76,7 @@ def test_what_cannot_be_an_image_is_not_passed_over_in_silence() -> None:
 def test_a_directory_that_cannot_be_listed_is_an_input_that_will_fail() -> None:
     Path("closed").mkdir(mode=0)
     with no_override():
-        assert find([Path()]) == [Source(Path("closed"))]
+        assert [(source.path, source.named) for source in find([Path()])] == [(Path("closed"), True)]
 
 
 def test_the_same_file_is_taken_once_however_it_is_spelt() -> None:
@@ -114,10 +113,10 @@ def test_patterns_hold_for_named_files_too() -> None:
 
 def test_pictures_of_this_program_are_skipped_and_those_named_with_a_word() -> None:
     make("d/a.jpg", "d/a.jpg.6.png")
-    with closing(OutputFolder(Path("d"), overwrite=False)) as folder:
+    with OutputFolder(Path("d"), overwrite=False) as folder:
         record = wrote(Record("a.jpg", "done", place="a.jpg"), "a.jpg.5-cat.png")
-        folder.write({Path("a.jpg.5-cat.png"): b"1234"}, record)
-        folder.write({Path("report/thumbnails/ab.0-photo.jpg"): b"small"})
+        folder.add({Path("a.jpg.5-cat.png"): b"1234"}, record)
+        folder.add({Path("report/thumbnails/ab.0-photo.jpg"): b"small"})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert names(["d"], include=["*.jpg", "*.png"]) == ["d/a.jpg", "d/a.jpg.6.png"]

@@ -79,10 +79,10 @@ def test_a_photo_that_takes_too_long_fails_alone(working_directory: Path, server
     """The limit on an image holds for all of its requests together."""
     stop = threading.Event()
     server.answers["/silent.jpg"] = lambda handler: stop.wait(60) and None
-    result = invoke(f"{server.url}/silent.jpg", "--image-timeout", "1", "--timeout", "60", "--workers", "1")
+    result = invoke(f"{server.url}/silent.jpg", "--workers", "1", image_timeout="1", timeout="60")
     stop.set()
     assert result.exit_code == 1
-    assert f"{server.url}/silent.jpg: it took longer than 1 s: raise --image-timeout\n" in result.stderr
+    assert f"{server.url}/silent.jpg: it took longer than 1 s: raise EB_SALIENCY_IMAGE_TIMEOUT\n" in result.stderr
 
 
 def test_what_may_be_over_soon_is_tried_again_and_the_rest_is_not(server: Server) -> None:
@@ -136,7 +136,7 @@ def test_a_redirect_to_an_address_that_is_none_fails_alone(
         handler.end_headers()
 
     server.answers = {"/a.png": redirect, "/dir/": redirect, "/dir": redirect, "/b.png": photo()}
-    result = invoke(f"{server.url}/a.png", f"{server.url}/dir", f"{server.url}/b.png", "-o", "maps", "--retries", "0")
+    result = invoke(f"{server.url}/a.png", f"{server.url}/dir", f"{server.url}/b.png", "-o", "maps", retries="0")
     assert result.exit_code == 1
     done, *failed = sorted(records(Path("maps")), key=lambda record: record["status"])
     assert (done["input"], done["status"]) == (f"{server.url}/b.png", "done")

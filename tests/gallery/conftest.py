@@ -15,7 +15,7 @@ from ebcli.gallery.page import write_gallery
 browser = pytest.fixture(scope="session")(start)
 
 
-COFFEE = (ClassRecord(967, "espresso", 0.9, 0.5, blank=False), ClassRecord(968, "cup", 0.05, 0.5, blank=True))
+COFFEE = (ClassRecord(967, "espresso", 0.9, mass=0.5, blank=False), ClassRecord(968, "cup", 0.05, mass=0.5, blank=True))
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_search_filters_and_sort(page: Path, browser: Browser) -> None:
 
 
 def test_it_tells_a_proof_and_marks_one_that_fails(maps: Path, browser: Browser) -> None:
-    holds = Proof(0.2, 0.5, 0.35, 0.6, 0.95, 0.07, 0.01)
+    holds = Proof(part=0.2, shuffled=0.5, center=0.35, gradient=0.6, score=0.95, without=0.07, blurred=0.01)
     proofs = {"cat.png": holds, "dog.png": replace(holds, part=0.5)}
     for name, proof in proofs.items():
         add(maps, photo(Path(name)), [replace(CATS[0], proof=proof.recorded)])

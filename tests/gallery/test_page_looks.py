@@ -16,7 +16,7 @@ from ebcli.drawing.overlay import picture
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.records import ClassRecord
 from ebcli.gallery.page import write_gallery
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 
 def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Browser) -> None:
@@ -68,7 +68,7 @@ def test_the_browser_blends_as_exported_overlays_do(signed: bool, maps: Path, br
     top = (shown.shape[0] - scale * 320) / 2  # fitted into the frame
     rows = [round(top + scale * (40 * at + 20)) for at in range(len(colors))]
     seen = shown[rows][:, [round(scale * (40 * at + 20)) for at in range(12)]]
-    exported = np.asarray(picture(stripes, values, Placement(0, 0, 480, 320), style)).astype(int)
+    exported = np.asarray(picture(stripes, values, Box(0, 0, 480, 320), style)).astype(int)
     assert np.abs(seen - exported[20::40, 20::40]).max() <= 4
     start = 6 if signed else 0
     for side in (seen[:, start:], seen[:, :start][:, ::-1]):
@@ -134,7 +134,7 @@ def test_no_screen_is_too_narrow(width: int, page: Path, browser: Browser) -> No
 
 def test_on_a_phone_filters_are_folded_and_chips_can_be_read(maps: Path, browser: Browser) -> None:
     names = ("Egyptian cat", "tabby, tabby cat", "tiger cat")
-    classes = [ClassRecord(280 + at, name, 0.5, 0.5, blank=False) for at, name in enumerate(names)]
+    classes = [ClassRecord(280 + at, name, 0.5, mass=0.5, blank=False) for at, name in enumerate(names)]
     add(maps, photo(Path("cat.png"), (200, 150)), classes)
     browser.open(write_gallery(maps), (360, 740))
     assert browser.one("#query").is_displayed()
@@ -168,7 +168,7 @@ def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path
     shown = browser.pixels(browser.one("#legend i"))
     row = shown[len(shown) // 2]
     values = np.linspace(-1, 1, 9) if signed else np.linspace(0, 1, 9)
-    gray, place = Image.new("RGB", (240, 240), (150, 150, 150)), Placement(0, 0, 240, 240)
+    gray, place = Image.new("RGB", (240, 240), (150, 150, 150)), Box(0, 0, 240, 240)
     for at, value in zip(np.linspace(0, len(row) - 1, 9).round().astype(int)[1:-1], values[1:-1], strict=True):
         overlay = middle(picture(gray, even(value), place, style)).getpixel((40, 40))
         assert row[at] == pytest.approx(overlay, abs=6)

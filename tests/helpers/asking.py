@@ -14,9 +14,7 @@ from click.testing import CliRunner
 
 from ebcli.cli.saliency import main
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ExecutionOptions
+from ebcli.run.plan import RunPlan
 from ebcli.serve.app import Page
 from ebcli.serve.network import Network
 from ebcli.serve.photos import Photos
@@ -27,9 +25,7 @@ told: list[str] = []  # on the terminal
 
 
 def network(name: str = "tiny", *layers: str, **more: Any) -> Network:
-    spec = ModelSpec(name, preprocessing=Preprocessing(fit="whole"), **more)
-    words = [word for option, value in more.items() for word in (f"--{option.replace('_', '-')}", str(value))]
-    return Network(spec, ExecutionOptions(device="cpu"), layers, ["--model", name, *words])
+    return Network(RunPlan.of(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more))
 
 
 def page(folder: Path, *networks: Network, paths: tuple[str, ...] = ("photos",), max_bytes: int = 1 << 20) -> Page:

@@ -32,9 +32,11 @@ def load_colors(name: str = "colors", weights: str = "none", device: str = "cpu"
     """A stand-in for ``load_model``; the name sets the number of classes, as in ``colors20``."""
     torch.set_num_threads(1)
     num_classes = int(name.removeprefix("colors") or 3)
-    preset = InputSpec((SIDE, SIDE), (SIDE,), mean=(0.0,) * 3, std=(1.0,) * 3)
+    preset = InputSpec((SIDE, SIDE), resize=(SIDE,), mean=(0.0,) * 3, std=(1.0,) * 3)
     names = ("red", "green", "blue", *(f"nothing {i}" for i in range(3, num_classes)))
-    return LoadedModel(name, color_net(num_classes), preset, names, weights, num_classes)
+    return LoadedModel(
+        name, color_net(num_classes), transforms=preset, categories=names, weights=weights, num_classes=num_classes
+    )
 
 
 def painted(size: tuple[int, int], *patches: tuple[tuple[int, int, int], Rectangle]) -> Image.Image:

@@ -20,10 +20,13 @@ from ebcli.files.naming import RECORDS, output_relpath, picture_relpath, raw_rel
 from ebcli.files.records import ClassRecord, Record, append_lines
 from ebcli.files.stamp import Stamp
 from ebcli.files.storage import stamp_of
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 
-CATS = (ClassRecord(282, "tiger cat", 0.5, 0.25, blank=False), ClassRecord(285, "Egyptian cat", 0.125, 0.75, False))
+CATS = (
+    ClassRecord(282, "tiger cat", 0.5, mass=0.25, blank=False),
+    ClassRecord(285, "Egyptian cat", 0.125, mass=0.75, blank=False),
+)
 COMMON = Record("", "done", model="vgg16", weights="none", layer="features.23", method="contrastive EB")
 
 
@@ -58,7 +61,7 @@ def add(
     with Image.open(source) as opened:
         image = opened.convert("RGB")
     stamp, relpath = stamp_of(source), output_relpath(source)
-    whole = Placement(0, 0, *image.size)
+    whole = Box(0, 0, *image.size)
     maps = np.zeros((len(classes), 4, 4), np.float32)
     maps[:, hot[1], hot[0]] = 1
     if values is not None:
@@ -111,10 +114,14 @@ def framed(maps: Sequence[Map], size: tuple[int, int], style: DrawingStyle | Non
     return [FrameMaps.of(map_, size, None, style or DrawingStyle()) for map_ in maps]
 
 
-def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Placement) -> list[Map]:
+def mapped(maps: dict[str, np.ndarray], classes: Sequence[int], place: Box) -> list[Map]:
     """By layers, maps (K, h, w) of K classes."""
     subjects = [Subject(index, None, 0.5) for index in classes]
-    return [Map(one, layer, maps[layer][k], 0.5, place) for k, one in enumerate(subjects) for layer in maps]
+    return [
+        Map(subject=one, layer=layer, values=maps[layer][k], mass=0.5, placement=place)
+        for k, one in enumerate(subjects)
+        for layer in maps
+    ]
 
 
 def crowd(directory: Path, count: int) -> None:
@@ -125,7 +132,7 @@ def crowd(directory: Path, count: int) -> None:
     records = []
     for number in range(1, count):
         index = number % 10
-        one = ClassRecord(index, f"kind-{index}", number / count, 0.5, blank=False, layer=COMMON.layer)
+        one = ClassRecord(index, f"kind-{index}", number / count, mass=0.5, blank=False, layer=COMMON.layer)
         name = f"photos/{number:05}.jpg"
         record = replace(first, input=name, place=name, output=(f"{name}.{index}.png",))
         record = replace(record, classes=(one,), seconds=number / 1000)

@@ -23,9 +23,10 @@ def make_plan(*images: Path | str, **options: Any) -> RunPlan:
         return kind(**{field: options.pop(name) for field, name in names.items() if name in options})
 
     options["remote"], options["clips"] = part(RemoteOptions), part(ClipOptions)
-    inputs, maps, style = part(InputOptions), part(MapOptions), part(DrawingStyle, name="style")
+    maps = part(MapOptions, layers="layer", targets="target", beside="compare_with")
+    inputs, style = part(InputOptions), part(DrawingStyle, name="style")
     options["preprocessing"] = part(Preprocessing)
-    model = part(ModelSpec, name="model")
+    model = part(ModelSpec, name="model", like="similar_to")
     plan = RunPlan(inputs, model, maps, style, part(OutputOptions, directory="output"), part(ExecutionOptions))
     assert not options, f"no part of a plan has {options}"
     return plan

@@ -43,7 +43,14 @@ def tiny_model(*_: object, **__: object) -> Any:
     head = nn.Sequential(nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 7))
     net = nn.Sequential(first, nn.ReLU(), second, head)  # "2" is its default layer
     names = tuple(f"class {letter}" for letter in "abcdefg")
-    return LoadedModel("tiny", net.eval(), InputSpec((24, 24), (24,), "whole"), names, "seeded", 7)
+    return LoadedModel(
+        "tiny",
+        net.eval(),
+        transforms=InputSpec((24, 24), resize=(24,), fit="whole"),
+        categories=names,
+        weights="seeded",
+        num_classes=7,
+    )
 
 
 def of_tiny(arguments: Sequence[str], workers: int = 0) -> Sequence[str]:
@@ -52,9 +59,10 @@ def of_tiny(arguments: Sequence[str], workers: int = 0) -> Sequence[str]:
     return (*("--model", "tiny", "--layer", "2", "--workers", str(workers)) * is_run, *arguments)
 
 
-def invoke(*arguments: str) -> Result:
-    """The command within this process, without workers, for a network like ``tiny_model``."""
-    return CliRunner().invoke(main, of_tiny(arguments))
+def invoke(*arguments: str, **limits: str) -> Result:
+    """The command within this process, without workers, for a network like ``tiny_model``; limits are set as such."""
+    environment = {f"EB_SALIENCY_{name.upper()}": value for name, value in limits.items()}
+    return CliRunner().invoke(main, of_tiny(arguments), env=environment)
 
 
 def seen(pixels: Any) -> Any:
@@ -62,7 +70,7 @@ def seen(pixels: Any) -> Any:
     from ebcli.files.stamp import Stamp
     from ebcli.run.reading import NetworkInput
 
-    return NetworkInput(pixels, Stamp(0, 0), 0.0, (pixels.shape[1], pixels.shape[0]))
+    return NetworkInput(pixels=pixels, stamp=Stamp(0, 0), seconds=0.0, size=(pixels.shape[1], pixels.shape[0]))
 
 
 class Forked:

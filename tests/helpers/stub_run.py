@@ -17,7 +17,11 @@ from ebcli.run.engine import Run
 
 PICTURE = "saliency/a.jpg.282-tiger-cat.jpg"
 DONE = Record(
-    "a.jpg", "done", (PICTURE,), (1234,), (ClassRecord(282, "tiger cat", 0.5, 0.75, False, None, "features.23", 3.5),)
+    "a.jpg",
+    "done",
+    output=(PICTURE,),
+    output_bytes=(1234,),
+    classes=(ClassRecord(282, "tiger cat", 0.5, mass=0.75, blank=False, losses=None, layer="features.23", peak=3.5),),
 )
 
 
@@ -25,7 +29,7 @@ COMMON = Record("", "planned", model="vgg16", weights="none", layer="features.23
 
 
 def finished(*results: Record, already: tuple[Path, ...] = ()) -> Run:
-    return Run(COMMON, "cpu", len(results), already, (record for record in results))
+    return Run(common=COMMON, device="cpu", total=len(results), skipped=already, results=(record for record in results))
 
 
 def invoke(*arguments: str, **environment: str) -> Result:

@@ -218,7 +218,14 @@ class _Weightless(DeviceContext):
 def as_loaded(specimen: Specimen) -> LoadedModel:
     """The network as a ``LoadedModel``, for listing its layers."""
     height, width = specimen.inputs.shape[-2:]
-    return LoadedModel(specimen.name, specimen.net, InputSpec((height, width)), None, "none", 1000)
+    return LoadedModel(
+        specimen.name,
+        specimen.net,
+        transforms=InputSpec((height, width)),
+        categories=None,
+        weights="none",
+        num_classes=1000,
+    )
 
 
 def enliven(net: nn.Module, inputs: Tensor, *, shifts: bool = True, seed: int = 0) -> nn.Module:

@@ -23,7 +23,7 @@ def shapes_only(name: str) -> LoadedModel:
 
 
 def wrapped(net: nn.Module, crop: int = 32) -> LoadedModel:
-    return LoadedModel("own", net, InputSpec((crop, crop)), None, "none", 2)
+    return LoadedModel("own", net, transforms=InputSpec((crop, crop)), categories=None, weights="none", num_classes=2)
 
 
 def listed(loaded: LoadedModel, size: int | tuple[int, int] | None = None) -> dict[str, Layer]:

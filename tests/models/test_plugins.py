@@ -116,7 +116,7 @@ class Misbehaving(ebcli.ModelSource):
         return None if self.name == "no weights" else super().weights()
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
-        return InputSpec((8, 8), (8,))
+        return InputSpec((8, 8), resize=(8,))
 
     def categories(self, net: nn.Module, weights: str) -> Any:
         return {"a number": 5, "numbers": [1, 2, 3]}.get(self.name, "abc")

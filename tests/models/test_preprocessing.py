@@ -26,7 +26,7 @@ def test_settings_replace_those_of_the_preset() -> None:
 
 
 def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
-    preset = InputSpec((64, 64), (72,), mean=(0.5, 0.25, 0.0), std=(1.0,) * 3)
+    preset = InputSpec((64, 64), resize=(72,), mean=(0.5, 0.25, 0.0), std=(1.0,) * 3)
     photo = torch.rand(3, 32, 128)
     squashed = Preprocessing(fit="squash").applied_to(preset)
     small = functional.resize(photo, [64, 64], antialias=True)
@@ -43,7 +43,7 @@ def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
 
 
 def test_the_fit_is_part_of_the_settings() -> None:
-    preset = InputSpec((64, 64), (64,))
+    preset = InputSpec((64, 64), resize=(64,))
     texts = {repr(Preprocessing(fit=fit).applied_to(preset)) for fit in ("crop", "squash", "pad")}
     assert len(texts) == 3 and repr(preset) in texts
 
@@ -89,7 +89,7 @@ def test_a_crop_that_the_network_does_not_accept_is_reported_in_one_sentence() -
 
 def test_a_crop_as_long_as_the_resized_image_ends_exactly_at_its_edges() -> None:
     """Or maps would seem to peak at the border of a crop."""
-    preset = InputSpec((224, 224), (224,))
+    preset = InputSpec((224, 224), resize=(224,))
     for side in range(1, 3000, 7):
         placed = preset.place((side, 3000))
         assert (placed.left, placed.right) == (0, side)

@@ -132,12 +132,12 @@ def test_networks_without_a_last_linear_layer_are_refused() -> None:
 
 def test_pictures_that_cannot_be_read_are_named() -> None:
     Path("text.png").write_text("no picture")
-    with pytest.raises(ConfigurationError, match=r"cannot read 'text.png', and --like compares pictures: not an image"):
+    with pytest.raises(ConfigurationError, match=r"cannot read .text.png., and --similar-to compares pictures: not"):
         load_model(like=["one.png", "text.png"])
     with pytest.raises(ConfigurationError, match=r"cannot read 'missing\.png'"):
         load_model(like="missing.png")
 
 
 def test_a_backbone_without_picture_is_told_of_the_option() -> None:
-    with pytest.raises(ConfigurationError, match=r"vit_small_patch14_dinov2 has no classifier: pass --like PICTURE"):
+    with pytest.raises(ConfigurationError, match=r"dinov2 has no classifier: pass --similar-to PICTURE"):
         load_model("timm/vit_small_patch14_dinov2")

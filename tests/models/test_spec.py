@@ -25,4 +25,4 @@ def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> 
 
 
 def test_equal_specifications_are_equal() -> None:
-    assert ModelSpec("vgg16") == ModelSpec("vgg16", "DEFAULT", None, Preprocessing())
+    assert ModelSpec("vgg16") == ModelSpec("vgg16", weights="DEFAULT", class_names=None, preprocessing=Preprocessing())

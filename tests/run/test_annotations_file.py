@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 def test_boxes_and_masks_of_a_run_open_with_pycocotools() -> None:
     photos(Path("photos"), 3)
     Path("photos/bad.jpg").touch()
-    result = invoke("--masks", "--top-k", "2", "--threshold", "0.3", "photos")
+    result = invoke("--annotations", "masks", "--top-k", "2", "--threshold", "0.3", "photos")
     assert result.exit_code == 1
     assert "Annotations: saliency/annotations.json\n" in result.stderr
     coco = COCO("saliency/annotations.json")
@@ -50,10 +50,10 @@ def test_boxes_and_masks_of_a_run_open_with_pycocotools() -> None:
 
 def test_boxes_have_no_polygons_and_resumed_runs_add_to_them() -> None:
     photos(Path("photos"), 4)
-    assert invoke("--boxes", "photos/0").exit_code == 0
-    assert invoke("--boxes", "--threshold", "0.2", "photos").exit_code == 0  # other settings
+    assert invoke("--annotations", "boxes", "photos/0").exit_code == 0
+    assert invoke("--annotations", "boxes", "--threshold", "0.2", "photos").exit_code == 0  # other settings
     other = COCO("saliency/annotations.json")
-    assert invoke("--boxes", "--skip-existing", "photos").exit_code == 0
+    assert invoke("--annotations", "boxes", "--skip-existing", "photos").exit_code == 0
     coco = COCO("saliency/annotations.json")
     assert len(coco.getImgIds()) == len(other.getImgIds()) == 4
     pairs = zip(coco.loadAnns(coco.getAnnIds()), other.loadAnns(other.getAnnIds()), strict=True)
@@ -67,16 +67,16 @@ def test_a_file_of_one_s_own_stops_the_run() -> None:
     Path("saliency").mkdir()
     Path("saliency/annotations.json").write_text('{"images": []}')
     assert invoke("photos").exit_code == 0  # which writes no annotations
-    result = invoke("--boxes", "photos")
+    result = invoke("--annotations", "boxes", "photos")
     assert result.exit_code == 2
     assert "'saliency/annotations.json' would be replaced" in result.stderr
     for wrong in ("0", "1", "max:2", "area:0.5", "x"):
-        assert "is not a threshold" in invoke("--boxes", "--threshold", wrong, "photos").stderr
+        assert "is not a threshold" in invoke("--annotations", "boxes", "--threshold", wrong, "photos").stderr
 
 
 def test_records_that_lie_about_regions_are_left_out() -> None:
     photos(Path("photos"), 2)
-    invoke("--boxes", "photos")
+    invoke("--annotations", "boxes", "photos")
     lines = Path("saliency/records.jsonl").read_text().splitlines()
     broken = json.loads(lines[0])
     broken["image_size"], broken["classes"][0]["region"] = ["1", None], {"box": "x"}
@@ -104,7 +104,7 @@ def test_the_example_for_fiftyone_covers_each_image_with_its_map(monkeypatch: py
             assert name.startswith("class_")
             assert heatmap.map.shape == (40, 48)
             assert heatmap.range == [0, heatmap.map.max()]
-            with np.load(f"saliency/{Path(sample.filepath).relative_to(Path.cwd())}.npz") as raw:
+            with np.load(f"saliency/{Path(sample.filepath).relative_to(Path('photos').absolute())}.npz") as raw:
                 left, top, right, bottom = raw["crop"]
                 k = [f"class_{'abcdefg'[index]}" for index in raw["classes"]].index(name)
                 row, column = np.unravel_index(raw["maps"][k].argmax(), raw["maps"][k].shape)

@@ -82,12 +82,12 @@ def test_class_names_are_texts_to_choose_from(folder: Path) -> None:
 
 
 def test_a_picture_is_known_by_its_content(folder: Path) -> None:
-    assert len(written(run("--like", "one.png"))) == 1
-    assert not written(run("--like", "one.png"))
+    assert len(written(run("--similar-to", "one.png"))) == 1
+    assert not written(run("--similar-to", "one.png"))
     assert record()["classes"][0]["name"] == "one.png"
     Image.open("two.png").save("one.png")
-    assert len(written(run("--like", "one.png"))) == 1
-    name = written(run("--like", "one.png", "--against", "two.png"))[0]
+    assert len(written(run("--similar-to", "one.png"))) == 1
+    name = written(run("--similar-to", "one.png", "--against", "two.png"))[0]
     assert name.startswith("photo.png.0-one-png-") and "+against-two-png-" in name
 
 
@@ -95,7 +95,9 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
     result = CliRunner().invoke(main, ["layers", "--model", "clip/two"])
     assert result.exit_code == 0, result.output
     assert "vision_model.pre_layrnorm" in result.stdout
-    result = CliRunner().invoke(main, ["layers", "--model", "timm/test_vit", "--weights", "none", "--like", "one.png"])
+    result = CliRunner().invoke(
+        main, ["layers", "--model", "timm/test_vit", "--weights", "none", "--similar-to", "one.png"]
+    )
     assert result.exit_code == 0, result.output
     assert "backbone.blocks.0" in result.stdout
 
@@ -106,10 +108,13 @@ def test_layers_are_listed_without_a_text(folder: Path) -> None:
         ((), "clip/two compares images with texts: give one with --target, as in --target 'a red car'"),
         (("--top-k", "1"), "clip/two compares images with texts"),
         (("--target", "red a", "--against", "red a"), "'red a' is both explained and contrasted with"),
-        (("--like", "one.png", "--against", "one.png"), "'one.png' is both explained and contrasted with"),
+        (("--similar-to", "one.png", "--against", "one.png"), "'one.png' is both explained and contrasted with"),
         (("--target", ""), "a text to compare images with is empty"),
         (("--target", "a " * 9), "reads at most 8: shorten it"),
-        (("--like", "missing.png"), "cannot read 'missing.png', and --like compares pictures: No such file"),
+        (
+            ("--similar-to", "missing.png"),
+            "cannot read 'missing.png', and --similar-to compares pictures: No",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_sentence(folder: Path, arguments: tuple[str, ...], message: str) -> None:

@@ -39,7 +39,8 @@ def test_it_makes_the_picture_and_the_numbers_of_the_command(tmp_path: Path) -> 
 
 def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedModel, tmp_path: Path) -> None:
     found = ebcli.explain(bundled, Image.open(PHOTO), ["tiger cat", 967], layer=["features.11", "features.4"])
-    inputs = bundled.transforms(Image.open(PHOTO))[None]
+    seen = ebcli.load_model(preprocessing=ebcli.Preprocessing(fit="whole")).transforms
+    inputs = seen(Image.open(PHOTO))[None]
     result = ebcli.excitation_backprop(bundled, inputs, [[282, 967]], "features.11", contrastive=True)
     maps = np.stack([one.values for one in found.explanation.by_layer["features.11"]])
     np.testing.assert_allclose(maps, result.maps[0], atol=1e-5)
@@ -48,8 +49,17 @@ def test_an_open_image_and_a_loaded_network_do_as_well(bundled: ebcli.LoadedMode
     found.save(tmp_path / "panel.png")
     shown = found._repr_png_()
     assert Image.open(io.BytesIO(shown)).size == Image.open(tmp_path / "panel.png").size == found.picture.size
-    assert repr(found).startswith("<Saliency of tiger cat, score 0.1")
+    assert repr(found).startswith("<Saliency of tiger cat, score 0.0")
     assert len(repr(bundled)) < 100
+
+
+def test_a_loaded_network_sees_what_its_name_sees(bundled: ebcli.LoadedModel) -> None:
+    photo = ROOT / "sample_images/coffee.jpg"  # which the center crop cuts
+    by_name, loaded = ebcli.explain("efficientnet_lite0", photo), ebcli.explain(bundled, photo)
+    assert loaded.scores == by_name.scores
+    np.testing.assert_array_equal(loaded.maps, by_name.maps)
+    cropped = ebcli.load_model(preprocessing=ebcli.Preprocessing(fit="crop"))
+    assert ebcli.explain(cropped, photo).maps.shape == (1, 14, 14) != loaded.maps.shape
 
 
 def test_the_network_keeps_its_type(bundled: ebcli.LoadedModel) -> None:

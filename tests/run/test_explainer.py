@@ -33,7 +33,7 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def plan(**options: Any) -> RunPlan:
-    return make_plan("a.jpg", **{"layers": ("2",), "batch_size": 2, **options})
+    return make_plan("a.jpg", **{"layer": ("2",), "batch_size": 2, **options})
 
 
 def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
@@ -51,7 +51,7 @@ def test_losses_and_mass_make_one_for_each_class_of_each_image(loaded: Any) -> N
         if isinstance(module, (nn.Conv2d, nn.Linear)) and module.bias is not None:
             nn.init.constant_(module.bias, 0.5)
     assert Explainer(plan()).explain(IMAGES)[0].maps[0].lost_mass is None
-    network = Explainer(plan(track_lost_mass=True, targets=("0", "2")))
+    network = Explainer(plan(track_lost_mass=True, target=("0", "2")))
     for explained in network.explain(IMAGES):
         assert [map_.subject.index for map_ in explained.maps] == [0, 2]
         for map_ in explained.maps:
@@ -63,7 +63,7 @@ def test_a_layer_without_a_map_gets_one_that_has(loaded: Any, monkeypatch: pytes
     monkeypatch.setattr(network_module, "default_layer", lambda _: "2")
     flat = next(name for name, module in loaded.net.named_modules() if isinstance(module, nn.Flatten))
     with pytest.raises(LayerError, match=rf"layer '{flat}' has no spatial dimensions.*, such as '2'"):
-        Explainer(make_plan("a.jpg", layers=(flat,)))
+        Explainer(make_plan("a.jpg", layer=(flat,)))
 
 
 def test_a_network_without_parameters_gets_the_type_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,8 +77,8 @@ def test_a_network_without_parameters_gets_the_type_that_is_asked_for(monkeypatc
 
 
 def test_bfloat16_is_the_same_but_coarser(loaded: Any) -> None:
-    exact = Explainer(plan(targets=("3",), track_lost_mass=True)).explain(IMAGES)
-    network = Explainer(plan(targets=("3",), dtype="bfloat16", track_lost_mass=True))
+    exact = Explainer(plan(target=("3",), track_lost_mass=True)).explain(IMAGES)
+    network = Explainer(plan(target=("3",), dtype="bfloat16", track_lost_mass=True))
     assert {parameter.dtype for parameter in network.loaded.net.parameters()} == {torch.bfloat16}
     for coarse, fine in zip(network.explain(IMAGES), exact, strict=True):
         (one,), (other,) = coarse.maps, fine.maps
@@ -100,7 +100,7 @@ def test_an_image_whose_logits_are_not_finite_fails_alone(loaded: Any) -> None:
     side = loaded.transforms.shape[0]
     images = [np.zeros((side, side, 3), np.uint8) for _ in range(3)]
     images[1][0, 0] = 255
-    first, second, third = Explainer(plan(layers=("3",))).explain([*map(seen, images)])
+    first, second, third = Explainer(plan(layer=("3",))).explain([*map(seen, images)])
     assert isinstance(second, ImageError)
     assert "NaN or infinite" in str(second)
     assert first.maps[0].subject.score == third.maps[0].subject.score

@@ -52,7 +52,7 @@ def test_class_names_are_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, h
     pictures = [Path(path) for path in result.stdout.splitlines() if not path.endswith(".npz")]
     assert len(pictures) == (1 if "--panel" in how else len(NAMES))
     for picture in pictures:
-        assert picture.parent == Path("out/photos/0")
+        assert picture.parent == Path("out/0")
         with Image.open(picture) as image:
             image.load()
             assert max(image.size) < 10_000

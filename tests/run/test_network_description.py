@@ -37,7 +37,7 @@ def run(cwd: Path, *arguments: str) -> tuple[int, str, str, str]:
     "settings",
     [
         {},
-        {"targets": ("tabby", "281", "7")},
+        {"target": ("tabby", "281", "7")},
         {"contrastive": False, "top_k": 3},
         {"against": ("espresso",)},
         {"scores": "raw", "resize": 300, "mean": (0.5, 0.5, 0.5)},
@@ -58,7 +58,7 @@ def test_the_bundled_network(settings: dict[str, Any], monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "settings", [{"model": "vgg16"}, {"layers": ("features.5",)}, {"weights": "none"}, {"crop": 96}]
+    "settings", [{"model": "vgg16"}, {"layer": ("features.5",)}, {"weights": "none"}, {"crop": 96}]
 )
 def test_nothing_is_known_of_others(settings: dict[str, Any]) -> None:
     assert NetworkDescription.of_bundled(make_plan("a.jpg", **settings)) is None

@@ -34,19 +34,17 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
     photos(Path("photos"), 4)
     first = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "photos")
     assert first.exit_code == 0, first.output
-    expected = [
-        f"photos/{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")
-    ]
+    expected = [f"{i % 3}/{i:04}.jpg.{end}" for i in (0, 3, 1, 2) for end in (f"panel{MARKS}.jpg", f"maps{MARKS}.npz")]
     assert first.stdout.splitlines() == [f"saliency/{name}" for name in expected]
     assert names("saliency") == sorted([*expected, ".eb-saliency", "records.jsonl", "settings.toml"])
     before = tree(Path("saliency"))
 
     assert invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos").stdout == ""
-    Path(f"saliency/photos/0/0003.jpg.panel{MARKS}.jpg").unlink()
-    again = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos", "saliency")
+    Path(f"saliency/0/0003.jpg.panel{MARKS}.jpg").unlink()
+    again = invoke("--panel", "--top-k", "3", "--raw", *LAYERS, "--skip-existing", "photos")
     assert again.stdout.splitlines() == [f"saliency/{name}" for name in expected[2:4]]
     assert tree(Path("saliency")) == before
-    # the same below workers, and with the panels as inputs left out
+    # the same below workers
     workers = finish(Path.cwd(), "--panel", "--top-k", "3", "--raw", *LAYERS, "-o", "workers", "photos", workers=2)
     assert len(workers.out.read_text().splitlines()) == 8
     assert tree(Path("workers")) == before
@@ -56,11 +54,11 @@ def test_a_panel_stands_in_place_of_the_pictures_and_is_a_result_like_others() -
 def test_figures_of_a_directory_are_resumed_and_verified_like_pictures(suffix: str) -> None:
     photos(Path("photos"), 2)
     written = invoke("--panel", "--format", suffix, "photos").stdout.splitlines()
-    assert written == [f"saliency/photos/{i}/{i:04}.jpg.panel.{suffix}" for i in (0, 1)]
+    assert written == [f"saliency/{i}/{i:04}.jpg.panel.{suffix}" for i in (0, 1)]
     assert invoke("--panel", "--format", suffix, "--skip-existing", "photos").stdout == ""
     assert invoke("verify", "saliency").exit_code == 0
     Path(written[0]).unlink()
-    again = invoke("--panel", "--format", suffix, "--skip-existing", "photos", "saliency")  # results are no photos
+    again = invoke("--panel", "--format", suffix, "--skip-existing", "photos", written[1])  # a result is no photo
     assert again.stdout.splitlines() == written[:1]
     Path(written[1]).write_bytes(b"altered")
     result = invoke("verify", "saliency")
@@ -79,7 +77,7 @@ def test_what_only_figures_have_is_refused_without_one(option: str) -> None:
 
 def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
     photos(Path("photos"), 1)
-    foreign = Path("saliency/photos/0/0000.jpg.panel.jpg")
+    foreign = Path("saliency/0/0000.jpg.panel.jpg")
     foreign.parent.mkdir(parents=True)
     foreign.write_bytes(b"precious")
     assert invoke("photos").exit_code == 0
@@ -87,7 +85,7 @@ def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
     assert result.exit_code == 2
     assert f"'{foreign}' would be replaced" in result.stderr
     assert foreign.read_bytes() == b"precious"
-    picture = Path("saliency/photos/0/0000.jpg.3-class-d.jpg")
+    picture = Path("saliency/0/0000.jpg.3-class-d.jpg")
     picture.write_bytes(b"precious")  # which no panel replaces
     assert invoke("--panel", "--format", "webp", "photos").exit_code == 0
 
@@ -98,7 +96,7 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
     assert result.exit_code == 0, result.output
     first, _ = map(json.loads, result.stdout.splitlines())
     order = [(3, "d", "2"), (3, "d", "0"), (3, "d", "input"), (5, "f", "2"), (5, "f", "0"), (5, "f", "input")]
-    stem = "saliency/photos/0/0000.jpg"
+    stem = "saliency/0/0000.jpg"
     raw_file = f"{stem}.maps@2@0@input.npz"
     assert first["output"] == [f"{stem}.{k}-class-{letter}@{layer}.jpg" for k, letter, layer in order] + [raw_file]
     assert first["layer"] == "2, 0, input"
@@ -140,9 +138,9 @@ def test_blank_maps_are_told_of_each_layer() -> None:
 
 
 def test_marginal_maps_beside_contrastive_ones_do_not_change_these() -> None:
-    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layers": ("2", "input"), "top_k": 2}
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "layer": ("2", "input"), "top_k": 2}
     pixels = [np.random.default_rng(0).integers(0, 256, (24, 24, 3), dtype=np.uint8)]
-    (both,) = Explainer(make_plan(**plan, beside=("marginal",))).explain([*map(seen, pixels)])
+    (both,) = Explainer(make_plan(**plan, compare_with=("marginal",))).explain([*map(seen, pixels)])
     (one,) = Explainer(make_plan(**plan)).explain([*map(seen, pixels)])
     (marginal,) = Explainer(make_plan(**plan, contrastive=False)).explain([*map(seen, pixels)])
     assert len(both.maps) == 4
@@ -171,13 +169,15 @@ def test_layers_that_look_alike_in_file_names_are_refused_but_for_panels(monkeyp
 
 def test_all_is_one_layer_of_each_resolution_and_the_pixels() -> None:
     # of 24 pixels a side, 11 cells are left after the first layer and 9 after the third: both nearest to stride 2
-    assert Explainer(make_plan("a.jpg", layers=("all",))).network.layers == ("2", "input")
+    assert Explainer(make_plan("a.jpg", layer=("all",))).network.layers == ("2", "input")
 
 
 def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> None:
     pixels = [np.asarray(noise((24, 24), 99, seed)) for seed in range(2)]
-    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "targets": ("3", "5")}
-    found = Explainer(make_plan(**plan, layers=("2",), beside=("grad-cam", "gradient"))).explain([*map(seen, pixels)])
+    plan: dict[str, Any] = {"images": (Path("a.jpg"),), "panel": True, "target": ("3", "5")}
+    found = Explainer(make_plan(**plan, layer=("2",), compare_with=("grad-cam", "gradient"))).explain(
+        [*map(seen, pixels)]
+    )
     loaded = tiny_model()
     for image, explanation in zip(pixels, found, strict=True):
         preset = loaded.transforms
@@ -190,13 +190,13 @@ def test_other_methods_maps_beside_are_those_that_the_benchmark_measures() -> No
                 assert one == pytest.approx(other / (other.sum() or 1), abs=1e-5)
                 assert one.sum() == pytest.approx(1 if other.any() else 0, abs=1e-4)
     with pytest.raises(LayerError, match="Grad-CAM needs a layer"):
-        Explainer(make_plan(**plan, layers=("input",), beside=("grad-cam",)))
+        Explainer(make_plan(**plan, layer=("input",), compare_with=("grad-cam",)))
 
 
 def test_a_panel_with_another_method_beside_is_wider() -> None:
     photos(Path("photos"), 1)
     widths = []
-    for options in ([], ["--beside", "grad-cam"], ["--beside", "grad-cam", "--beside", "marginal"]):
+    for options in ([], ["--compare-with", "grad-cam"], ["--compare-with", "grad-cam", "--compare-with", "marginal"]):
         result = invoke("--panel", "--target", "3", *options, "photos")
         assert result.exit_code == 0, result.output
         widths.append(Image.open(result.stdout.strip()).width)

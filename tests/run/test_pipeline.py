@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -80,39 +79,6 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
     assert max(behind) <= (2 + 2) * 2
 
 
-def test_the_stages_fill_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a run in one thread, in which each stage takes a time of its own."""
-    from ebcli.run.engine import run
-
-    def slowed(module: Any, name: str, seconds: float) -> None:
-        real = getattr(module, name)
-
-        def task(*arguments: Any, **options: Any) -> Any:
-            time.sleep(seconds)
-            return real(*arguments, **options)
-
-        monkeypatch.setattr(module, name, task)
-
-    photos(Path("photos"), 4)
-    plan = make_plan(Path("photos"), layers=("2",), workers=0, batch_size=2)
-    slowed(ebcli.files.media.photo, "decode", 0.05)
-    slowed(ebcli.drawing.frames, "picture", 0.03)
-    slowed(ebcli.run.rendering, "encode_picture", 0.02)
-    slowed(ebcli.files.directory.OutputFolder, "write", 0.04)
-    work = run(plan)
-    slowed(ebcli.run.explainer.Explainer, "explain", 0.1)
-    start = time.perf_counter()
-    spent: Counter[str] = Counter()
-    for record in work.results:
-        spent.update(record.spent)  # type: ignore[arg-type]
-    seconds = time.perf_counter() - start
-    least = {"decode": 8 * 0.05, "draw": 4 * 0.03, "encode": 4 * 0.02, "write": 4 * 0.04}
-    for stage, expected in least.items():
-        assert expected <= spent[stage] < expected + 1
-    assert 2 * 0.05 <= spent["waiting"] <= seconds
-    assert spent["network"] + spent["waiting"] <= seconds
-
-
 def resident() -> int:
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
@@ -129,7 +95,7 @@ def test_memory_does_not_grow_with_the_number_of_images() -> None:
         images[-1].parent.mkdir(exist_ok=True)
         os.link(f"photos/{number % 20 % 3}/{number % 20:04}.jpg", images[-1])
     sizes = {}
-    for number, record in enumerate(run(make_plan(*images, layers=("2",), workers=0)).results):
+    for number, record in enumerate(run(make_plan(*images, layer=("2",), workers=0)).results):
         assert record.status == "done"
         if number in (300, 1499):
             sizes[number] = resident()

@@ -34,11 +34,9 @@ from ebcli.errors import ConfigurationError
         ({"vmin": 2.0, "vmax": 2.0}, "vmax is 2"),
         ({"vmax": float("nan")}, "vmax is nan"),
         ({"vmax": float("inf")}, "vmax is inf"),
-        ({"vmax": 1.0, "scale": "run"}, "drop them, or the scale run"),
-        ({"percentile": 99.0, "scale": "run"}, "drop them, or the scale run"),
         ({"percentile": 99.0, "vmax": 2.0}, "drop one of them"),
-        ({"beside": ("marginal",)}, "into panels: add panel, or drop beside"),
-        ({"beside": ("marginal",), "panel": True, "contrastive": False}, "drop --marginal"),
+        ({"compare_with": ("marginal",)}, "into panels: add --panel"),
+        ({"compare_with": ("marginal",), "panel": True, "contrastive": False}, "drop --marginal"),
     ],
 )
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:

@@ -38,7 +38,7 @@ def cwd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def explainer(**options: Any) -> Explainer:
     loaded = ebcli.load_model(f"{stripe_net.__file__}:stripes")
-    return Explainer(make_plan("a.jpg", **{"layers": ("1",), "prove": True, **options}), loaded=loaded)
+    return Explainer(make_plan("a.jpg", **{"layer": ("1",), "prove": True, **options}), loaded=loaded)
 
 
 def proofs(network: Explainer, *images: Image.Image) -> list[Proof]:
@@ -60,7 +60,7 @@ def proof_of(*arguments: str, **network: Any) -> dict[str, Any]:
 
 def test_the_smallest_part_is_found() -> None:
     """Every part of a ladder from 0.01 to 1 is tried here, pixel by pixel in the order of the map."""
-    network, image = explainer(targets=("rows",)), striped()
+    network, image = explainer(target=("rows",)), striped()
     (found,) = network.explain([seen(np.asarray(image))])
     map_, proof = found.maps[0], found.maps[0].proof
     inputs = functional.to_tensor(image)

@@ -27,7 +27,7 @@ from ebcli.cli.saliency import main
 
 pytestmark = pytest.mark.xdist_group("ray")  # with one cluster
 
-ALL = ("--raw", "--top-k", "2", "--masks")
+ALL = ("--raw", "--top-k", "2", "--annotations", "masks")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     """Of a run that goes on where another one ended, and makes again what is gone."""
     fill(cwd, 30)
     assert run_here(cwd, *ALL, "--include", "0")[0] == 0
-    (cwd / "maps/photos/0/0003.jpg.npz").unlink()
+    (cwd / "maps/0/0003.jpg.npz").unlink()
     other = twin(cwd)
     shutil.copytree(cwd / "maps", other / "maps")
     ended = Command(cwd, two.address, *ALL, "--report", "--workers", "2", "--skip-existing").wait()
@@ -89,7 +89,7 @@ def test_what_is_done_is_left_out_and_what_failed_or_is_gone_is_made_again(cwd: 
     fill(cwd, 30)
     assert Command(cwd, two.address, *ALL, "--report").wait()[0] == 1
     files = tree(cwd / "maps")
-    (lost,) = (cwd / "maps/photos").glob("caf*.png.npz")
+    (lost,) = (cwd / "maps").glob("caf*.png.npz")
     lost.write_bytes(b"mine")
     refused = Command(cwd, two.address, *ALL, "--report", "--skip-existing").wait()
     assert refused[:2] == (2, [])

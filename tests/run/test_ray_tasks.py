@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from contextlib import closing
 from copy import copy
 from functools import partial
 from pathlib import Path
@@ -41,17 +40,17 @@ def folder() -> OutputFolder:
 
 def maker(folder: OutputFolder, cwd: Path) -> partial[Pipeline]:
     """What is sent to a task."""
-    plan = make_plan(Path("photos"), output=OUT, layers=("2",), batch_size=2)
+    plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
     running = folder.private / "running"
     running.touch()
-    return partial(make_pipeline, cwd, plan, prepare(plan).stages, copy(folder), StopFile(running), 1)
+    return partial(make_pipeline, cwd, plan, prepare(plan, folder).stages, copy(folder), StopFile(running), 1)
 
 
 def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
     photos(Path("photos"), 5)
     Path("photos/0/0000.jpg").write_bytes(b"\xff\xd8\xff no more")
-    sources = prepare(make_plan(Path("photos"), output=OUT, layers=("2",))).sources
-    with closing(folder):
+    sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
+    with folder:
         make = maker(folder, Path.cwd())
         records, error = explain_part(make, sources)
         assert error is None
@@ -67,8 +66,8 @@ def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_dr
 
 def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 6)
-    sources = prepare(make_plan(Path("photos"), output=OUT, layers=("2",))).sources
-    with closing(folder):
+    sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
+    with folder:
         records, error = explain_part(maker(folder, Path("nowhere")), sources)
         assert records == []
         assert isinstance(error, ConfigurationError)

@@ -134,7 +134,7 @@ def test_without_a_format_the_picture_is_a_jpeg_if_its_photo_is(options: list[st
 def test_a_smaller_picture_is_that_of_the_smaller_photo(style: str) -> None:
     """Of the same map: the network still sees the whole photo, and boxes are in its pixels."""
     noise((40, 20), 90).resize((800, 400)).save("a.png")
-    options = ("--json", "--style", style, "--target", "3", "--boxes", "--raw")
+    options = ("--json", "--style", style, "--target", "3", "--annotations", "boxes", "--raw")
     whole = json.loads(invoke(*options, "-o", "whole", "a.png").stdout)
     small = json.loads(invoke(*options, "-o", "small", "--max-side", "200", "a.png").stdout)
     assert small["classes"] == whole["classes"]

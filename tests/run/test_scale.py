@@ -19,8 +19,8 @@ OPTIONS = ("--scale", "run", "--style", "heatmap", "--cmap", "gray")
 
 def told(result: Any) -> float:
     """The scale's end, as it is said on stderr."""
-    (line,) = [line for line in result.stderr.splitlines() if "--vmax" in line]
-    return float(line.partition("--vmax ")[2].split()[0])
+    (line,) = [line for line in result.stderr.splitlines() if "--scale" in line]
+    return float(line.partition("--scale ")[2].split()[0])
 
 
 def brightest(path: str) -> int:
@@ -39,7 +39,7 @@ def test_all_maps_have_one_scale_that_ends_at_the_greatest_of_them() -> None:
         assert brightest(path) == pytest.approx(255 * peak / vmax, abs=40)
     each = invoke("-o", "each", "--style", "heatmap", "--cmap", "gray", "photos")
     assert all(brightest(path) > 225 for path in each.stdout.splitlines())
-    again = invoke("-o", "again", "--vmax", str(vmax), "--style", "heatmap", "--cmap", "gray", "photos")
+    again = invoke("-o", "again", "--scale", str(vmax), "--style", "heatmap", "--cmap", "gray", "photos")
     assert "scale" not in again.stderr
     assert tree(Path("again")) == tree(Path("saliency"))
 

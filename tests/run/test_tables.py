@@ -26,7 +26,8 @@ def read(name: str) -> pandas.DataFrame:
 def test_a_table_has_a_row_per_map_of_the_last_records(name: str) -> None:
     photos(Path("others"), 1)
     assert invoke("photos", "others", "--top-k", "3").exit_code == 1
-    assert invoke("photos", "--top-k", "2", "--boxes", "--records", name).exit_code == 1
+    options = ("photos", "--top-k", "2", "--annotations", "boxes", "--records", name)
+    assert invoke(*options).exit_code == 1
     table = read(name)
     done = [one for one in records(Path("saliency")) if one["status"] == "done"][-3:]
     expected = [
@@ -42,7 +43,9 @@ def test_a_table_has_a_row_per_map_of_the_last_records(name: str) -> None:
     assert sorted(failed.input) == ["photos/broken.jpg", 'photos/caf\\xe9, "au\nlait".jpg']
     assert failed.output.isna().all() and failed.error.str.len().min() > 5
     # what is up to date is in it, too, and an earlier table is replaced
-    assert invoke("photos", "--top-k", "2", "--boxes", "--records", name, "--skip-existing").exit_code == 1
+    assert (
+        invoke("photos", "--top-k", "2", "--annotations", "boxes", "--records", name, "--skip-existing").exit_code == 1
+    )
     same, order = table.columns.drop("seconds"), ["input", "index"]  # failed inputs were tried again
     again, before = (one[same].sort_values(order, ignore_index=True) for one in (read(name), table))
     pandas.testing.assert_frame_equal(again, before)

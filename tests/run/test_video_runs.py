@@ -176,7 +176,7 @@ def test_a_run_is_resumed() -> None:
     assert (again.stdout, again.exit_code) == ("", 0)
     assert "2 videos: 2 up to date" in again.stderr
     moving_square(2)[1].save("clips/a/frame1.png")
-    assert outputs(run(*arguments)) == ["saliency/clips/a.0-red.mp4", "saliency/clips/a.0-red.sheet.png"]
+    assert outputs(run(*arguments)) == ["saliency/a.0-red.mp4", "saliency/a.0-red.sheet.png"]
     assert outputs(run(*arguments, "--every", "2"))  # other clips are other results
     page = Path("saliency/report/index.html").read_text()
     assert "a.0-red.sheet.png" in page
@@ -262,7 +262,13 @@ def test_pictures_are_no_videos() -> None:
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (("--boxes",), "--boxes and --masks mark regions of images"),
+        (
+            (
+                "--annotations",
+                "boxes",
+            ),
+            "--annotations marks regions of images",
+        ),
         (("--style", "mask"), "--style mask needs transparency"),
         (("--fit", "pad"), "drop --fit"),
     ],

@@ -213,13 +213,16 @@ def test_volumes_that_a_network_cannot_take_fail_alone() -> None:
     [
         (
             "solid",
-            ("--boxes",),
-            "--boxes and --masks mark regions of images, but nets.py:solid is for volumes: drop it",
+            (
+                "--annotations",
+                "boxes",
+            ),
+            "--annotations marks regions of images, but nets.py:solid is for volumes: drop it",
         ),
         (
             "solid",
-            ("--beside", "grad-cam", "--panel"),
-            "--beside compares maps of images, but nets.py:solid is for volum",
+            ("--compare-with", "grad-cam", "--panel"),
+            "--compare-with compares maps of images, but nets.py:solid is for volum",
         ),
         ("solid", ("--fit", "crop"), "nets.py:solid gets whole volumes: drop --fit"),
         ("gray", ("--depth", "4"), "nets.py:gray gets no volumes: drop the depth"),

@@ -15,8 +15,8 @@ from PIL import Image
 import ebcli.run.explainer
 from ebcli.cli.saliency import main
 from ebcli.files.encoding import read_facts
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.tiles import Tiles
 
 FILE = """
@@ -108,7 +108,7 @@ def test_maps_do_not_depend_on_the_images_of_other_sizes_in_the_run(monkeypatch:
     for number in range(7):
         assert invoke("--batch-size", "2", "-o", f"{number}", f"photos/{number}.png", f"photos/{number}.png").stdout
         name = f"photos/{number}.png.maps@0.npz"
-        with np.load(f"all/{name}") as one, np.load(f"{number}/{name}") as other:
+        with np.load(f"all/{Path(name).name}") as one, np.load(f"{number}/{name}") as other:
             np.testing.assert_array_equal(one["relevance"], other["relevance"])
 
 
@@ -164,7 +164,13 @@ def test_a_result_tells_its_fit_and_tiles_and_a_raw_file_of_tiles_that_it_has_no
 
 
 def subject_map(values: np.ndarray) -> Map:
-    return Map(Subject(0, None, 0.5), "2", values.astype(np.float32), 1.0, Placement(0, 0, 1, 1))
+    return Map(
+        subject=Subject(0, None, 0.5),
+        layer="2",
+        values=values.astype(np.float32),
+        mass=1.0,
+        placement=Box(0, 0, 1, 1),
+    )
 
 
 @pytest.mark.parametrize("cells", [8, 16, 32])

@@ -213,7 +213,7 @@ def test_too_large_an_upload_is_one_sentence(opened: Callable[..., TestClient]) 
     assert upload(client, bytes(1000)).status_code == 400  # no image
     answer = upload(client, bytes(1001))
     assert answer.status_code == 413
-    assert answer.json()["problem"] == "it is larger than 1000 bytes: see --max-bytes"
+    assert answer.json()["problem"] == "it is larger than 1000 bytes: raise EB_SALIENCY_MAX_BYTES"
 
 
 def test_old_uploads_are_dropped(opened: Callable[..., TestClient], ten_photos: Path) -> None:

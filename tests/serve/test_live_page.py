@@ -26,7 +26,7 @@ from ebcli.drawing.overlay import upsampled
 from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
 
 SIZE = (300, 200)
 # Whether the answer with all layers is there
@@ -191,7 +191,7 @@ def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, loo
         about, (values,) = maps(client, **{name: found[0] for name, found in parse_qs(query).items()})
     style = DrawingStyle(signed="signed" in look or "against" in look, cells="cells" in look)
     values = values if style.signed else np.maximum(values, 0)
-    place = Placement(*about["maps"][0]["place"])
+    place = Box(*about["maps"][0]["place"])
     found = np.asarray(upsampled(levels(values, limits(values, style)), place, (0, 0, *SIZE), style.cells, None))
     level = found.clip(0, 255).astype(int)
     alpha = (255 * opacity(style) ** OVERLAY_GAMMA).round()[level]

@@ -64,7 +64,8 @@ def test_the_bundled_network_s_pictures_are_as_strong_as_those_of_the_command(
 def test_the_command_has_the_names_of_classes_and_of_the_photo(client: TestClient) -> None:
     command = client.get("/command", params={"photo": "0", "target": "1", "against": "2"}).json()["command"]
     words = ["photos/0/0000.jpg", "--model", "tiny", "--target", "class b", "--against", "class c", "--layer", "2"]
-    assert shlex.split(command) == ["eb-saliency", *words, "-o", "0000-class-b.png"]
+    others = ["--output", "0000-class-b.png", "--device", "cpu"]
+    assert shlex.split(command) == ["eb-saliency", *words, *others]
 
 
 def test_one_answer_has_all_layers_as_they_are_one_by_one(client: TestClient) -> None:

@@ -62,7 +62,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Iterator[
 
 
 def words(question: Any) -> str:
-    return f"{question.photo} {question.targets[0]}"
+    return f"{question.photo} {question.target[0]}"
 
 
 async def until(condition: Callable[[], bool]) -> None:

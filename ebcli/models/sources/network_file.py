@@ -67,10 +67,12 @@ class NetworkFile(ModelSource):
         height, width = (side or _USUAL_SIDE for side in sides)
         fit, resize = (CROP, (height,)) if height == width else (SQUASH, (height, width))
         scaling = "0 to 1, normalized by ImageNet's mean and standard deviation"
-        self._spec = InputSpec((height, width), resize, fit)
+        self._spec = InputSpec((height, width), resize=resize, fit=fit)
         if rank == 3:  # of the YOLO kind
             scaling = "0 to 1"
-            self._spec = InputSpec((height, width), resize, PAD if fit == CROP else fit, (0.0,) * 3, (1.0,) * 3)
+            self._spec = InputSpec(
+                (height, width), resize=resize, fit=PAD if fit == CROP else fit, mean=(0.0,) * 3, std=(1.0,) * 3
+            )
         if channels not in (None, 3):
             scaling, self._spec = "0 to 1", self._spec.with_channels(channels)
         self.assumption = f"does not say how pixels are scaled: assuming {scaling}; --mean and --std set that"

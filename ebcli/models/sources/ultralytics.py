@@ -73,7 +73,7 @@ class Ultralytics(ModelSource):
         sides = self._trained_on.get("imgsz") or (_SIDE_OF_CLASSIFIERS if is_classifier else _SIDE)
         side = sides if isinstance(sides, int) else max(sides)
         channels = net.yaml.get("channels", 3)
-        spec = InputSpec((side, side), (side,), mean=(0.0,) * channels, std=(1.0,) * channels)
+        spec = InputSpec((side, side), resize=(side,), mean=(0.0,) * channels, std=(1.0,) * channels)
         return spec if is_classifier else replace(spec, fit=PAD, fill=_GRAY)
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:

@@ -53,7 +53,7 @@ def width(asked: Asked) -> int:
 _IMAGES = Task(
     subjects,
     "classifiers",
-    frozenset({"above", "labels", "beside", "prove"}),
+    options=frozenset({"above", "labels", "compare_with", "prove"}),
     width=width,
     in_batches=True,
     score=lambda scores, subject: float(scores[subject.index]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -10,8 +10,8 @@ from torch import Tensor
 from ebcli.errors import ImageError
 from ebcli.models import Detection, DetectionScores, detections
 from ebcli.models.keywords import DETECTION
-from ebcli.nouns.explanation import Subject, rectangle
-from ebcli.nouns.input_spec import Placement
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Subject
 from ebcli.run.tasks.task import Asked, Task, register
 
 _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same one
@@ -23,18 +23,17 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
     Raises:
         ImageError: the box that is asked for is outside the image.
     """
-    box, (width, height) = asked.maps.box, asked.size
+    box, (width, height) = asked.maps.box and Box.of_size(*asked.maps.box), asked.size
     if asked.network.classes is not None:
         possible = {*asked.network.possible}
         found = [one for one in found if one.label in possible]
     if box is not None:
-        left, top, across, down = box
-        if left >= width or top >= height or left + across <= 0 or top + down <= 0:
-            numbers = ",".join(f"{value:g}" for value in box)
+        if not box.within(Box(0, 0, width, height)).area:
+            numbers = ",".join(f"{value:g}" for value in box.sized)
             raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
-        found = sorted(found, key=_distance_to(box))[:1]
+        found = sorted(found, key=lambda one: _distance(one.box, box))[:1]
     return [
-        asked.subject(one.label, one.score, where=(one.anchor,), box=one.box, outlines=[rectangle(one.box)])
+        asked.subject(one.label, one.score, where=(one.anchor,), box=one.box, outlines=[one.box.outline])
         for one in found[: asked.maps.top_k]
     ]
 
@@ -52,48 +51,46 @@ def _run(inputs: Tensor, asked: Sequence[Asked]) -> list[list[Detection]]:
     ]
 
 
-def _in_image(box: Sequence[float], size: Sequence[int], asked: Asked) -> tuple[float, float, float, float]:
-    """A box (left, top, right, bottom) in pixels of the network's input of a size (width, height), in the image."""
+def _in_image(box: Box, size: tuple[int, int], asked: Asked) -> Box:
+    """A box in pixels of the network's input of a size (width, height), in the image."""
     (left, top, right, bottom), (width, height) = asked.place, asked.size
-    across, down = (right - left) / size[0], (bottom - top) / size[1]
-    x0, x1 = (min(max(left + x * across, 0), width) for x in box[::2])
-    y0, y1 = (min(max(top + y * down, 0), height) for y in box[1::2])
-    return x0, y0, x1, y1
+    moved = box.scaled(size, (right - left, bottom - top)).shifted(left, top)
+    return Box(*(min(max(edge, 0), most) for edge, most in zip(moved, (width, height) * 2, strict=True)))
 
 
-def _place(asked: Asked) -> Placement:
+def _place(asked: Asked) -> Box:
     """The rectangle that the network sees; of torchvision's detectors, the image and its padding."""
     net, (width, height) = asked.network.loaded.net, asked.size
     if not isinstance(net, DetectionScores):
         return asked.network.loaded.transforms.place(asked.size)
     below, beyond = net.extent(height, width)
-    return Placement(0, 0, beyond, below)
+    return Box(0, 0, beyond, below)
 
 
-def _distance_to(box: tuple[float, float, float, float]) -> Callable[[Detection], tuple[float, float]]:
-    """How far a detection is from a box (left, top, width, height): one minus the overlap, then between centers."""
-    left, top, right, bottom = box[0], box[1], box[0] + box[2], box[1] + box[3]
-
-    def distance(one: Detection) -> tuple[float, float]:
-        x0, y0, x1, y1 = one.box
-        both = max(0.0, min(x1, right) - max(x0, left)) * max(0.0, min(y1, bottom) - max(y0, top))
-        either = (x1 - x0) * (y1 - y0) + (right - left) * (bottom - top) - both
-        return 1 - both / either, abs(x0 + x1 - left - right) + abs(y0 + y1 - top - bottom)
-
-    return distance
+def _distance(one: Box, other: Box) -> tuple[float, float]:
+    """How far two boxes are from each other: one minus the overlap, then between centers."""
+    centers = [(box.left + box.right, box.top + box.bottom) for box in (one, other)]
+    return 1 - one.overlap(other), sum(abs(a - b) for a, b in zip(*centers, strict=True))
 
 
 def _score(found: Sequence[Detection], subject: Subject) -> float:
     """The best score of a detection of that class at that place; 0 if there is none."""
     assert subject.box is not None
-    left, top, right, bottom = subject.box
-    distance = _distance_to((left, top, right - left, bottom - top))
-    there = [one.score for one in found if one.label == subject.index and distance(one)[0] <= _FARTHEST]
+    box = subject.box
+    there = [one.score for one in found if one.label == subject.index and _distance(one.box, box)[0] <= _FARTHEST]
     return max(there, default=0.0)
 
 
 register(
     DETECTION,
     # the joint rule was better on trained detectors, see docs/evidence.md
-    Task(subjects, "detectors", frozenset({"box", "score", "prove"}), run=_run, place=_place, joint=True, score=_score),
+    Task(
+        subjects,
+        "detectors",
+        options=frozenset({"box", "score", "prove"}),
+        run=_run,
+        place=_place,
+        joint=True,
+        score=_score,
+    ),
 )

@@ -12,8 +12,8 @@ from torch import Tensor
 from ebcli.errors import ImageError
 from ebcli.files.images import read_mask
 from ebcli.models.keywords import SEGMENTATION
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Subject
-from ebcli.nouns.input_spec import Placement
 from ebcli.run.tasks.task import Asked, Task, register
 
 _LEAST_SHARE = 0.01  # of the pixels: smaller segments are often noise
@@ -70,7 +70,7 @@ def _mask(where: tuple[int, int] | Path, shape: tuple[int, int], asked: Asked) -
     return mask
 
 
-def _polygons(mask: NDArray[np.bool_], region: Placement) -> list[NDArray[np.float64]]:
+def _polygons(mask: NDArray[np.bool_], region: Box) -> list[NDArray[np.float64]]:
     """The outlines of a mask (H, W), in pixels of the image."""
     from contourpy import contour_generator
 
@@ -88,5 +88,5 @@ def _score(scores: Tensor, subject: Subject) -> float:
 
 register(
     SEGMENTATION,
-    Task(subjects, "segmentation networks", frozenset({"above", "where", "prove"}), score=_score),
+    Task(subjects, "segmentation networks", options=frozenset({"above", "where", "prove"}), score=_score),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -11,9 +11,9 @@ from torch import Tensor
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Subject
-from ebcli.nouns.input_spec import Placement
-from ebcli.run.plan import MapOptions, RunPlan
+from ebcli.run.plan import MapOptions, RunPlan, values_of
 
 if TYPE_CHECKING:
     from ebcli.run.network_description import NetworkDescription
@@ -34,10 +34,11 @@ class Asked:
 
     network: NetworkDescription
     maps: MapOptions
+    _: KW_ONLY
     labeled: bool = False
     label: int | None = None
     size: tuple[int, int] = (0, 0)
-    place: Placement = Placement(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
+    place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
 
     def subject(self, index: int, score: float, **known: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
@@ -52,7 +53,7 @@ class Task:
         subjects: what is explained in an image, in order, given what the network returns for it: scores (num_classes,)
             or (..., num_classes), unless there is a ``run``.
         networks: what networks for the task are called, for messages.
-        options: the options of ``MapOptions`` that only some tasks have, and of these ``labels``.
+        options: the options on maps that only some tasks have, and of these ``labels``.
         run: runs the network once more on inputs (B, C, ...), given what is asked of each image, and returns for each
             what ``subjects`` needs.
         place: the rectangle of an image that its maps cover; None if the preprocessing tells.
@@ -65,9 +66,10 @@ class Task:
 
     subjects: Callable[[Any, Asked], list[Subject]]
     networks: str
+    _: KW_ONLY
     options: frozenset[str] = frozenset()
     run: Callable[[Tensor, Sequence[Asked]], Sequence[Any]] | None = None
-    place: Callable[[Asked], Placement] | None = None
+    place: Callable[[Asked], Box] | None = None
     width: Callable[[Asked], int] = lambda asked: 1 if asked.network.against else _WIDTH
     in_batches: bool = False
     joint: bool | None = None
@@ -95,18 +97,20 @@ def register(name: str, task: Task) -> None:
 def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
     task = REGISTERED[loaded.task]
-    given = [one.name for one in fields(MapOptions) if getattr(plan.maps, one.name) != getattr(MapOptions(), one.name)]
+    maps, usual = vars(plan.maps), vars(MapOptions())
+    given = [option for option, name in values_of(MapOptions).items() if maps[name] != usual[name]]
     for option in [*given, *(["labels"] if plan.inputs.labels is not None else [])]:
         others = [other.networks for other in REGISTERED.values() if option in other.options]
         if others and option not in task.options:
             hint = "use --score, or drop it" if option == "above" and "score" in task.options else "drop it"
+            flag, which = option.replace("_", "-"), ", ".join(others)
             raise ConfigurationError(
-                f"--{option} works only with {', '.join(others)}, but {loaded.name} is for {loaded.task}: {hint}"
+                f"--{flag} works only with {which}, but {loaded.name} is for {loaded.task}: {hint}"
             )
     spec = loaded.transforms
     misplaced = {
-        "--boxes and --masks mark regions of images": spec.axes != "HW" and (plan.output.boxes or plan.output.masks),
-        "--beside compares maps of images": spec.depth is not None and plan.maps.beside,
+        "--annotations marks regions of images": spec.axes != "HW" and plan.output.annotations,
+        "--compare-with compares maps of images": spec.depth is not None and plan.maps.beside,
         "--prove blurs parts of images": spec.axes != "HW" and plan.maps.prove,
         "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
     }

@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from ebcli.errors import EbcliError
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
-from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
+from ebcli.run.plan import ExecutionOptions, OutputOptions, RunPlan
 
 HEAD = "features.17"  # the bundled network's last layer before the pooling and the classifier
 TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real ones
@@ -92,13 +92,8 @@ def _small_run(device: str) -> str:
     with TemporaryDirectory(prefix="eb-saliency-") as folder:
         image = Path(folder, "image.png")
         Image.radial_gradient("L").convert("RGB").save(image)
-        plan = RunPlan(
-            InputOptions((image,)),
-            maps=MapOptions(layers=(HEAD, INPUT), contrastive=False),
-            output=OutputOptions(Path(folder, "maps")),
-            execution=ExecutionOptions(workers=0, device=device),
-        )
-        work = run(plan)
+        maps = {"layer": (HEAD, INPUT), "contrastive": False, "output": Path(folder, "maps")}
+        work = run(RunPlan.of(images=(image,), workers=0, device=device, **maps))
         (record,) = work.results
         if record.error is not None:
             raise EbcliError(f"a generated image failed: {record.error}")

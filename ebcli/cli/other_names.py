@@ -1,0 +1,34 @@
+"""What options were called before, and what other programs call them."""
+
+from __future__ import annotations
+
+_FORMER = {
+    "--beside": "--compare-with",
+    "--like": "--similar-to",
+    "--boxes": "--annotations boxes",
+    "--masks": "--annotations masks",
+    "--vmin": "--scale LOW,image",
+    "--vmax": "--scale HIGH",
+    "--percentile": "--scale 99%",
+    "--print0": "-0",
+    "--profile": "the field seconds of each record",
+}
+_ELSEWHERE = {
+    "--checkpoint": "--weights FILE",
+    "--ckpt": "--weights FILE",
+    "--imgsz": "--resize PIXELS",
+    "--img-size": "--resize PIXELS",
+    "--conf": "--score SCORE",
+    "--method": "--compare-with METHOD, or eb-saliency benchmark",
+    "--class": "--target CLASS",
+    "--classes": "--target CLASS",
+    "--gpu": "--device cuda",
+    "--threads": "--workers N",
+}
+
+
+def named_now(option: str) -> str:
+    """A hint what to write in place of an option; empty if it has no other name."""
+    if option in _FORMER:
+        return f"it is now {_FORMER[option]}"
+    return f"use {_ELSEWHERE[option]}" if option in _ELSEWHERE else ""

@@ -1,0 +1,210 @@
+"""Where the results of a run go: the interface of sinks, and those with one picture; ``directory.py`` has the other."""
+
+# ruff: noqa: ARG002 - sinks without records need not know what a directory must
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from ebcli.errors import ConfigurationError, OutputError
+from ebcli.files.naming import AUTO, PRIVATE
+from ebcli.files.records import Record
+
+if TYPE_CHECKING:
+    from ebcli.files.sources import Source
+
+_VIDEO = ".mp4"
+
+
+class Sink(ABC):
+    """Where the results of a run go. What is to be written is written in its context.
+
+    Attributes:
+        directory: the directory that it writes to; None if it keeps no records of what it wrote.
+    """
+
+    directory: Path | None = None
+
+    def __enter__(self) -> Sink:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def check(self) -> None:
+        """Check that results can be written; nothing is left behind.
+
+        Raises:
+            ConfigurationError: they would replace a file that this program did not write.
+            OutputError: they cannot be written.
+        """
+        return
+
+    def has_finished(self, source: Source, configuration: str) -> bool:
+        """Whether it has all results of a file, from its present state and with an equal configuration."""
+        return False
+
+    def refuse(
+        self,
+        sources: Sequence[Source],
+        accepts: Callable[[Source], bool],
+        is_result: Callable[[Path], bool],
+        others: Iterable[Path],
+    ) -> None:
+        """Refuse a run that would write what it may not.
+
+        Args:
+            sources: the files to work on.
+            accepts: whether a file is an image.
+            is_result: whether the run may write a file of this name.
+            others: other files that it writes, below the directory.
+
+        Raises:
+            ConfigurationError: it would replace files of others, or two of its inputs would have the same results.
+            OutputError: what is there cannot be read.
+        """
+        return
+
+    def start(self, settings: str | None) -> None:
+        """Begin, with the settings of the run, if there are any."""
+        return
+
+    @abstractmethod
+    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        """Write the results of an image, all or none of them.
+
+        Args:
+            files: paths below the output directory, and contents; empty if it failed or has no maps.
+            record: the image's record, whose ``output`` are these paths.
+
+        Returns:
+            The record with the paths of the files that were written.
+
+        Raises:
+            OutputError: they cannot be written.
+        """
+
+
+class OneFile(Sink):
+    """A sink for the only picture of a run.
+
+    Args:
+        path: the file.
+        format: its format, such as ``png``; ``AUTO`` for a video in MP4.
+        overwrite: also replace a file that this program did not write.
+    """
+
+    def __init__(self, path: Path, format: str, overwrite: bool) -> None:
+        self.path, self.format, self._overwrite = path, format, overwrite
+
+    def check(self) -> None:
+        from ebcli.files.encoding import read_facts
+
+        check_file(self.path, self._overwrite, lambda: bool(read_facts(self.path)), "--output")
+
+    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        if record.output:
+            content = _only(files, record, self.format, str(self.path))
+            with replacing(self.path) as temporary:
+                temporary.write_bytes(content)
+        return replace(record, output=(str(self.path),) if record.output else ())
+
+
+class Stdout(Sink):
+    """A sink for the only picture of a run, which goes to stdout.
+
+    Args:
+        put: writes bytes there.
+        format: the picture's format.
+    """
+
+    def __init__(self, put: Callable[[bytes], object], format: str) -> None:
+        self.format, self._put = format, put
+
+    def write(self, files: Mapping[Path, bytes], record: Record) -> Record:
+        if record.output:
+            self._put(_only(files, record, self.format, "stdout"))
+        return replace(record, output=())
+
+
+def _only(files: Mapping[Path, bytes], record: Record, format_: str, name: str) -> bytes:
+    """The one picture among the results of an image: videos and volumes have a contact sheet beside them."""
+    suffix = _VIDEO if format_ == AUTO else f".{format_}"
+    found = [content for path, content in files.items() if path.suffix == suffix]
+    if len(found) >= len(record.classes) > 1:
+        raise OutputError(
+            f"{record.input} has {len(found)} maps: add --panel to draw them in one figure, add --top-k 1, or name a "
+            "directory with -o"
+        )
+    if not found:
+        raise OutputError(f"'{name}' cannot hold a picture, and {record.model} explains images: choose .png")
+    return found[0]
+
+
+def check_writable(directory: Path, file: Path | None = None) -> None:
+    """Check that a directory exists or can be made, and can be written to; nothing is left behind.
+
+    Args:
+        directory: the directory.
+        file: the only file that is to be written there, for messages.
+
+    Raises:
+        OutputError: it cannot.
+    """
+    target = f"to '{directory}'" if file is None else f"'{file}'"
+    there = directory
+    while not os.path.lexists(there) and there != there.parent:  # a working directory may not be searchable
+        there = there.parent
+    if os.path.lexists(there) and not os.path.isdir(there):
+        raise OutputError(f"cannot write {target}: '{there}' is not a directory")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise OutputError(f"cannot write {target}: {error.strerror}") from error
+
+
+def check_file(path: Path, overwrite: bool, is_own: Callable[[], bool], option: str) -> None:
+    """Check that a file that an option names can be written, and replaces none but this program's own.
+
+    Raises:
+        ConfigurationError: it would.
+        OutputError: its directory cannot be written to.
+    """
+    if os.path.lexists(path) and not overwrite:
+        known = False
+        with contextlib.suppress(OSError, ValueError):  # of files of other kinds
+            known = is_own()
+        if not known:
+            raise ConfigurationError(
+                f"'{path}' would be replaced, but this program did not write it: choose another {option}, or pass "
+                "--overwrite"
+            )
+    check_writable(path.parent, path)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write, which then replaces the one at a path: that is complete, or as it was before.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
+    temporary = path.with_name(f"{PRIVATE}{uuid4().hex}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)  # atomic
+    except OSError as error:
+        raise OutputError(f"cannot write '{path}': {error.strerror}") from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
