@@ -24,7 +24,7 @@ ROOMS = {
     "pages": set(),
     "files": {"nouns", "imports", "errors"},
     "models": {"eb", "files", "nouns", "imports", "errors"},
-    "drawing": {"eb", "files", "nouns", "errors"},
+    "drawing": {"pages", "eb", "files", "nouns", "errors"},
     "run": {"drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "nouns", "workers", "errors"},

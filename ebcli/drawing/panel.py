@@ -66,12 +66,13 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
     photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
     rows: dict[Subject, list[Tile]] = {}
+    titles = {one.map.subject: one.map.title for one in maps}
     for one in maps:
         for map_, title, notes in _maps(one.map):
             drawn = FrameMaps.of(map_, one.size, None, style, one.number)
             rows.setdefault(one.map.subject, [photo]).append(map_tile(drawn, small, title, notes))
     if all(len(tiles) == 2 for tiles in rows.values()):
-        flow = [photo, *(replace(tiles[1], title=subject.title) for subject, tiles in rows.items())]
+        flow = [photo, *(replace(tiles[1], title=titles[subject]) for subject, tiles in rows.items())]
         lines = wrapped("", flow, 1 if _is_wide(image) else COLUMNS)
     else:
         lines = [

@@ -226,6 +226,7 @@ class ResultNames:
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
         sweep: the layers are those that ``all`` stands for.
         volumes: they are of volumes, whose pictures have contact sheets, too.
+        question: what a vision-language model is asked, whose panels are answers; None for other networks.
     """
 
     format: str
@@ -238,6 +239,7 @@ class ResultNames:
     video: str = ""
     sweep: bool = False
     volumes: bool = False
+    question: str | None = None
 
     def suffix(self, relpath: Path) -> str:
         """The format of an image's pictures, such as ``png``.
@@ -272,6 +274,8 @@ class ResultNames:
         if self.panel:
             mark = marks((), self.method) if self.sweep else self._marks(self.layers)
             results = [panel_relpath(relpath, self.suffix(relpath), mark, self.sweep)]
+            if self.question is not None:
+                results = [answer_relpath(relpath, self.question, self.suffix(relpath))]
         else:
             picture = self.suffix(relpath)
             results = of_maps(self.video or picture) + (
@@ -281,6 +285,10 @@ class ResultNames:
             results.append(raw_relpath(relpath, self._marks(self.layers)))
         return results + (of_maps(placed) if placed else [])
 
+    def pages(self, relpath: Path) -> list[Path]:
+        """The page of an image's answer, if there is one."""
+        return [] if self.question is None else [answer_relpath(relpath, self.question, "html")]
+
     def matches(self, path: Path, class_names: Mapping[int, str | None]) -> bool:
         """Whether the run may write a file of this name, given the names of all classes that it may draw."""
         parsed = parse_result_name(path)
@@ -289,7 +297,7 @@ class ResultNames:
         relpath, index = parsed
         placed = next((suffix for suffix in (NIFTI, GEOTIFF) if self.raw and path.name.endswith(f".{suffix}")), "")
         if index is None:
-            return path in self.of(relpath, ())
+            return path in (*self.of(relpath, ()), *self.pages(relpath))
         number = _NUMBER.search(path.name)
         one = [(index, class_names.get(index), layer) for layer in self.layers]
         return index in class_names and path in self.of(relpath, one * max(1, int(number[1]) if number else 1), placed)

@@ -129,6 +129,7 @@ class Record:
         tiles: the number of tiles that were explained and joined; 0 if the image was explained at once.
         seen: the share of the image that the network saw, 0 to 1.
         pages: the number of pages or frames of an image file, of which the first was explained.
+        question, answer: what a vision-language model was asked, and what it said.
     """
 
     input: str
@@ -157,6 +158,8 @@ class Record:
     tiles: int = 0
     seen: float = 1.0
     pages: int = 1
+    question: str = ""
+    answer: str | None = None
 
     @classmethod
     def parse(cls, line: bytes) -> Record | None:
@@ -167,12 +170,16 @@ class Record:
         try:
             text = line.decode()
             found, end = _decoder.raw_decode(text)
-            if text[end:].strip() or found.pop("schema") != SCHEMA or found.keys() != _WRITTEN:
+            if (
+                text[end:].strip()
+                or found.pop("schema") != SCHEMA
+                or not _WRITTEN - _LATER.keys() <= found.keys() <= _WRITTEN
+            ):
                 return None
             found |= {name: tuple(found[name]) for name in _TUPLES}
             found["classes"] = tuple([ClassRecord.parse(one) for one in found["classes"]])
             record = object.__new__(cls)
-            vars(record).update(found)  # setting frozen fields one by one would take as long as all else
+            vars(record).update(_LATER | found)  # setting frozen fields one by one would take as long as all else
             record._check()
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
             return None
@@ -197,7 +204,17 @@ class Record:
         for one in self.classes:
             one.check()
         layers, names = [one.layer for one in self.classes], [path.rpartition(os.sep)[2] for path in self.output]
-        texts = self.input, self.place, self.configuration, self.model, self.weights, self.layer, self.method, self.fit
+        texts = [
+            self.input,
+            self.place,
+            self.configuration,
+            self.model,
+            self.weights,
+            self.layer,
+            self.method,
+            self.fit,
+        ]
+        texts += [self.question, *([] if self.answer is None else [self.answer])]
         joined = "".join((*texts, *layers, *names, *self.output_sha256))  # raises for other types
         if not joined.isascii():
             os.fsencode(joined)  # raises for characters that paths cannot hold
@@ -228,6 +245,7 @@ class Record:
 
 
 _WRITTEN = {one.name for one in fields(Record)}
+_LATER = {"question": "", "answer": None}  # which records of earlier versions lack
 _TUPLES = ("output", "output_bytes", "output_sha256", "against")
 
 

@@ -13,4 +13,5 @@ COMPARED_METHODS = ("marginal", "gradient", "gradient-x-input", "grad-cam")  # t
 FITS = CROP, SQUASH, PAD, WHOLE = "crop", "squash", "pad", "whole"  # how images are fitted into the network's input
 SCORES = SOFTMAX, SIGMOID, RAW = "softmax", "sigmoid", "raw"  # how logits become scores
 TASKS = CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO = "classification", "detection", "segmentation", "video"
+WORDS = "words"  # what a vision-language model says, which only the command ask explains
 OWN_TASKS: set[str] = set()  # registered beside these, see ebcli/run/tasks/task.py

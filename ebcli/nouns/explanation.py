@@ -33,6 +33,8 @@ class Subject:
         box: a detection's, in the image.
         outlines: the closed polygons (N, 2) around the object, in pixels of the image.
         is_unlikely: the score is below 1%, and below that of a class chosen at random.
+        span: of a word, where in the answer it begins and ends.
+        position: of a word, its number in the answer, from 1.
     """
 
     index: int
@@ -43,6 +45,8 @@ class Subject:
     box: Box | None = None
     outlines: Sequence[NDArray[np.float64]] = ()
     is_unlikely: bool = False
+    span: tuple[int, int] | None = None
+    position: int | None = None
 
     @property
     def title(self) -> str:
@@ -86,6 +90,11 @@ class Map:
     against: str = ""
     proof: Proof | None = None
     share: float | None = None
+
+    @property
+    def title(self) -> str:
+        """The subject in words, with its score; of a word, with the share of its evidence that is in the picture."""
+        return self.subject.title if self.share is None else f"{self.subject.name}: {self.share:.2f} from the picture"
 
     @property
     def strength(self) -> float | None:
@@ -149,6 +158,7 @@ class Explanation:
         seconds: this image's share of the time that its batch took.
         label, predicted: its true class and the most likely one, if the true one is known.
         tiles: the number of tiles that were explained and joined; 0 if it was explained at once.
+        question, answer: what a vision-language model was asked about the image, and what it said.
     """
 
     maps: Sequence[Map]
@@ -156,6 +166,19 @@ class Explanation:
     label: int | None = None
     predicted: int | None = None
     tiles: int = 0
+    question: str = ""
+    answer: str | None = None
+
+    @property
+    def parts(self) -> list[tuple[str, Map | None]]:
+        """The answer in parts, each with its map if it is a word that is explained."""
+        found: list[tuple[str, Map | None]] = []
+        end, text = 0, self.answer or ""
+        for map_ in self.maps:
+            first, last = map_.subject.span or (end, end)
+            found += [(text[end:first], None), (text[first:last], map_)]
+            end = last
+        return [*found, (text[end:], None)]
 
     @property
     def subjects(self) -> list[Subject]:

@@ -110,7 +110,7 @@ def _results(
         # starting a worker takes as long as drawing a few photos, and a single image needs none
         count = min(processors(), len(sources) // 2)
     with sink, Workers(count, execution.image_timeout) as workers:
-        sink.start(as_settings(plan))
+        sink.start(as_settings(plan) if plan.words is None else None)  # settings are those of the command
         pipeline = Pipeline(
             explainer=prepared.explainer,
             sink=sink,

@@ -73,8 +73,13 @@ class Explainer:
         model, maps, execution = plan.model, plan.maps, plan.execution
         if loaded is None:
             self.device, self._dtype = resolve_device(execution.device), getattr(torch, execution.dtype)
-            self.loaded = load_model(device=self.device, **vars(model))
-            self.loaded.net.to(self._dtype)
+            if plan.words is None:
+                self.loaded = load_model(device=self.device, **vars(model))
+                self.loaded.net.to(self._dtype)
+            else:
+                from ebcli.models.sources.vision_language import VisionLanguage
+
+                self.loaded = VisionLanguage(model.name, self.device, self._dtype).loaded()
         else:
             parameter = next(loaded.net.parameters(), torch.empty(0))
             self.loaded = loaded.with_preprocessing(model.preprocessing)
@@ -83,7 +88,8 @@ class Explainer:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
         self._keep_relevance = plan.output.raw
-        if self.loaded.transforms.axes == "HW":  # most convolutions are faster in channels_last, on CPUs and on GPUs
+        # most convolutions are faster in channels_last, on CPUs and on GPUs
+        if self.loaded.transforms.axes == "HW" and self._task.explain is None:
             self.loaded.net.to(memory_format=torch.channels_last)
         sizes = batch_sizes(self.loaded, execution.batch_size, self.device, total, self._task.in_batches)
         self.batch_size, self._pieces = sizes
@@ -93,12 +99,15 @@ class Explainer:
         # the first picture need not wait for what is known
         is_known = known is not None and not known.against
         self.network = replace(known, loaded=self.loaded) if known and is_known else self._described(plan)
-        self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None)
+        self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None, words=plan.words)
         self._width = self._task.width(self._asked)
 
     def _described(self, plan: RunPlan) -> NetworkDescription:
         """The layers, the classes and the method."""
         maps, loaded = plan.maps, self.loaded
+        if (layer := self._task.layer) is not None:
+            method = plan.words.method if plan.words else ""
+            return NetworkDescription(loaded=loaded, layers=(layer,), default_layer=layer, method=method)
         layers = chosen_layers(maps.layers, loaded)
         usual = None if maps.layers else layers[0]
         if len(layers) == 1 and maps.layers:
@@ -222,6 +231,8 @@ class Explainer:
         """The maps of at most one batch of images."""
         start = time.perf_counter()
         asked = [self._about(image) for image in images]
+        if self._task.explain is not None:
+            return [self._task.explain(image, about) for image, about in zip(images, asked, strict=True)]
         missing = self.batch_size - len(images) if self._task.in_batches else 0
         inputs = self._inputs(np.stack([image.pixels for image in images] + [images[-1].pixels] * missing))
         rows: list[list[Subject]] = []

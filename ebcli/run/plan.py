@@ -126,6 +126,40 @@ class MapOptions:
             raise ConfigurationError("the marginal map goes beside the contrastive one: drop --marginal")
 
 
+@dataclass(frozen=True, kw_only=True)
+class WordOptions:
+    """What is asked of a vision-language model.
+
+    Attributes:
+        question: the question about each image; if it is empty, that for a description.
+        answer: the answer to explain; None for the network's own.
+        words: the words to explain; none for those with a meaning of their own.
+        against: another word to contrast each of them with.
+        all_words: explain all words, also such as "of".
+        max_tokens: the longest answer of the network.
+
+    Raises:
+        ConfigurationError: two of them exclude each other.
+    """
+
+    question: str = ""
+    answer: str | None = None
+    words: tuple[str, ...] = ()
+    against: str | None = None
+    all_words: bool = False
+    max_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if self.against is not None and self.all_words:
+            raise ConfigurationError("--against contrasts with one word: drop --all-words")
+
+    @property
+    def method(self) -> str:
+        """How the maps of words are computed, in words."""
+        against = "" if self.against is None else f" against {self.against}"
+        return f"contrastive EB{against}{', given answer' * (self.answer is not None)}"
+
+
 @dataclass(frozen=True)
 class OutputOptions:
     """Which files are written, and where.
@@ -252,6 +286,7 @@ class RunPlan:
     style: DrawingStyle = field(default_factory=DrawingStyle)
     output: OutputOptions = field(default_factory=OutputOptions)
     execution: ExecutionOptions = field(default_factory=ExecutionOptions)
+    words: WordOptions | None = None
 
     @classmethod
     def of(cls, **values: Any) -> RunPlan:

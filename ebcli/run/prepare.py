@@ -249,6 +249,7 @@ def _settings(plan: RunPlan, network: NetworkDescription, style: DrawingStyle) -
         "maps": maps,
         "style": {**asdict(style), "cmap": style.colormap},
         "output": output,
+        **({} if plan.words is None else {"words": asdict(plan.words)}),
         "regions": (regions := _region_options(plan)) and asdict(regions),
     }
 
@@ -278,6 +279,7 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         video=video,
         sweep=sweep,
         volumes=is_volume,
+        question=None if plan.words is None else plan.words.question,
     )
     provenance = made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"}
     raw = _raw_provenance(network) if output.raw else None

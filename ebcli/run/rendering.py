@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -61,7 +63,7 @@ class RenderedFiles:
     Attributes:
         files: the contents of the result files.
         classes: the record of each map.
-        thumbnails: their contents by path.
+        thumbnails: their contents by path, and that of the page of an answer.
         placed: the suffix of the last files, the maps with coordinates; empty if there are none.
     """
 
@@ -114,8 +116,16 @@ def render(
     if figures and len(kept) < len(numbers):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
+    drawn: Callable[..., Any] = panel if clips is None else contact_sheet
+    if explanation.answer is not None:
+        from ebcli.drawing.answer import answer_figure
+        from ebcli.drawing.answer_page import answer_page
+
+        drawn = partial(answer_figure, explanation)
+        for path in options.names.pages(source.place):
+            small[path] = answer_page(explanation, kept, maps, source.name, options.about)
     for rows in figures:
-        figure = (panel if clips is None else contact_sheet)(kept, rows, source.name, options.about)
+        figure = drawn(kept, rows, source.name, options.about)
         files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
     placed = ""
     if options.raw_provenance is not None:
@@ -155,6 +165,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         evidence=map_.evidence,
         proof=None if map_.proof is None else map_.proof.recorded,
         share=map_.share,
+        position=subject.position,
     )
 
 

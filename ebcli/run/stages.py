@@ -96,6 +96,8 @@ class ImageStages:
             tiles=explanation.tiles,
             seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
             pages=loaded.pages,
+            question=explanation.question,
+            answer=explanation.answer,
         )
         return record, dict(zip(results, rendered.files, strict=True)) | rendered.thumbnails
 

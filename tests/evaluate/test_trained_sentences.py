@@ -18,7 +18,11 @@ from benchmarks.trained import sentence_maps, sentences
 from benchmarks.trained.rounded import restored
 from benchmarks.trained.sentence_maps import DEFAULT
 from ebcli.models.sources.vision_language import VisionLanguage
-from ebcli.run.ask import ask
+from ebcli.run.network_description import NetworkDescription
+from ebcli.run.plan import MapOptions, WordOptions
+from ebcli.run.reading import NetworkInput
+from ebcli.run.tasks.task import Asked
+from ebcli.run.tasks.words import LAYER, explain
 
 WEIGHTS = Path(__file__).with_name("weights") / "LLaVA.pt"
 ENOUGH = 0.9  # of the map in the half of its letter; 0.95 to 0.98 was measured, and 0.5 is chance
@@ -51,19 +55,22 @@ def test_a_question_is_explained_as_measured(net: Any, tmp_path: Path) -> None:
     """`ask` on photos gives the maps and shares of a network that was taken apart by hand."""
     sentences.save(net, tmp_path)
     model = VisionLanguage(str(tmp_path), "cpu", torch.float32)
+    loaded = model.loaded()
     pictures = sentences.described(8, torch.Generator().manual_seed(4))
     halves = []
     for image, sentence, stacked in zip(pictures.images, pictures.sentences, pictures.stacked.tolist(), strict=True):
-        found = ask(model, _photo(image), sentences.QUESTION, sentence, every=True)
+        words = WordOptions(question=sentences.QUESTION, answer=sentence, all_words=True)
+        asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), words=words)
+        found = explain(NetworkInput.of(_photo(image), loaded.transforms), asked)
         pixels = model.read(_photo(image), sentences.QUESTION)["pixel_values"]
         told = sentences.answers([sentence])
-        asked = sentence_maps.Told(net, told, sentence_maps.mean_tokens(net, pixels))
-        words = [i for i, word in enumerate(sentence.split()) if word not in (",", ".")]
-        prior = sentence_maps.units(told, torch.tensor([words]))
-        marginal = ebcli.excitation_backprop(asked, pixels, prior, DEFAULT, joint=True)
-        contrastive = ebcli.excitation_backprop(asked, pixels, prior, DEFAULT, contrastive=True, joint=True)
-        maps = np.stack([word.map.values for word in found.words])
-        np.testing.assert_allclose([word.share for word in found.words], marginal.mass[0], atol=1e-4)
+        told_net = sentence_maps.Told(net, told, sentence_maps.mean_tokens(net, pixels))
+        said = [i for i, word in enumerate(sentence.split()) if word not in (",", ".")]
+        prior = sentence_maps.units(told, torch.tensor([said]))
+        marginal = ebcli.excitation_backprop(told_net, pixels, prior, DEFAULT, joint=True)
+        contrastive = ebcli.excitation_backprop(told_net, pixels, prior, DEFAULT, contrastive=True, joint=True)
+        maps = np.stack([word.values for word in found.maps])
+        np.testing.assert_allclose([word.share for word in found.maps], marginal.mass[0], atol=1e-4)
         np.testing.assert_allclose(maps, contrastive.maps[0], atol=1e-4)
         by_side = maps.clip(0).swapaxes(1, 2) if stacked else maps.clip(0)
         left = by_side[:, :, :4].sum((1, 2)) / by_side.sum((1, 2))

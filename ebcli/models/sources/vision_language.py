@@ -14,8 +14,11 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.device import checked_device
+from ebcli.models.keywords import DEFAULT, WORDS
+from ebcli.models.loaded import LoadedModel
 from ebcli.models.sources.base import fetching
 from ebcli.models.sources.huggingface import HuggingFace
+from ebcli.nouns.input_spec import InputSpec
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP, _PALIGEMMA = "blip", "paligemma"
@@ -54,6 +57,19 @@ class Exchange:
         return range(first, bisect_left(self.ends, end) + 1)
 
 
+class Speaker(nn.Module):
+    """A vision-language network and what reads and writes for it.
+
+    Attributes:
+        net: the network.
+        model: the model that it is of.
+    """
+
+    def __init__(self, model: VisionLanguage) -> None:
+        super().__init__()
+        self.net, self.model = model.net, model
+
+
 class VisionLanguage(HuggingFace):
     """A model on the hub, or in a local directory, with its processor.
 
@@ -78,6 +94,20 @@ class VisionLanguage(HuggingFace):
             options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
             net, found = self._read(self._auto, self.name, self._config, **options)
         self.net: Any = self._complete(net, found, f"the model {self._title}").eval().requires_grad_(False).to(place)
+
+    def loaded(self) -> LoadedModel:
+        """The model like others: its network gets photos as they are, which the processor reads."""
+        as_it_is = InputSpec(None, resize=None, mean=(0.0,) * 3, std=(1.0,) * 3, network=self._title)
+        return LoadedModel(
+            self._title,
+            Speaker(self),
+            transforms=as_it_is,
+            categories=None,
+            weights=DEFAULT,
+            num_classes=0,
+            task=WORDS,
+            one_by_one=True,
+        )
 
     def _chosen_head(self) -> str:
         kind = self._config.model_type

@@ -12,11 +12,12 @@ from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import Subject
-from ebcli.run.plan import MapOptions, RunPlan, values_of
+from ebcli.nouns.explanation import Explanation, Subject
+from ebcli.run.plan import MapOptions, RunPlan, WordOptions, values_of
 
 if TYPE_CHECKING:
     from ebcli.run.network_description import NetworkDescription
+    from ebcli.run.reading import NetworkInput
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ class Asked:
         label: the true class, if it is known.
         size: the image's width and height.
         place: the rectangle of the image that the network sees.
+        words: what is asked of a vision-language model; None for other networks.
     """
 
     network: NetworkDescription
@@ -39,6 +41,7 @@ class Asked:
     label: int | None = None
     size: tuple[int, int] = (0, 0)
     place: Box = Box(0, 0, 0, 0)  # noqa: RUF009 - it is frozen
+    words: WordOptions | None = None
 
     def subject(self, index: int, score: float, **known: Any) -> Subject:
         """A subject of a class; for the other arguments, see ``Subject``."""
@@ -62,6 +65,8 @@ class Task:
         joint: whether winning neurons are explained jointly; None if the network decides.
         score: the score of a subject, given what ``subjects`` got for the image, or for the image partly blurred; of
             tasks with the option ``prove``.
+        layer: the only layer at which it has maps; None if layers can be chosen.
+        explain: explains an image, in place of all of the above.
     """
 
     subjects: Callable[[Any, Asked], list[Subject]]
@@ -74,6 +79,8 @@ class Task:
     in_batches: bool = False
     joint: bool | None = None
     score: Callable[[Any, Subject], float] = lambda _output, subject: subject.score
+    layer: str | None = None
+    explain: Callable[[NetworkInput, Asked], Explanation] | None = None
 
 
 # a detector's output has millions of elements; classes to contrast with share their subject's place

@@ -1,24 +1,31 @@
-"""Which part of a photo made a vision-language model say each word of its answer."""
+"""Words: the subjects are those of the answer of a vision-language model to a question about the image."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.drawing.answer import LAYER, Answer, Word
 from ebcli.eb import excitation_backprop
 from ebcli.errors import ConfigurationError, closest
-from ebcli.imports import contained
+from ebcli.models.keywords import WORDS
 from ebcli.models.patches import patches
-from ebcli.models.sources.vision_language import Exchange, VisionLanguage
-from ebcli.nouns.explanation import Map, Subject
+from ebcli.nouns.explanation import Explanation, Map, Subject
+from ebcli.run.plan import WordOptions
+from ebcli.run.tasks.task import Asked, Task, register
+
+if TYPE_CHECKING:
+    from ebcli.models.sources.vision_language import Exchange, VisionLanguage
+    from ebcli.run.reading import NetworkInput
+
+LAYER = "photo tokens"  # of the decoder
 
 _WORDS = re.compile(r"\w+(?:['’.-]\w+)*")
 # which have no map unless they are asked for
@@ -112,80 +119,59 @@ def _block_lists(net: nn.Module) -> list[nn.ModuleList]:
     return [one for one in net.modules() if isinstance(one, nn.ModuleList)]
 
 
-def ask(
-    model: VisionLanguage,
-    photo: Image.Image,
-    question: str,
-    answer: str | None = None,
-    words: Sequence[str] = (),
-    against: str | None = None,
-    *,
-    every: bool = False,
-    longest: int = 64,
-) -> Answer:
-    """Ask a question about a photo, and explain the words of the answer by one forward pass with all of it.
-
-    Args:
-        model: the network.
-        photo: RGB.
-        question: the question; if it is empty, that for a description.
-        answer: the answer to explain; None for the network's own.
-        words: the words to explain; none for those with a meaning of their own.
-        against: another word to contrast each of them with.
-        every: explain all words, also such as "of".
-        longest: tokens of the network's own answer.
+def explain(image: NetworkInput, asked: Asked) -> Explanation:
+    """The maps of the words of an answer, by one forward pass with all of it.
 
     Raises:
         ConfigurationError: the network answers nothing, or the answer lacks a word.
         UnsupportedOpError: the network has operations without an excitation rule.
     """
-    with contained(model.name):
-        said = model.exchange(photo, question, answer, longest)
-        chosen = _chosen(said.text, words, every)
-        places = [said.tokens(*one.span()) for _, one in chosen]
-        told = [(place, int(token)) for place, token in enumerate(said.ids)]
-        others = [] if against is None else [_other(model, said, one, against) for _, one in chosen]
-        net = _Said(model, said, told + others)
-        starts = torch.zeros(2, len(chosen), len(told) + len(others))
-        for k, place in enumerate(places):
-            if others:
-                starts[0, k, others[k][0]] = starts[1, k, len(told) + k] = 1
-            else:  # jointly, a negative prior is that of the dual
-                starts[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
-        priors = starts.flatten(0, 1)[None].to(said.pixels)
-        relevance = excitation_backprop(net, said.pixels, priors, "merged", joint=True).relevance[0].sum(2).double()
+    start, words = time.perf_counter(), asked.words or WordOptions()
+    model: VisionLanguage = asked.network.loaded.net.model  # type: ignore[assignment]
+    photo = Image.fromarray(image.pixels)
+    said = model.exchange(photo, words.question, words.answer, words.max_tokens)
+    chosen = _chosen(said.text, words.words, words.all_words)
+    places = [said.tokens(*one.span()) for _, one in chosen]
+    told = [(place, int(token)) for place, token in enumerate(said.ids)]
+    others = [] if words.against is None else [_other(model, said, one, words.against) for _, one in chosen]
+    net = _Said(model, said, told + others)
+    starts = torch.zeros(2, len(chosen), len(told) + len(others))
+    for k, place in enumerate(places):
+        if others:
+            starts[0, k, others[k][0]] = starts[1, k, len(told) + k] = 1
+        else:  # jointly, a negative prior is that of the dual
+            starts[:, k, place] = torch.tensor([[1.0], [-1.0]]) / len(place)
+    priors = starts.flatten(0, 1)[None].to(said.pixels)
+    relevance = excitation_backprop(net, said.pixels, priors, "merged", joint=True).relevance[0].sum(2).double()
 
-        def tokens_of(image: Tensor) -> Tensor:
-            return net.photo_tokens(model.read(image, question)["pixel_values"])
+    def tokens_of(pixels: Tensor) -> Tensor:
+        return net.photo_tokens(model.read(pixels, words.question)["pixel_values"])
 
-        where = patches(tokens_of, model.net, net.blocks, photo.size)
+    where = patches(tokens_of, model.net, net.blocks, photo.size)
     of_photo = relevance[:, net.texts + 1 :]
     shares = of_photo.sum(1)
     target, other = (of_photo / shares.clamp(min=1e-30)[:, None]).chunk(2)
-    maps, masses = where.map(target - other).float().cpu().numpy(), shares.tolist()
+    values, masses = where.map(target - other).float().cpu().numpy(), shares.tolist()
     chances = net.logits.detach().float().softmax(1)
-    scores = [float(chances[place, said.ids[place]].prod()) for place in places]
-    subjects = [
-        Subject(int(said.ids[place[0]]), one[0], score)
-        for (_, one), place, score in zip(chosen, places, scores, strict=True)
-    ]
-    explained = [
-        Word(
-            *one.span(),
-            number,
-            Map(
-                subject=subject,
-                layer=LAYER,
-                values=map_,
-                mass=mass,
-                placement=where.placement,
-                against=against or "",
-                share=mass,
+    maps = [
+        Map(
+            subject=Subject(
+                int(said.ids[place[0]]),
+                one[0],
+                float(chances[place, said.ids[place]].prod()),
+                span=one.span(),
+                position=number,
             ),
+            layer=LAYER,
+            values=map_,
+            mass=mass,
+            placement=where.placement,
+            against=words.against or "",
+            share=mass,
         )
-        for (number, one), subject, map_, mass in zip(chosen, subjects, maps, masses, strict=False)
+        for (number, one), place, map_, mass in zip(chosen, places, values, masses, strict=False)
     ]
-    return Answer(question, said.text, explained)
+    return Explanation(maps, time.perf_counter() - start, question=words.question, answer=said.text)
 
 
 def _chosen(text: str, words: Sequence[str], every: bool) -> list[tuple[int, re.Match[str]]]:
@@ -217,3 +203,11 @@ def _other(model: VisionLanguage, said: Exchange, one: re.Match[str], against: s
     if not at:
         raise ConfigurationError(f"{against!r} cannot be told from {one[0]!r} by a token: give another word")
     return at[0], other[differing[0]]
+
+
+def _none(_output: Any, _asked: Asked) -> list[Subject]:
+    """No class is a subject of such a network."""
+    return []
+
+
+register(WORDS, Task(_none, "vision-language models", layer=LAYER, explain=explain))

@@ -14,7 +14,12 @@ from PIL import Image
 from ebcli.errors import ConfigurationError
 from ebcli.models.patches import patches
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
-from ebcli.run.ask import _Said, ask
+from ebcli.nouns.explanation import Explanation
+from ebcli.run.network_description import NetworkDescription
+from ebcli.run.plan import MapOptions, WordOptions
+from ebcli.run.reading import NetworkInput
+from ebcli.run.tasks.task import Asked
+from ebcli.run.tasks.words import LAYER, _Said, explain
 
 ANSWER = "a red cup on the table"
 SIZE = (60, 40)
@@ -33,6 +38,12 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, VisionLanguage
 @pytest.fixture(scope="module")
 def photo() -> Image.Image:
     return Image.fromarray(np.random.default_rng(0).integers(0, 256, (*SIZE[::-1], 3), np.uint8))
+
+
+def ask(model: VisionLanguage, photo: Image.Image, question: str, answer: str, **given: Any) -> Explanation:
+    words, loaded = WordOptions(question=question, answer=answer, **given), model.loaded()
+    asked = Asked(NetworkDescription(loaded=loaded, layers=(LAYER,)), MapOptions(), size=photo.size, words=words)
+    return explain(NetworkInput.of(photo, loaded.transforms), asked)
 
 
 def test_every_family_is_tried() -> None:
@@ -81,13 +92,14 @@ def test_words_have_maps_over_the_photo_and_shares(
     models: dict[str, VisionLanguage], photo: Image.Image, family: str
 ) -> None:
     found = ask(models[family], photo, "what is on the table ?", ANSWER)
-    assert [word.map.subject.name for word in found.words] == ["red", "cup", "table"]
-    assert [word.position for word in found.words] == [2, 3, 6]
-    for word in found.words:
-        assert found.text[word.start : word.end] == word.map.subject.name
-        assert 0 < word.share < 1 and 0 < word.map.subject.score < 1
-        assert word.map.values.max() > 0 > word.map.values.min()
-        left, top, right, bottom = word.map.placement
+    assert found.answer is not None
+    assert [word.subject.name for word in found.maps] == ["red", "cup", "table"]
+    assert [word.subject.position for word in found.maps] == [2, 3, 6]
+    for word in found.maps:
+        assert found.answer[slice(*(word.subject.span or ()))] == word.subject.name
+        assert 0 < (word.share or 0) < 1 and 0 < word.subject.score < 1
+        assert word.values.max() > 0 > word.values.min()
+        left, top, right, bottom = word.placement
         assert (top, bottom) == (0, SIZE[1])
         # LLaVA 1.5 gets the center crop
         assert (left, right) == pytest.approx((10, 50) if family == "llava" else (0, SIZE[0]), abs=0.1)
@@ -177,10 +189,10 @@ def test_shares_and_maps_by_slopes_of_a_decoder_that_is_held(
         ]
     )
     winning, losing = z.clamp(min=0).sum(1), (-z).clamp(min=0).sum(1)
-    (word,) = ask(model, photo, "what is on the table ?", ANSWER, words=["cup"]).words
+    (word,) = ask(model, photo, "what is on the table ?", ANSWER, words=("cup",)).maps
     assert word.share == pytest.approx(float(winning[:16].sum() / winning.sum()), rel=1e-4)
     contrast = winning[:16] / winning[:16].sum() - losing[:16] / losing[:16].sum()
-    np.testing.assert_allclose(word.map.values, contrast.reshape(4, 4).detach(), atol=1e-5)
+    np.testing.assert_allclose(word.values, contrast.reshape(4, 4).detach(), atol=1e-5)
 
 
 def _held(net: Any, said: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -211,7 +223,7 @@ def _held(net: Any, said: Any) -> tuple[torch.Tensor, torch.Tensor]:
 def test_a_contrast_is_against_the_other_word(models: dict[str, VisionLanguage], photo: Image.Image) -> None:
     model = models["llava"]
     one, other = (
-        ask(model, photo, "what", answer, words=[answer.split()[-1]], against=against).words[0].map.values
+        ask(model, photo, "what", answer, words=(answer.split()[-1],), against=against).maps[0].values
         for answer, against in (("a cup", "dog"), ("a dog", "cup"))
     )
     np.testing.assert_allclose(one, -other, atol=1e-6)
@@ -220,9 +232,9 @@ def test_a_contrast_is_against_the_other_word(models: dict[str, VisionLanguage],
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"words": ["cupp"]}, "has no word 'cupp': did you mean 'cup'"),
-        ({"words": ["dog"]}, "has no word 'dog': name one of its words"),
-        ({"words": ["cup"], "against": "cup"}, "cannot be told"),
+        ({"words": ("cupp",)}, "has no word 'cupp': did you mean 'cup'"),
+        ({"words": ("dog",)}, "has no word 'dog': name one of its words"),
+        ({"words": ("cup",), "against": "cup"}, "cannot be told"),
     ],
 )
 def test_words_that_are_not_there(
