@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
+import importlib
 import re
 import subprocess
 import sys
@@ -130,3 +132,27 @@ def test_files_named_in_the_description_exist() -> None:
     named = re.findall(r"`((?:ebcli|tests)/[\w/.]*)`", text)
     assert named
     assert [path for path in named if not (ROOT / path).exists()] == []
+
+
+def data_classes() -> Iterator[tuple[str, type]]:
+    for name in FILES:
+        if room(name) != "eb" and name != "ebcli.__main__":
+            for thing in vars(importlib.import_module(name)).values():
+                if dataclasses.is_dataclass(thing) and isinstance(thing, type) and thing.__module__ == name:
+                    yield name, thing
+
+
+def test_long_data_classes_are_made_by_keyword() -> None:
+    """Of more than five fields, at most the first three can be given by position."""
+    lengths = {thing: [one.kw_only for one in dataclasses.fields(thing)] for _, thing in data_classes()}
+    assert lengths
+    assert [thing for thing, given in lengths.items() if len(given) > 5 and given.count(False) > 3] == []
+
+
+def test_a_name_of_a_class_means_one_thing() -> None:
+    named: dict[str, set[str]] = {}
+    for name, path in FILES.items():
+        for node in ast.parse(path.read_text(encoding="utf-8")).body if room(name) != "eb" else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                named.setdefault(node.name, set()).add(name)
+    assert {name: files for name, files in named.items() if len(files) > 1} == {}

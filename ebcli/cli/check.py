@@ -20,7 +20,7 @@ from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import OutputOptions, RunPlan, values_of
 
 if TYPE_CHECKING:
-    from ebcli.gallery.agreement import Finding, Limits
+    from ebcli.gallery.agreement import Comparison, Limits
     from ebcli.gallery.raw_maps import MapPair
 
 _SUITE = "eb-saliency check"
@@ -51,10 +51,10 @@ def check(options: Mapping[str, Any], of_baseline: Sequence[str]) -> int:
         given = {name: options[name] for name in of_baseline if options[name] not in (None, ())}
         carry_out(_repeated(plan, given, directory, options["overwrite"]), quiet=options["quiet"])
         photos = plan.inputs.images if options["output"] is not None else None
-        findings, page = _compared(baseline, directory, limits, photos, options["overwrite"])
-        findings += changed_images(baseline, directory, limits)
-    findings.sort(key=lambda one: (not one.problems, one.correlation, one.input))
-    wrong = [one for one in findings if one.problems]
+        comparisons, page = _compared(baseline, directory, limits, photos, options["overwrite"])
+        comparisons += changed_images(baseline, directory, limits)
+    comparisons.sort(key=lambda one: (not one.problems, one.correlation, one.input))
+    wrong = [one for one in comparisons if one.problems]
     for one in wrong:
         put(one_line(one.words))
     if page is not None:
@@ -62,9 +62,9 @@ def check(options: Mapping[str, Any], of_baseline: Sequence[str]) -> int:
     elif options["output"] is not None:
         note("No page: no image has maps of one class in both runs; a baseline with --target CLASS has them")
     if junit is not None:
-        _write_junit(junit, findings)
-    equal = sum(one.equal for one in findings)
-    note(f"{len(findings) - len(wrong)} of {len(findings)} agree, {equal} of them exactly")
+        _write_junit(junit, comparisons)
+    equal = sum(one.equal for one in comparisons)
+    note(f"{len(comparisons) - len(wrong)} of {len(comparisons)} agree, {equal} of them exactly")
     return SOME_FAILED if wrong else 0
 
 
@@ -83,18 +83,18 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
 
 def _compared(
     baseline: Path, directory: Path, limits: Limits, photos: Sequence[Path] | None, overwrite: bool
-) -> tuple[list[Finding], Path | None]:
+) -> tuple[list[Comparison], Path | None]:
     """How well the maps agree; and with ``photos``, the page that compares them."""
     from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.agreement import finding_of
+    from ebcli.gallery.agreement import comparison_of
     from ebcli.gallery.comparison import write_comparison
     from ebcli.gallery.raw_maps import read_pairs
 
-    findings: list[Finding] = []
+    comparisons: list[Comparison] = []
 
     def compared() -> Iterator[MapPair]:
         for pair in read_pairs(baseline, directory):
-            findings.append(finding_of(pair, limits))
+            comparisons.append(comparison_of(pair, limits))
             yield pair
 
     pairs: Iterable[MapPair] = compared()
@@ -103,16 +103,16 @@ def _compared(
         page = write_comparison(directory, itertools.chain([first], pairs), rank_correlation, photos, overwrite)
     for _ in pairs:
         pass
-    return findings, page
+    return comparisons, page
 
 
-def _write_junit(path: Path, findings: Sequence[Finding]) -> None:
+def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     from xml.etree import ElementTree
 
-    failures = str(sum(bool(one.problems) for one in findings))
-    suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(findings)), failures=failures)
+    failures = str(sum(bool(one.problems) for one in comparisons))
+    suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=failures)
     suite = ElementTree.SubElement(suites, "testsuite", suites.attrib)
-    for one in findings:
+    for one in comparisons:
         name = one_line(one.subject or "first class")
         case = ElementTree.SubElement(suite, "testcase", classname=one_line(shown(one.input)), name=name)
         if one.problems:

@@ -26,7 +26,7 @@ CACHE_ROOM, OUTPUT_ROOM = 1 * GB, 0.1 * GB  # for most weights, and for some hun
 
 
 @dataclass(frozen=True)
-class Finding:
+class Check:
     """One line of the self-check.
 
     Attributes:
@@ -40,7 +40,7 @@ class Finding:
     found: str
 
 
-def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.directory) -> Iterator[Finding]:
+def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.directory) -> Iterator[Check]:
     """Check everything that a run depends on; leaves no files behind.
 
     Args:
@@ -48,23 +48,23 @@ def examine(device: str = ExecutionOptions.device, output: Path = OutputOptions.
         output: the output directory to check.
     """
     reinstall = "reinstall torch and torchvision together with pip install --force-reinstall torch torchvision"
-    yield _finding("versions", _versions, "run pip check")
-    yield _finding("devices", _devices, reinstall)
-    yield _finding("a small run", lambda: _small_run(device), reinstall)
-    yield _finding("torch.hub cache", _cache, reinstall)
+    yield _checked("versions", _versions, "run pip check")
+    yield _checked("devices", _devices, reinstall)
+    yield _checked("a small run", lambda: _small_run(device), reinstall)
+    yield _checked("torch.hub cache", _cache, reinstall)
     elsewhere = "choose another --output directory"
-    yield _finding("output directory", lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere)
+    yield _checked("output directory", lambda: _room(output, OUTPUT_ROOM, elsewhere), elsewhere)
 
 
-def _finding(check: str, inspect: Callable[[], str], advice: str) -> Finding:
+def _checked(check: str, inspect: Callable[[], str], advice: str) -> Check:
     """What ``inspect`` returns or raises; ``advice`` is for errors that include none."""
     try:
-        return Finding(check, True, inspect())
+        return Check(check, True, inspect())
     except EbcliError as error:
-        return Finding(check, False, str(error))
+        return Check(check, False, str(error))
     except Exception as error:  # a broken package can raise anything
         reason = " ".join(str(error).split())
-        return Finding(check, False, f"{type(error).__name__}: {reason}: {advice}")
+        return Check(check, False, f"{type(error).__name__}: {reason}: {advice}")
 
 
 def _versions() -> str:

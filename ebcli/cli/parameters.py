@@ -17,6 +17,7 @@ from ebcli.cli.console import say_error
 from ebcli.cli.other_names import named_now
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
+from ebcli.nouns.box import Box
 
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
 
@@ -226,9 +227,9 @@ def _threshold(text: str) -> tuple[str, float]:
     return kind or "max", float(share)
 
 
-def _box(text: str) -> tuple[float, float, float, float]:
+def _box(text: str) -> Box:
     left, top, width, height = map(float, text.split(","))
-    return left, top, width, height
+    return Box.of_size(left, top, width, height)
 
 
 def _numbers(kind: type[float] | type[int]) -> Callable[[str], tuple[float, ...]]:

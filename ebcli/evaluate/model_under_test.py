@@ -26,7 +26,7 @@ from ebcli.models.probe import probe
 
 NO_LAYER = "-"
 
-Map = tuple[str, str, NDArray[np.float32]]  # method, layer, and signed maps (K, h, w)
+NamedMaps = tuple[str, str, NDArray[np.float32]]  # method, layer, and signed maps (K, h, w)
 
 
 class ModelUnderTest:
@@ -111,7 +111,9 @@ class ModelUnderTest:
         """The most likely class of one image (1, 3, H, W)."""
         return int(self.probabilities(inputs).argmax())
 
-    def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: nn.Module | None = None) -> Iterator[Map]:
+    def explain(
+        self, inputs: Tensor, classes: Sequence[int], seed: str, net: nn.Module | None = None
+    ) -> Iterator[NamedMaps]:
         """Each method's maps at each layer.
 
         Args:

@@ -13,7 +13,7 @@ from torch import nn
 
 from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.metrics import rank_correlation, resized, structural_similarity
-from ebcli.evaluate.model_under_test import Map, ModelUnderTest
+from ebcli.evaluate.model_under_test import ModelUnderTest, NamedMaps
 from ebcli.evaluate.runner import Benchmark, Row, mean
 from ebcli.files.images import decode
 from ebcli.models import layers as model_layers
@@ -46,7 +46,7 @@ def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], st
         return net
 
     @lru_cache(maxsize=256)
-    def intact(key: str) -> tuple[int, list[Map]]:
+    def intact(key: str) -> tuple[int, list[NamedMaps]]:
         """The class, and the maps of the intact network."""
         inputs = model.inputs(decode(images.path(key)))
         target = model.predicted(inputs) if images.labels is None else images.labels[key]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ebcli.files.naming import GEOTIFF, NIFTI
 from ebcli.imports import import_optional
 
-Span = tuple[float, float]
+Interval = tuple[float, float]
 
 _SOFTWARE = "eb-saliency"
 _RASTER_TYPE, _POINT = 1025, 2  # of GeoTIFF: positions are those of the pixels' centers
@@ -36,10 +36,10 @@ class Coordinates(ABC):
     suffix: ClassVar[str]
 
     @abstractmethod
-    def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
+    def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
         """The content of a file of a map (h, w) or (d, h, w), which covers these cells along x, y and z."""
 
-    def _of_cells(self, map_: NDArray[np.float32], spans: Sequence[Span], center: float) -> NDArray[np.float64]:
+    def _of_cells(self, map_: NDArray[np.float32], spans: Sequence[Interval], center: float) -> NDArray[np.float64]:
         """The matrix of the map's own cells; ``center`` is where in a cell its position is meant, 0 or 0.5."""
         cells = np.eye(4)
         for axis, ((low, high), count) in enumerate(zip(spans, map_.shape[::-1], strict=True)):
@@ -67,7 +67,7 @@ class Affine(Coordinates):
         x, y, z = (bool(column[np.abs(column).argmax()] > 0) for column in columns)
         return x, y, z
 
-    def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
+    def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
         nibabel = import_optional("nibabel")
         volume = nibabel.Nifti1Image(map_.astype(np.float32).T, self._of_cells(map_, spans, 0.5))
         volume.header.set_xyzt_units("mm")
@@ -104,7 +104,7 @@ class GeoTags(Coordinates):
         is_center = [_RASTER_TYPE, 0, 1, _POINT] in directory
         return cls(found, keys, 0.5 if is_center else 0.0)
 
-    def encode(self, map_: NDArray[np.float32], spans: Sequence[Span]) -> bytes:
+    def encode(self, map_: NDArray[np.float32], spans: Sequence[Interval]) -> bytes:
         file, matrix = io.BytesIO(), self._of_cells(map_, spans, self.center).ravel().tolist()
         tags = [(_PLACES[2], "d", 16, matrix, True), *self.keys]
         values = map_.astype(np.float32)

@@ -38,7 +38,7 @@ class ClipOptions:
             raise ConfigurationError(f"--duration is {self.duration:g}, but it must be above 0 seconds")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Clips:
     """The explained clips of a video, in frames at the network's frame rate, counted from the first one.
 
@@ -74,7 +74,7 @@ class Clips:
             after = end
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Slices(Clips):
     """The slices of a volume, as the frames of one clip.
 

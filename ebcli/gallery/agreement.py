@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Finding:
+class Comparison:
     """What was found about a map, or about an image.
 
     Attributes:
@@ -67,7 +67,7 @@ class Finding:
         return f"{', '.join(filter(None, (self.input, self.subject)))}: {', '.join(self.problems)}"
 
 
-def finding_of(pair: MapPair, limits: Limits) -> Finding:
+def comparison_of(pair: MapPair, limits: Limits) -> Comparison:
     """How well two maps agree."""
     one, other, _ = aligned(pair)
     equal = np.array_equal(pair.maps[0].values, pair.maps[1].values)
@@ -84,18 +84,18 @@ def finding_of(pair: MapPair, limits: Limits) -> Finding:
     }
     subject = pair.maps[0].subject
     problems = tuple(words for words, is_right in told.items() if not is_right)
-    return Finding(pair.input, subject.name or f"class {subject.index}", correlation, problems, equal)
+    return Comparison(pair.input, subject.name or f"class {subject.index}", correlation, problems, equal)
 
 
-def changed_images(baseline: Path, repeated: Path, limits: Limits) -> Iterator[Finding]:
+def changed_images(baseline: Path, repeated: Path, limits: Limits) -> Iterator[Comparison]:
     """The images that are not explained any more, and those with another first class if these are too many."""
     before, now = latest_records(baseline), latest_records(repeated)
     changed = [place for place in before.keys() & now.keys() if _first(before, place) != _first(now, place)]
     for place in sorted(before.keys() - now.keys()):
-        yield Finding(before[place].input, "", -3, ("not explained any more",))
+        yield Comparison(before[place].input, "", -3, ("not explained any more",))
     for place in sorted(changed) if len(changed) > limits.changed * len(before) else ():
         was, is_now = (_shown(records[place]) for records in (before, now))
-        yield Finding(before[place].input, "", -2, (f"{was} before, {is_now} now",))
+        yield Comparison(before[place].input, "", -2, (f"{was} before, {is_now} now",))
 
 
 def _first(records: Mapping[str, Record], place: str) -> int | None:

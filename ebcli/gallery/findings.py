@@ -47,7 +47,7 @@ PLACES = _places()
 BORDER = np.pad(np.zeros((CELLS - 2, CELLS - 2), bool), 1, constant_values=True)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Seen:
     """A photo of a run, reduced to what an audit needs.
 
@@ -141,14 +141,14 @@ def read_seen(directory: Path, inputs: Sequence[Path], boxes: Boxes) -> Iterator
                 outside[rows, int(x * across) : int(np.ceil((x + width) * across))] = False
         subject = map_.subject
         yield Seen(
-            record.input,
-            path,
-            (record.configuration, record.input_bytes, record.input_mtime_ns),
-            subject.name or f"class {subject.index}",
-            record.label is not None and record.label != subject.index,
-            grid / grid.sum(),
-            _look(np.asarray(small, np.float32) / 255, grid),
-            outside,
+            input=record.input,
+            path=path,
+            state=(record.configuration, record.input_bytes, record.input_mtime_ns),
+            name=subject.name or f"class {subject.index}",
+            is_wrong=record.label is not None and record.label != subject.index,
+            grid=grid / grid.sum(),
+            look=_look(np.asarray(small, np.float32) / 255, grid),
+            outside=outside,
         )
 
 

@@ -15,14 +15,14 @@ _HEADINGS = {"file", "filename", "image", "path"}
 _LONGEST_LINE = 1 << 20  # characters; the reader refuses fields of this length
 
 
-class Row(NamedTuple):
+class LabelLine(NamedTuple):
     """A line of a file of labels: its number, counted from 1, and its class."""
 
     line: int
     label: int
 
 
-Labels = Mapping[tuple[str, ...], Row]
+Labels = Mapping[tuple[str, ...], LabelLine]
 
 
 def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) -> Labels:
@@ -41,7 +41,7 @@ def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) 
         raise ConfigurationError(f"cannot read labels from '{path}': {error}") from error
     if rows and rows[0][1][0].strip().lower() in _HEADINGS:
         del rows[0]
-    table: dict[tuple[str, ...], Row] = {}
+    table: dict[tuple[str, ...], LabelLine] = {}
     for line, row in rows:
         if len(row) != 2:
             raise ConfigurationError(f"{path}, line {line}: {','.join(row)!r} must be a file, a comma, a class")
@@ -49,7 +49,7 @@ def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) 
             label = resolve_class(categories, row[1].strip(), num_classes)
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}, line {line}: {error}") from error
-        first = table.setdefault(Path(row[0]).parts, Row(line, label))
+        first = table.setdefault(Path(row[0]).parts, LabelLine(line, label))
         if first.label != label:
             raise ConfigurationError(
                 f"{path}, line {line}: {row[0]!r} has class {label} here, but class {first.label} in line "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class Box(NamedTuple):
@@ -33,6 +34,8 @@ class Box(NamedTuple):
     @property
     def outline(self) -> NDArray[np.float64]:
         """The closed outline, (5, 2)."""
+        import numpy as np  # which the command's help need not wait for
+
         left, top, right, bottom = self
         return np.array([[left, top], [right, top], [right, bottom], [left, bottom], [left, top]], np.float64)
 

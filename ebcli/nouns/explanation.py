@@ -149,7 +149,7 @@ class Map:
         return float(self.values.max()) * self.values.size
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Explanation:
     """The maps of one image.
 

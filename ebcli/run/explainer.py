@@ -264,7 +264,7 @@ class Explainer:
             prove(self.loaded, self._task, inputs, maps, asked)
         seconds = (time.perf_counter() - start) / len(images)
         return [
-            Explanation(of_image, seconds, about.label, best)
+            Explanation(maps=of_image, seconds=seconds, label=about.label, predicted=best)
             for of_image, about, best in zip(maps, asked, predicted, strict=True)
         ]
 
@@ -295,7 +295,7 @@ class Explainer:
                 found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
             maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
-        return Explanation(maps, time.perf_counter() - start, asked.label, best)
+        return Explanation(maps=maps, seconds=time.perf_counter() - start, label=asked.label, predicted=best)
 
     def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
         return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]

@@ -6,7 +6,7 @@ Imports neither torch nor Click.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from ebcli.models.keywords import WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.nouns.box import Box
 
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ class InputOptions:
     """
 
     images: tuple[Path, ...]
+    _: KW_ONLY
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     shard: tuple[int, int] | None = None
@@ -69,7 +71,7 @@ class InputOptions:
         check_at_least(1, max_pixels=self.max_pixels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class MapOptions:
     """Which maps are computed.
 
@@ -81,7 +83,7 @@ class MapOptions:
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
-        box: of a detector, explain the detection nearest to this left, top, width and height, in pixels.
+        box: of a detector, explain the detection nearest to this one.
         where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
@@ -100,7 +102,7 @@ class MapOptions:
     top_k: int | None = None
     above: float | None = None
     score: float = 0.5
-    box: tuple[float, float, float, float] | None = None
+    box: Box | None = None
     where: tuple[int, int] | Path | None = None
     layers: tuple[str, ...] = ()
     contrastive: bool = True
@@ -118,7 +120,7 @@ class MapOptions:
         check_at_least(1, top_k=self.top_k)
         if not 0 <= self.score <= 1:
             raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
-        if self.box is not None and not (self.box[2] > 0 and self.box[3] > 0):
+        if self.box is not None and not self.box.area > 0:
             raise ConfigurationError("--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0")
         if self.against and not self.contrastive:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
@@ -184,6 +186,7 @@ class OutputOptions:
     """
 
     directory: Path = Path("saliency")
+    _: KW_ONLY
     format: str = AUTO
     max_side: int | None = None
     raw: bool = False
@@ -200,7 +203,7 @@ class OutputOptions:
         check_at_least(1, max_side=self.max_side)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
     """How a run is carried out.
 
@@ -281,6 +284,7 @@ class RunPlan:
     """
 
     inputs: InputOptions
+    _: KW_ONLY
     model: ModelSpec = field(default_factory=ModelSpec)
     maps: MapOptions = field(default_factory=MapOptions)
     style: DrawingStyle = field(default_factory=DrawingStyle)
@@ -325,12 +329,12 @@ class RunPlan:
         clips, remote = part_of(ClipOptions, values), part_of(RemoteOptions, values)
         return cls(
             part_of(InputOptions, values, clips=clips, remote=remote),
-            part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
-            part_of(MapOptions, values),
-            part_of(DrawingStyle, values),
-            part_of(OutputOptions, values),
-            part_of(ExecutionOptions, values),
-            values.get("words"),
+            model=part_of(ModelSpec, values, preprocessing=part_of(Preprocessing, values)),
+            maps=part_of(MapOptions, values),
+            style=part_of(DrawingStyle, values),
+            output=part_of(OutputOptions, values),
+            execution=part_of(ExecutionOptions, values),
+            words=values.get("words"),
         )
 
     @property

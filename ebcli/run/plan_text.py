@@ -13,6 +13,7 @@ from typing import Any
 from ebcli.errors import ConfigurationError
 from ebcli.files.remote import without_secrets
 from ebcli.imports import DISTRIBUTION, installed_version
+from ebcli.nouns.box import Box
 from ebcli.run.plan import RunPlan
 
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
@@ -82,6 +83,7 @@ def _is_set(value: Any) -> bool:
 
 def _text(name: str, value: Any) -> Any:
     """A value as files and options give it: several numbers are one text."""
+    value = value.sized if isinstance(value, Box) else value
     if isinstance(value, tuple) and name not in REPEATED:
         return _SEPARATORS.get(name, ",").join(str(one) for one in value)
     return value

@@ -19,7 +19,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.drawing.volume import Orthogonal, peak_of
 from ebcli.errors import ImageError
-from ebcli.files.coordinates import Span
+from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
@@ -139,7 +139,7 @@ def render(
     return RenderedFiles(files, classes, small, placed)
 
 
-def _spans(map_: Map, clips: Clips | None) -> list[Span]:
+def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
     """The pixels along x and y, and the slices, that a map covers."""
     left, top, right, bottom = map_.placement
     return [(left, right), (top, bottom), (0, clips.total if clips else 1)][: map_.values.ndim]

@@ -8,11 +8,12 @@ from typing import Any
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
+from ebcli.nouns.box import Box
 
 EVERY = "every"  # in place of a layer: all that the page offers
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """One map of a photo, and how it is drawn.
 
@@ -21,7 +22,7 @@ class Question:
         photo: what the page calls the photo.
         target: the class, by index or name, or the text; none for the most likely ones, or all that is found.
         against: the class or text to contrast with.
-        box: of a detector, the detection nearest to this left, top, width and height, in pixels.
+        box: of a detector, the detection nearest to this one.
         layer: the layer; empty for the default one, `EVERY` for all that the page offers.
         contrastive: a contrastive map, or a marginal one.
         style, alpha, signed, cells: how it is drawn; see ``RunPlan.of``.
@@ -31,7 +32,7 @@ class Question:
     photo: str
     target: tuple[str, ...]
     against: tuple[str, ...]
-    box: tuple[float, float, float, float] | None
+    box: Box | None
     layer: str
     contrastive: bool
     style: str = DrawingStyle.name
@@ -58,7 +59,7 @@ class Question:
             photo=query.get("photo", ""),
             target=target,
             against=against,
-            box=(left, top, width, height) if "box" in query else None,
+            box=Box.of_size(left, top, width, height) if "box" in query else None,
             layer=query.get("layer", ""),
             contrastive=query.get("marginal") != "1",
             style=query.get("style", DrawingStyle.name),

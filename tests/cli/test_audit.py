@@ -128,14 +128,14 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
 def seen(grid: np.ndarray, look: float = 0.5, outside: np.ndarray | None = None, number: int = 0) -> Seen:
     values = (grid / grid.sum()).astype(np.float32)
     return Seen(
-        f"{number}.png",
-        Path(f"{number}.png"),
-        ("", None, None),
-        "horse",
-        False,
-        values,
-        np.full(108, look, np.float32),
-        outside,
+        input=f"{number}.png",
+        path=Path(f"{number}.png"),
+        state=("", None, None),
+        name="horse",
+        is_wrong=False,
+        grid=values,
+        look=np.full(108, look, np.float32),
+        outside=outside,
     )
 
 

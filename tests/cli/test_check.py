@@ -17,7 +17,7 @@ from option_values import HOSTILE
 from runs import invoke, photos, tiny_model, tree
 
 from ebcli.cli.settings import read_settings
-from ebcli.gallery.agreement import Limits, finding_of
+from ebcli.gallery.agreement import Limits, comparison_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
@@ -160,16 +160,16 @@ def test_maps_are_compared_by_correlation_top_fifth_and_peak() -> None:
     values = np.zeros((2, 4, 8))
     values[0, :, 1], values[1, :, 4] = 1, 1
     values[:, 2] *= 2  # the peaks
-    finding = finding_of(pair(*values), Limits())
-    assert finding.subject == "class 1" and not finding.equal
-    assert finding.correlation == pytest.approx(np.corrcoef(values.reshape(2, -1))[0, 1], abs=0.05)
+    found = comparison_of(pair(*values), Limits())
+    assert found.subject == "class 1" and not found.equal
+    assert found.correlation == pytest.approx(np.corrcoef(values.reshape(2, -1))[0, 1], abs=0.05)
     shift = 3 * 32 / np.hypot(256, 128)
-    assert f"peak moved by {shift:.3f} of the diagonal (at most 0.1)" in finding.problems[-1]
-    assert len(finding.problems) == 3
-    assert finding_of(pair(*values), Limits(-1, 0, 0.4)).problems == ()
-    flat = finding_of(pair(values[0], np.ones((4, 8))), Limits())
+    assert f"peak moved by {shift:.3f} of the diagonal (at most 0.1)" in found.problems[-1]
+    assert len(found.problems) == 3
+    assert comparison_of(pair(*values), Limits(-1, 0, 0.4)).problems == ()
+    flat = comparison_of(pair(values[0], np.ones((4, 8))), Limits())
     assert flat.correlation == 0
-    same = finding_of(pair(np.zeros((4, 8)), np.zeros((4, 8))), Limits())
+    same = comparison_of(pair(np.zeros((4, 8)), np.zeros((4, 8))), Limits())
     assert (same.correlation, same.problems, same.equal) == (1, (), True)
 
 

@@ -12,7 +12,7 @@ from ebcli.files.frame_ranges import ClipOptions, Clips, clip_starts
 @pytest.mark.parametrize("every", [1, 2, 3])
 def test_clips_follow_each_other_and_each_frame_has_one_map(total: int, every: int) -> None:
     starts = clip_starts(total, 8, every)
-    clips = Clips(starts, 8, 10.0, total)
+    clips = Clips(starts=starts, frames=8, frame_rate=10.0, total=total)
     explained = list(clips.explained())
     numbers = [frame for frame, _, _ in explained]
     assert numbers == sorted(set(numbers))
@@ -25,7 +25,7 @@ def test_clips_follow_each_other_and_each_frame_has_one_map(total: int, every: i
 
 
 def test_times_count_from_the_start_of_the_video() -> None:
-    assert Clips((0,), 8, 10.0, 20, start=2.0).time(5) == 2.5
+    assert Clips(starts=(0,), frames=8, frame_rate=10.0, total=20, start=2.0).time(5) == 2.5
 
 
 @pytest.mark.parametrize(

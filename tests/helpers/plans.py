@@ -27,7 +27,14 @@ def make_plan(*images: Path | str, **options: Any) -> RunPlan:
     inputs, style = part(InputOptions), part(DrawingStyle, name="style")
     options["preprocessing"] = part(Preprocessing)
     model = part(ModelSpec, name="model", like="similar_to")
-    plan = RunPlan(inputs, model, maps, style, part(OutputOptions, directory="output"), part(ExecutionOptions))
+    plan = RunPlan(
+        inputs,
+        model=model,
+        maps=maps,
+        style=style,
+        output=part(OutputOptions, directory="output"),
+        execution=part(ExecutionOptions),
+    )
     assert not options, f"no part of a plan has {options}"
     return plan
 

@@ -66,7 +66,8 @@ class Arrays(Medium):
         with reading(file):
             values, _, affine = self.load(file, spec)
             *depth, height, width = values.shape[1:]
-            slices = Slices((0,), depth[0], 1.0, depth[0], affine=affine) if depth else None
+            count = depth[0] if depth else 0
+            slices = Slices(starts=(0,), frames=count, frame_rate=1.0, total=count, affine=affine) if depth else None
             return spec.read_array(values), (width, height), slices
 
     def frames(

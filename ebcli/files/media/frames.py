@@ -186,7 +186,7 @@ class Frames(Medium):
         starts = clip_starts(total, length, every)
         chosen = [seen[min(i, total - 1)] for start in starts for i in range(start, start + length)]
         pixels = np.stack(chosen).reshape(len(starts), length, *chosen[0].shape)
-        return pixels, size, Clips(starts, length, spec.rate, total, part.start)
+        return pixels, size, Clips(starts=starts, frames=length, frame_rate=spec.rate, total=total, start=part.start)
 
     def frames(
         self, file: Path | IO[bytes], spec: InputSpec, part: ClipOptions, clips: Clips | None

@@ -23,7 +23,7 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
     Raises:
         ImageError: the box that is asked for is outside the image.
     """
-    box, (width, height) = asked.maps.box and Box.of_size(*asked.maps.box), asked.size
+    box, (width, height) = asked.maps.box, asked.size
     if asked.network.classes is not None:
         possible = {*asked.network.possible}
         found = [one for one in found if one.label in possible]

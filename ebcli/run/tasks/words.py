@@ -171,7 +171,7 @@ def explain(image: NetworkInput, asked: Asked) -> Explanation:
         )
         for (number, one), place, map_, mass in zip(chosen, places, values, masses, strict=False)
     ]
-    return Explanation(maps, time.perf_counter() - start, question=words.question, answer=said.text)
+    return Explanation(maps=maps, seconds=time.perf_counter() - start, question=words.question, answer=said.text)
 
 
 def _chosen(text: str, words: Sequence[str], every: bool) -> list[tuple[int, re.Match[str]]]:
