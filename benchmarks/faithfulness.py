@@ -1,6 +1,6 @@
 """Run the tests of eb-saliency benchmark on the bundled network, and write their files in docs/evidence.
 
-    pip install -e . ./weights --group dev
+    pip install -e . --group dev
     python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs
 
 The files are grid.csv, perturbation.csv and randomization.csv, and the pictures grid.png,

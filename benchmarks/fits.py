@@ -1,6 +1,6 @@
 """Compare the ways to fit photos into the bundled network, and write docs/evidence/fits.csv and tiles.csv.
 
-    pip install -e . ./weights --group dev
+    pip install -e . --group dev
     python benchmarks/fits.py        # some minutes
     python benchmarks/fits.py fits   # or tiles: one of the two
 

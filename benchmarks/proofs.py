@@ -1,6 +1,6 @@
 """The proof of each method's maps on the bundled network, and docs/evidence/proofs.csv, which has the means.
 
-    pip install -e '.[compare]' ./weights --group dev
+    pip install -e '.[compare]' --group dev
     python benchmarks/proofs.py                # a few minutes on one CPU
 
 A proof is what ``eb-saliency --prove`` measures. The photos are those of ``sample_images`` and the twenty ImageNet

@@ -81,7 +81,7 @@ def missing(package: str) -> str:
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
     names = [one for one, extra in extras.items() if extra == extras[name] and (one == name or not is_installed(one))]
-    packages = f"package{'s' * (len(names) > 1)} {' and '.join(names)}"
+    packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
     return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
 
 

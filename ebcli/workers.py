@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -40,7 +41,7 @@ class Workers:
         self._processes, self._timeout = count > 0, timeout
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="eb-saliency")
         self._own = threading.local()
-        self._started: list[_Process] = []
+        self._started: list[Process] = []
         self._interrupted = False
 
     def __enter__(self) -> Workers:
@@ -75,14 +76,14 @@ class Workers:
         for last in (False, True):
             process = getattr(self._own, "process", None)
             if process is None:
-                process = self._own.process = _Process()
+                process = self._own.process = Process()
                 self._started.append(process)
             try:
                 return process.call(function, arguments, self._timeout)
             except _StuckError:
                 self._own.process = None
                 raise WorkerError(f"it took longer than {self._timeout:g} s: raise EB_SALIENCY_IMAGE_TIMEOUT") from None
-            except _DiedError as death:
+            except DiedError as death:
                 self._own.process = None
                 if self._interrupted:
                     raise CancelledError from None
@@ -92,7 +93,7 @@ class Workers:
         raise AssertionError  # pragma: no cover - the loop returns or raises
 
 
-class _DiedError(Exception):
+class DiedError(Exception):
     """A process ended in the middle of a call."""
 
 
@@ -100,17 +101,24 @@ class _StuckError(Exception):
     """A call took too long."""
 
 
-class _Process:
-    def __init__(self) -> None:
+class Process:
+    """A process that calls functions, one at a time.
+
+    Args:
+        grace: the seconds for which it may finish when this process dies.
+    """
+
+    def __init__(self, grace: float = 0) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other,), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, grace), daemon=True)
         # Ctrl-C reaches all processes of a terminal, but only the main one may act on it
         with _interrupts_blocked():
             self._process.start()
         other.close()
 
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float | None) -> Any:
+    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float | None = None) -> Any:
+        """As ``Workers.call``, but raises DiedError if the process dies, and then cannot be used any more."""
         try:
             self._pipe.send((function, arguments))
             if not self._pipe.poll(timeout):
@@ -124,16 +132,17 @@ class _Process:
             how = f"exited with status {code}"
             if code is not None and code < 0:
                 how = f"was killed by {signal.Signals(-code).name}"
-            raise _DiedError(f"worker process {self._process.pid} {how}") from None
+            raise DiedError(f"worker process {self._process.pid} {how}") from None
         if not returned:
             raise value
         return value
 
     def end(self, at_once: bool = False) -> None:
+        """End the process: it exits when its pipe is closed."""
         if at_once:
             self._process.kill()  # the thread that waits for its answer notices
             return
-        self._pipe.close()  # the process exits when its pipe is closed
+        self._pipe.close()
         self._process.join(timeout=10)
         self._process.kill()
 
@@ -152,13 +161,13 @@ def _interrupts_blocked() -> Any:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Connection, grace: float) -> None:
     """The main loop of a worker process: receive calls, send values or errors."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # terminals, systemd and Slurm send them to all processes of a job
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
-    threading.Thread(target=_exit_with_parent, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(grace,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):  # the main process closed the pipe or died
         while True:
             function, arguments = pipe.recv()
@@ -172,11 +181,12 @@ def _serve(pipe: Connection) -> None:
             pipe.send(answer)
 
 
-def _exit_with_parent() -> None:
+def _exit_with_parent(grace: float) -> None:
     """End this process when the main one dies, even in the middle of a call."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    time.sleep(grace)
     os._exit(1)
 
 

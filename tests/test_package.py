@@ -79,7 +79,7 @@ def test_all_that_is_missing_of_an_extra_is_named_at_once(monkeypatch: pytest.Mo
 
     monkeypatch.setattr("importlib.metadata.requires", lambda _: requirements)
     monkeypatch.setattr("importlib.metadata.distribution", distribution)
-    said = r"^this needs the packages {} and {}: pip install 'eb-saliency\[more\]'$"
+    said = r"^this needs the packages {}, {}: pip install 'eb-saliency\[more\]'$"
     with pytest.raises(ConfigurationError, match=said.format("one-more", "two")):
         import_optional("one_more.part")
     with pytest.raises(ConfigurationError, match=said.format("one-more", "two")):

@@ -10,25 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.cli.console import SOME_FAILED, one_line, put, say_error, shown, sign_of_life
-from ebcli.drawing.style import DrawingStyle
-from ebcli.files.naming import AUTO, answer_relpath
-from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ExecutionOptions, InputOptions, OutputOptions, RunPlan, WordOptions, part_of
+from ebcli.files.naming import answer_relpath
+from ebcli.run.plan import VALUES, RunPlan, WordOptions, part_of
 
 
 def ask(options: Mapping[str, Any]) -> int:
     """Ask as the command's options say, print the answer and what was written, and return the exit status."""
-    given = {name: options[name] for name in ("question", "answer", "words", "against", "all_words", "max_tokens")}
-    plan = RunPlan(
-        InputOptions((options["photo"],)),
-        model=ModelSpec(options["model"]),
-        style=part_of(DrawingStyle, options),
-        output=part_of(
-            OutputOptions, options, format="png" if options["format"] == AUTO else options["format"], panel=True
-        ),
-        execution=part_of(ExecutionOptions, options, workers=0),
-        words=WordOptions(**given),
-    )
+    words = part_of(WordOptions, options)
+    values = {name: options[name] for name in (VALUES & options.keys()) - vars(words).keys()}
+    plan = RunPlan.of(**values, images=(options["photo"],), words=words, workers=0)
     with sign_of_life(f"Asking {plan.model.name} ...", options["quiet"]), redirect_stdout(sys.stderr):
         from ebcli.run import engine
 

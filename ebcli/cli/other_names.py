@@ -11,9 +11,9 @@ _FORMER = {
     "--vmax": "--scale HIGH",
     "--percentile": "--scale 99%",
     "--print0": "-0",
-    "--profile": "the field seconds of each record",
 }
 _ELSEWHERE = {
+    "--profile": "--json: each record has its seconds",
     "--checkpoint": "--weights FILE",
     "--ckpt": "--weights FILE",
     "--imgsz": "--resize PIXELS",

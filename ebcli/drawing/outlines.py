@@ -55,11 +55,7 @@ def traced(drawn: Image.Image, polygons: Sequence[Sequence[tuple[float, float]]]
 
 
 def _label(
-    drawn: Image.Image,
-    text: str,
-    color: tuple[int, int, int],
-    corner: tuple[float, float],
-    across: tuple[int, int],
+    drawn: Image.Image, text: str, color: tuple[int, int, int], corner: tuple[float, float], across: tuple[int, int]
 ) -> None:
     """Text on a patch of a color above a corner, or below it at the edge of the picture; none in a tiny one."""
     room = across[1] - across[0]

@@ -36,9 +36,7 @@ def classify_images(model: ModelUnderTest, images: LabeledImages, keys: Sequence
         ]
 
     settings = {key: model.settings[key] for key in ("version", "model", "weights")}
-    return Benchmark(
-        name="classify_images", settings={**settings, **images.settings}, units=keys, unit="image", measure=measure
-    )
+    return Benchmark("classify_images", {**settings, **images.settings}, keys, unit="image", measure=measure)
 
 
 def grid(
@@ -106,12 +104,4 @@ def grid(
     settings |= {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
     settings |= {"n": n, "cell": side, "seed": seed}
     units = [str(index) for index in range(mosaics)]
-    return Benchmark(
-        name="grid",
-        settings=settings,
-        units=units,
-        unit="mosaic",
-        measure=measure,
-        keys=("method", "layer"),
-        columns=columns,
-    )
+    return Benchmark("grid", settings, units, unit="mosaic", measure=measure, keys=("method", "layer"), columns=columns)

@@ -85,11 +85,5 @@ def localize(
     settings = {**model.settings, "alphas": list(alphas), "side": side, **images.settings}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
     return Benchmark(
-        name="localize",
-        settings=settings,
-        units=keys,
-        unit="image",
-        measure=measure,
-        keys=("method", "layer", "alpha"),
-        columns=columns,
+        "localize", settings, keys, unit="image", measure=measure, keys=("method", "layer", "alpha"), columns=columns
     )

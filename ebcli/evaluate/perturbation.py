@@ -95,11 +95,5 @@ def perturbation(
 
     settings = {**model.settings, **images.settings, "baselines": list(baselines), "steps": steps}
     return Benchmark(
-        name=kind,
-        settings=settings,
-        units=keys,
-        unit="image",
-        measure=measure,
-        keys=("method", "layer", "baseline"),
-        columns=columns,
+        kind, settings, keys, unit="image", measure=measure, keys=("method", "layer", "baseline"), columns=columns
     )

@@ -80,13 +80,7 @@ def pointing(
 
     settings = {**model.settings, **data.settings, "tolerance": tolerance, "side": side}
     return Benchmark(
-        name="pointing",
-        settings=settings,
-        units=keys,
-        unit="image",
-        measure=measure,
-        keys=("method", "layer"),
-        columns=columns,
+        "pointing", settings, keys, unit="image", measure=measure, keys=("method", "layer"), columns=columns
     )
 
 

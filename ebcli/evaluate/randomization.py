@@ -76,9 +76,7 @@ def sanity(model: ModelUnderTest, images: LabeledImages, keys: Sequence[str], st
     about = "method", "layer", "randomized", "down to"
     settings = {**model.settings, **images.settings, "steps": counts}
     units = [f"{count} {key}" for count in counts for key in keys]
-    return Benchmark(
-        name="sanity", settings=settings, units=units, unit="map", measure=measure, keys=about, columns=columns
-    )
+    return Benchmark("sanity", settings, units, unit="map", measure=measure, keys=about, columns=columns)
 
 
 def layers_from_the_top(model: ModelUnderTest) -> list[str]:

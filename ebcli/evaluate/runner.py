@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ebcli.models.fingerprint import configuration_hash
 Row = dict[str, Any]  # of a table; values are text and numbers
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Benchmark:
     """A benchmark, ready to run.
 
@@ -32,6 +32,7 @@ class Benchmark:
     name: str
     settings: Mapping[str, Any]
     units: Sequence[str]
+    _: KW_ONLY
     unit: str
     measure: Callable[[str], list[Row]]
     keys: Sequence[str] = ()

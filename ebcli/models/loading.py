@@ -184,12 +184,7 @@ def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: 
 
 
 def _fitted(
-    source: ModelSource,
-    name: str,
-    net: nn.Module,
-    settings: Preprocessing,
-    own: InputSpec,
-    of_detector: bool = False,
+    source: ModelSource, name: str, net: nn.Module, settings: Preprocessing, own: InputSpec, of_detector: bool = False
 ) -> InputSpec:
     """The network's own preprocessing with other settings; whole images only if the network takes any size."""
     if of_detector and settings.fit == WHOLE:

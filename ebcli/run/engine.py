@@ -74,19 +74,17 @@ def run(plan: RunPlan, sink: Sink | None = None) -> Run:
         prepared = prepare(plan, sink)
         device = plan.execution.device if prepared.explainer is None else prepared.explainer.device
         results = _planned(prepared) if plan.execution.dry_run else _results(plan, prepared, sink, stopping, recorded)
-    stages, total = prepared.stages, len(prepared.sources)
-    style, unit = stages.options.style, stages.reader.unit
-    common, skipped = stages.common, prepared.skipped
+    stages = prepared.stages
     return Run(
-        common=common,
+        common=stages.common,
         device=device,
-        total=total,
-        skipped=skipped,
+        total=len(prepared.sources),
+        skipped=prepared.skipped,
         results=results,
         stopping=stopping,
         recorded=recorded,
-        style=style,
-        unit=unit,
+        style=stages.options.style,
+        unit=stages.reader.unit,
         task=prepared.task,
     )
 

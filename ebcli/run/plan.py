@@ -258,8 +258,8 @@ _OPTION_OF = {
 }
 _WITHIN = {"remote", "clips", "preprocessing"}  # which are parts
 _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are one value
-# What a run gets beside its values, and what only its records show
-_UNTOLD = {"stdin", "login", "query", "track_lost_mass", *_SCALE}
+# What a run gets beside its values, what only its records show, and the question of `ask`
+_UNTOLD = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
 
 
@@ -316,6 +316,8 @@ class RunPlan:
             values["signed"] = bool(against) and style not in UNSIGNED_STYLES and not values["vmin"]
         if not {"fit", "resize", "crop"} & values.keys():
             values["fit"] = WHOLE
+        if "words" in values:  # an answer is one figure
+            values |= {"panel": True, "format": "png" if values.get("format", AUTO) == AUTO else values["format"]}
         described = values.get("similar_to") or values.get("target") or ()
         is_text = "class_names" not in values and takes_texts(values.get("model", ModelSpec.name))
         if values.get("similar_to") or (described and is_text):
@@ -332,6 +334,7 @@ class RunPlan:
             style=part_of(DrawingStyle, values),
             output=part_of(OutputOptions, values),
             execution=part_of(ExecutionOptions, values),
+            words=values.get("words"),
         )
 
     @property

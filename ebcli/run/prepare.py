@@ -263,32 +263,25 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         others = class_labels(network.loaded, network.against) if described else map(str, network.against)
         method = f"against {' '.join(map(distinct_slug, others) if described else others)}"
     needs_transparency = plan.style.name == "mask" and not output.panel
-    format_ = "png" if output.format == AUTO and needs_transparency else output.format
-    video = video_format(output.format) if network.loaded.task == VIDEO else ""
-    layers, default = network.layers, network.default_layer
-    sweep = plan.maps.layers == (ALL,)
-    is_volume = network.loaded.transforms.depth is not None
     names = ResultNames(
-        format=format_,
+        format="png" if output.format == AUTO and needs_transparency else output.format,
         panel=output.panel,
         raw=output.raw,
-        layers=layers,
-        default_layer=default,
+        layers=network.layers,
+        default_layer=network.default_layer,
         method=method,
         described=described,
-        video=video,
-        sweep=sweep,
-        volumes=is_volume,
+        video=video_format(output.format) if network.loaded.task == VIDEO else "",
+        sweep=plan.maps.layers == (ALL,),
+        volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
     )
-    provenance = made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"}
-    raw = _raw_provenance(network) if output.raw else None
     return RenderOptions(
         style=style,
         names=names,
         about=in_a_sentence(made),
-        provenance=provenance,
-        raw_provenance=raw,
+        provenance=made | {"style": style.name, "version": f"{DISTRIBUTION} {installed_version()}"},
+        raw_provenance=_raw_provenance(network) if output.raw else None,
         regions=_region_options(plan),
         max_side=output.max_side,
     )

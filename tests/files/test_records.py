@@ -121,6 +121,14 @@ def test_a_record_reads_what_it_wrote() -> None:
     )
 
 
+def test_records_of_earlier_versions_are_read() -> None:
+    """They lack what an answer has."""
+    written = json.loads(done("a.jpg", "A", OUT).line())
+    found = Record.parse(json.dumps({k: v for k, v in written.items() if k not in ("question", "answer")}).encode())
+    assert found == done("a.jpg", "A", OUT)
+    assert Record.parse(json.dumps({k: v for k, v in written.items() if k != "model"}).encode()) is None
+
+
 def test_finished_takes_the_record_and_the_file_and_the_configuration_and_the_same_input() -> None:
     append(done("a.jpg", "A", OUT), done("d/b.jpg", "A", OUT))
 

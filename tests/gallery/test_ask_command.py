@@ -57,7 +57,11 @@ def test_a_question_is_answered_with_the_shares_of_words(model: Path, sentence: 
     (record,) = read_records(Path("maps"))
     assert [f"{one.name}: {one.share:.2f} from the picture" for one in record.classes] == words
     assert [one.position for one in record.classes] == [1, 2, 4, 5]
-    assert record.output == (f"{RESULT}.png",)
+    assert (record.output, record.question, (record.answer or "").strip()) == (
+        (f"{RESULT}.png",),
+        sentences.QUESTION,
+        sentence,
+    )
     with Image.open(figure) as picture:
         assert picture.info["class"].split("; ")[0].split() == [str(record.classes[0].index), told.split()[0]]
     verified = CliRunner().invoke(main, ["verify", "maps"])

@@ -75,7 +75,7 @@ def test_safetensors_give_the_same_network(tmp_path, finetuned):
 def test_a_missing_safetensors_package_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "safetensors", None)
     monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    with pytest.raises(ConfigurationError, match="pip install safetensors"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'eb-saliency\[safetensors\]'"):
         read_checkpoint(tmp_path / "net.safetensors")
 
 

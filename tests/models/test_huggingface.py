@@ -191,5 +191,5 @@ def test_a_missing_model_is_reported_in_one_sentence(folder: Path, capfd: pytest
 
 def test_a_missing_transformers_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ConfigurationError, match="pip install transformers"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'eb-saliency\[hf\]'"):
         load_model("hf/vit", "none")

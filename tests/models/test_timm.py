@@ -114,5 +114,5 @@ def test_wrong_names_are_reported_in_one_sentence(name: str, weights: str, said:
 
 def test_a_missing_timm_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ConfigurationError, match="pip install timm"):
+    with pytest.raises(ConfigurationError, match=r"pip install 'eb-saliency\[timm\]'"):
         load_model("timm/resnet18", "none")

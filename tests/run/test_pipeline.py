@@ -38,7 +38,7 @@ def test_the_order_on_stdout_is_that_of_the_inputs() -> None:
 
 def test_one_image_starts_no_process() -> None:
     photos(Path("photos"), 1)
-    with mock.patch("ebcli.workers._Process", side_effect=AssertionError("a process was started")):
+    with mock.patch("ebcli.workers.Process", side_effect=AssertionError("a process was started")):
         result = CliRunner().invoke(main, ["--layer", "2", "photos"])
     assert result.exit_code == 0, result.stderr
 

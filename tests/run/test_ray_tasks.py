@@ -1,8 +1,10 @@
-"""A worker of a Ray cluster, without one: the local pipeline on a part of the list."""
+"""What runs on a Ray cluster, without one: the local pipeline on a part of the list, and how many CPUs it gets."""
 
 from __future__ import annotations
 
+import pickle
 from copy import copy
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,11 +16,21 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import RECORDS
 from ebcli.files.ownership import OwnFiles
+from ebcli.run import ray_tasks
+from ebcli.run.pipeline import Pipeline
+from ebcli.run.plan import ExecutionOptions
 from ebcli.run.prepare import prepare
-from ebcli.run.ray_tasks import PipelineWorker
+from ebcli.run.ray_process import allocation
+from ebcli.run.ray_tasks import StopFile, explain_part, make_pipeline
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 OUT = Path("out")
+
+
+@pytest.fixture(autouse=True)
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In this process, yet."""
+    monkeypatch.setattr(ray_tasks, "_pipelines", [])
 
 
 @pytest.fixture
@@ -26,39 +38,40 @@ def folder() -> OutputFolder:
     return OutputFolder(OUT, overwrite=False)
 
 
-def made(folder: OutputFolder, cwd: Path) -> PipelineWorker:
+def maker(folder: OutputFolder, cwd: Path) -> partial[Pipeline]:
+    """What is sent to a task."""
     plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
-    return PipelineWorker(cwd, plan, prepare(plan, folder).stages, copy(folder), 1)
+    running = folder.private / "running"
+    running.touch()
+    return partial(make_pipeline, cwd, plan, prepare(plan, folder).stages, copy(folder), StopFile(running), 1)
 
 
-def test_a_worker_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
+def test_a_task_writes_files_that_count_as_ours_and_leaves_the_records_to_the_driver(folder: OutputFolder) -> None:
     photos(Path("photos"), 5)
     Path("photos/0/0000.jpg").write_bytes(b"\xff\xd8\xff no more")
     sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
     with folder:
-        worker = made(folder, Path.cwd())
-        assert worker.start() is None
-        records, error = worker.run(sources)
+        make = maker(folder, Path.cwd())
+        records, error = explain_part(make, sources)
         assert error is None
         assert [record.input for record in records] == [source.name for source in sources]
         assert sorted(record.status for record in records) == ["done"] * 4 + ["failed"]
         assert not (OUT / RECORDS).exists()
         assert all(Path(path) in OwnFiles(OUT) for record in records for path in record.output)
-        again, _ = worker.run(sources)  # as after the death of another worker
+        again, _ = explain_part(make, sources)  # as after the death of another process
         assert [record.output_sha256 for record in again] == [record.output_sha256 for record in records]
-        worker.stop()
-        assert worker.run(sources) == ([], None)
+        StopFile(folder.private / "running").set()
+        assert explain_part(make, sources) == ([], None)
 
 
 def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     photos(Path("photos"), 6)
     sources = prepare(make_plan(Path("photos"), output=OUT, layer=("2",)), folder).sources
     with folder:
-        error = made(folder, Path("nowhere")).start()
+        records, error = explain_part(maker(folder, Path("nowhere")), sources)
+        assert records == []
         assert isinstance(error, ConfigurationError)
-        assert "cannot see the working directory 'nowhere'" in str(error)
-        worker = made(folder, Path.cwd())
-        assert worker.start() is None
+        assert "cannot use 'nowhere' and write to 'out' in it (No such file or directory)" in str(error)
         real, calls = ebcli.run.explainer.Explainer.explain, list[int]()
 
         def explain(*arguments: object) -> object:
@@ -68,7 +81,48 @@ def test_errors_are_returned_with_what_came_before(folder: OutputFolder, monkeyp
             return real(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(ebcli.run.explainer.Explainer, "explain", explain)
-        records, error = worker.run(sources)
+        records, error = explain_part(maker(folder, Path.cwd()), sources)
         assert str(error) == "no memory"
         assert 1 <= len(records) <= 4  # those that are not drawn yet are dropped
         assert [record.input for record in records] == [source.name for source in sources[: len(records)]]
+
+
+def test_a_stop_is_seen_by_all_that_know_the_file(tmp_path: Path) -> None:
+    (tmp_path / "running").touch()
+    one = StopFile(tmp_path / "running")
+    other = pickle.loads(pickle.dumps(one))
+    assert not one.is_set()
+    assert not other.is_set()
+    other.set()
+    assert one.is_set()
+    one.set()  # again
+    assert other.is_set()
+
+
+@pytest.mark.parametrize(
+    ("options", "machines", "expected"),
+    [
+        ({}, [(4, 0)], (2, 0, 2)),
+        ({"workers": 1}, [(16, 0)], (1, 0, 16)),
+        ({"workers": 3}, [(4, 0), (4, 0)], (3, 0, 2)),
+        ({"workers": 1}, [(2, 0), (2, 0)], (1, 0, 2)),  # no more than one machine has
+        ({"workers": 4}, [(3, 0), (3, 0), (3, 0)], (4, 0, 1)),
+        ({}, [(8, 2), (8, 2)], (4, 1, 4)),
+        ({"gpus_per_worker": 0.5}, [(8, 2)], (4, 0.5, 2)),
+        ({"device": "cpu"}, [(8, 2)], (4, 0, 2)),
+    ],
+)
+def test_tasks_get_equal_shares_of_the_machines(
+    options: dict[str, float], machines: list[tuple[int, int]], expected: tuple[int, float, int]
+) -> None:
+    nodes = [{"CPU": float(cpus), "GPU": float(gpus)} for cpus, gpus in machines]
+    assert allocation(ExecutionOptions(**options), nodes) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "machines"), [({"workers": 4}, [(4, 0)]), ({"device": "cuda"}, [(4, 0)]), ({"workers": 3}, [(8, 2)])]
+)
+def test_a_cluster_that_is_too_small_says_so(options: dict[str, float], machines: list[tuple[int, int]]) -> None:
+    nodes = [{"CPU": float(cpus), "GPU": float(gpus)} for cpus, gpus in machines]
+    with pytest.raises(ConfigurationError, match=r"^the cluster has \d CPUs and \d GPUs, but \d workers need"):
+        allocation(ExecutionOptions(**options), nodes)  # type: ignore[arg-type]

@@ -22,10 +22,7 @@ from ebcli.nouns.input_spec import InputSpec
 
 _AUTO = "AutoModelForImageTextToText"
 _BLIP, _PALIGEMMA = "blip", "paligemma"
-KINDS = (
-    *("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "smolvlm", "idefics3"),
-    *(_PALIGEMMA, _BLIP),
-)
+KINDS = (*("llava", "llava_next", "qwen2_vl", "qwen2_5_vl", "smolvlm", "idefics3"), *(_PALIGEMMA, _BLIP))
 _USUAL_QUESTION = "Describe the image."
 _ADVICE = "save the processor beside the model by save_pretrained(), and install the packages that it needs"
 # What is told of each token of an answer; PaliGemma numbers what is read 0, and what is said 1

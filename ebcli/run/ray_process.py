@@ -1,0 +1,154 @@
+"""Ray, in a process of its own: when the cluster is lost, Ray ends the process that uses it without a word."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import socket
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache
+from multiprocessing.util import Finalize
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
+from ebcli.files.records import Record
+from ebcli.files.sources import Source
+from ebcli.imports import import_optional
+from ebcli.run.plan import ExecutionOptions
+from ebcli.workers import processors
+
+if TYPE_CHECKING:
+    from ebcli.run.pipeline import Pipeline
+
+_RETRIES = 2  # of a part whose process or machine is lost
+_CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
+_HEAD_TIMEOUT, _OWN_HEAD_TIMEOUT = "30", "2"  # seconds; an own head is not started again
+_LONGEST_REASON = 200  # characters
+
+_tasks: list[Any] = []  # those that are waited for
+
+
+def connect(execution: ExecutionOptions) -> tuple[int, float, int]:
+    """Connect to the cluster at RAY_ADDRESS, or start one on this machine.
+
+    Returns:
+        The number of tasks at a time, and the GPUs and CPUs of each.
+
+    Raises:
+        ConfigurationError: there is no such cluster, or it is too small.
+    """
+    address = os.environ.get("RAY_ADDRESS") or "local"
+    if address.startswith("ray://"):
+        raise ConfigurationError(
+            f"RAY_ADDRESS is '{address}', an address of Ray Client: give the cluster's own, such as host:6379"
+        )
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal():  # Ray itself would try for ten minutes
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_TIMEOUT).close()
+        except (OSError, OverflowError) as error:
+            raise ConfigurationError(f"no Ray cluster answers at '{address}': {error}") from error
+    is_own = address == "local"
+    # no reports to Ray's developers; when the cluster's head has been away for so long, Ray ends its processes
+    os.environ |= {
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_gcs_rpc_server_reconnect_timeout_s": _OWN_HEAD_TIMEOUT if is_own else _HEAD_TIMEOUT,
+    }
+    # two CPUs, as there must be more than tasks
+    own: dict[str, Any] = {"num_cpus": max(2, processors()), "include_dashboard": False} if is_own else {}
+    ray = import_optional("ray")
+    with Path(os.devnull).open("wb") as nowhere:  # for Ray's logs
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, **own)
+    except Exception as error:  # Ray also raises plain ones
+        what = "Ray does not start on this machine" if is_own else f"no Ray cluster answers at '{address}'"
+        raise ConfigurationError(f"{what}: {' '.join(str(error).split())}") from error
+    import psutil  # that of Ray
+
+    Finalize(None, _leave, [psutil.Process().children(recursive=True)], exitpriority=1)
+    return allocation(execution, [node["Resources"] for node in ray.nodes() if node["Alive"]])
+
+
+def _leave(started: Sequence[Any]) -> None:
+    """Leave the cluster, and end what was started of it here: some processes would go on for a minute."""
+    import ray
+
+    ray.shutdown()
+    for process in started:
+        with suppress(Exception):  # it has ended
+            process.kill()
+
+
+def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -> tuple[int, float, int]:
+    """The number of tasks at a time, and the GPUs and CPUs of each, on machines with such resources.
+
+    Raises:
+        ConfigurationError: the cluster is too small.
+    """
+    machines = [(int(node.get("CPU", 0)), node.get("GPU", 0.0)) for node in nodes]
+    cpus, all_gpus = (sum(resource) for resource in zip(*machines, strict=True))
+    gpus = execution.gpus_per_worker
+    if execution.device == "cpu":
+        gpus = 0.0
+    elif gpus is None:
+        gpus = 1.0 if all_gpus or execution.device == "cuda" else 0.0
+    most = min(cpus - 1, math.floor(all_gpus / gpus) if gpus else cpus)
+    # without GPUs, the networks take about as long as everything else
+    count = execution.workers or (most if gpus else max(1, cpus // 2))
+    if not 0 < count <= most:
+        raise ConfigurationError(
+            f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
+            "and at least one more CPU than workers: lower --workers or --gpus-per-worker"
+        )
+
+    def has_room(share: int) -> bool:
+        """Whether all fit with so many CPUs each."""
+        return sum(min(n // share, math.floor(own / gpus) if gpus else n) for n, own in machines) >= count
+
+    return count, gpus, next(filter(has_room, range(cpus // count, 1, -1)), 1)
+
+
+@cache
+def _task() -> Any:
+    import ray
+
+    from ebcli.run.ray_tasks import explain_part
+
+    # a part whose process or machine is lost is repeated wherever there is room
+    return ray.remote(max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
+
+
+def submit(cpus: int, gpus: float, make: Callable[[], Pipeline], sources: Sequence[Source]) -> None:
+    """Start a part of the list."""
+    _tasks.append(_task().options(num_cpus=cpus, num_gpus=gpus).remote(make, sources))
+
+
+def finished() -> list[tuple[list[Record], EbcliError | None]]:
+    """The results of the parts that have finished since the last call; waits for one for a moment.
+
+    Raises:
+        UnfinishedError: see ``lost``.
+    """
+    import ray
+
+    try:
+        done, _tasks[:] = ray.wait(_tasks, timeout=_POLL)
+        return list(ray.get(done))
+    except ray.exceptions.RayTaskError:  # unexpected, like any such error in this process
+        raise
+    except ray.exceptions.RayError as error:
+        raise lost(error) from error
+
+
+def lost(error: Exception) -> UnfinishedError:
+    """The error for a cluster that is lost, or a part that ends all processes that work on it."""
+    reason = " ".join(str(error).split())[:_LONGEST_REASON]
+    return UnfinishedError(
+        f"the Ray cluster is lost ({reason}): repeat the command with --skip-existing, and with fewer --workers if "
+        "memory was short"
+    )
