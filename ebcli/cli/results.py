@@ -235,6 +235,7 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
             ("Interrupted. " if interrupted else "")
             + f"{total} {work.unit}{'s' * (total != 1)}: {said}"
             + f"; {others} other file{'s' * (others > 1)} skipped" * bool(others)
+            + ". To resume, repeat the command with --skip-existing" * (interrupted and left > 0 and total > 1)
         )
 
 

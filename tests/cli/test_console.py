@@ -38,7 +38,9 @@ def test_the_first_interrupt_lets_what_has_begun_come_to_its_end(worker: mock.Mo
     worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results(), stopping=stopping)
     result = invoke("d")
     assert (result.exit_code, result.stdout) == (130, f"{PICTURE}\n" * 2)
-    assert result.stderr == "Interrupted. 5 images: 2 done, 3 left\n"
+    assert result.stderr == (
+        "Interrupted. 5 images: 2 done, 3 left. To resume, repeat the command with --skip-existing\n"
+    )
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -113,7 +113,8 @@ def test_interrupted_in_the_middle(cwd: Path, undisturbed: Callable[..., dict[st
     for path in printed:
         assert (cwd / path).read_bytes() == expected[str(Path(path).relative_to("maps"))]
     done = len(printed)
-    assert run.err.read_text() == f"Interrupted. {COUNT} images: {done} done, {COUNT - done} left\n"
+    said = f"Interrupted. {COUNT} images: {done} done, {COUNT - done} left"
+    assert run.err.read_text() == f"{said}. To resume, repeat the command with --skip-existing\n"
     assert not list(maps.glob(".eb-saliency-*"))
     finish(cwd, *PLAIN)
     assert tree(maps) == expected
