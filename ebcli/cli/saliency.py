@@ -81,7 +81,7 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, quiet: bool, d
             images = tuple(map(path_of, (context.default_map or {}).get("images", ())))
         word = str(images[0]) if images else ""
         if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.others)):
-            note(f"'{shown(word)}' is neither a file nor a command: {near}")
+            raise click.UsageError(f"'{shown(word)}' is neither a file nor a command: {near}")
         _check_combinations(options)
         if from_file is not None:
             if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":

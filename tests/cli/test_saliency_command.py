@@ -145,11 +145,15 @@ def test_where_all_went_well_there_is_nothing_to_say(worker: mock.Mock) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
 
 
-def test_a_word_that_is_nearly_a_command_gets_a_hint(
+def test_a_word_that_is_nearly_a_command_stops_with_a_hint(
     worker: mock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert invoke("model").stderr == "'model' is neither a file nor a command: did you mean 'models'?\n"
+    for arguments, near in ((["model"], "models"), (["serv", "photos"], "serve")):
+        result = invoke(*arguments)
+        assert result.exit_code == 2
+        assert f"'{arguments[0]}' is neither a file nor a command: did you mean '{near}'?" in result.stderr
+    worker.assert_not_called()
     Path("model").mkdir()
     assert "command" not in invoke("model").stderr + invoke("photo.jpg", "model").stderr
 
