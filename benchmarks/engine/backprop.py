@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from benchmarks.engine import joint as jointly
 from benchmarks.engine.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from benchmarks.engine.capture import Capture, LayerChoice, label_of, single_tensor
-from benchmarks.engine.contrast import Against, difference, difference_from_mean, mass, priors_against
-from benchmarks.engine.eval_mode import evaluating
-from benchmarks.engine.maps import channel_axis_of, special_tokens
 from benchmarks.engine.mode import Listening, Unsupported, new_record, refuse
 from benchmarks.engine.paths import Images, Path, is_constant, joins_constants, walk
 from benchmarks.engine.products import ratio
 from benchmarks.engine.record import Op, Record, Value
 from benchmarks.engine.result import ExcitationResult
 from benchmarks.engine.stepwise import Stepwise, total
-from benchmarks.engine.targets import Targets, Where, priors
+from ebcli.eb.contrast import Against, difference, difference_from_mean, mass, priors_against
+from ebcli.eb.eval_mode import evaluating
+from ebcli.eb.maps import channel_axis_of, special_tokens
+from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError, LayerError
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from benchmarks.engine.maps import saliency_map, special_tokens
+from ebcli.eb.maps import saliency_map, special_tokens
 
 _MASSES_SHOWN = 4
 
