@@ -126,8 +126,7 @@ class Path:
         reached = descend(inputs, mixing.__contains__)
         averages = [op for op in reached if op in between and op not in mixing and op.rule.averages(op)]
         for average in averages:
-            mixed = [op for op in descend(taken(average)) if op in mixing]
-            if mixed and averages_cells(mixed[0], average):
+            if any(averages_cells(op, average) for op in descend(taken(average)) if op in mixing):
                 return False
         return True
 

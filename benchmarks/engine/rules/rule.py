@@ -198,6 +198,11 @@ class Join(Rule):
 class Winner(Rule):
     """A maximum, sorting, max pooling: the winner takes all."""
 
+    def learn(self, op: Op) -> None:
+        super().learn(op)
+        for out in op.outs:
+            out.facts.is_open = False  # a norm behind it is one of the winners
+
     def keeps(self, op: Op) -> Sequence[Value]:
         return op.inputs
 
