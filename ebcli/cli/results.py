@@ -68,7 +68,8 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                         _print_record(record, options, plan, out, is_only=work.total == 1)
             seconds = time.perf_counter() - start
             if counts["done"] > 1 and not interrupted:
-                rate = f"{counts['done'] / seconds:.1f} {work.unit}s/s"
+                each = seconds / counts["done"]
+                rate = f"{1 / each:.1f} {work.unit}s/s" if each < 1 else f"{each:.1f} s per {work.unit}"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
             if not all(proved) and work.total > 1:

@@ -58,7 +58,7 @@ def test_a_directory_of_photos_becomes_a_tree_of_pictures(tmp_path: Path) -> Non
     first = invoke("photos")
     assert first.exit_code == 0
     rate, summary = first.stderr.splitlines()
-    assert re.fullmatch(r"2 images in \d+\.\d s, \d+\.\d images/s", rate)
+    assert re.fullmatch(r"2 images in \d+\.\d s, \d+\.\d (images/s|s per image)", rate)
     assert summary == "2 images: 2 done; 1 other file skipped"
     written = [Path(line) for line in first.stdout.splitlines()]
     pictures = [path for path in Path.cwd().glob("saliency/**/*") if path.suffix in (".jpg", ".png")]

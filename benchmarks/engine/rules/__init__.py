@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from benchmarks.engine.facts import MASK
 from benchmarks.engine.record import Op
 from benchmarks.engine.rules import activations, arithmetic, averages, layers, norms
 from benchmarks.engine.rules.rule import MISSING, Join, Rule, Winner
@@ -49,8 +50,6 @@ class Mask(Rule):
 
     def learn(self, op: Op) -> None:
         super().learn(op)
-        from benchmarks.engine.facts import MASK
-
         for out in op.outs:
             out.facts.gate, out.facts.is_open = MASK, False
         if len(op.inputs) == 1 and op.out.shape == op.signal.shape:

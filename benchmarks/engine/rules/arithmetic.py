@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from benchmarks.engine.facts import SIGNED, common_source, inherited, is_mean_of, signal_of
+from benchmarks.engine.facts import SIGNED, common_source, inherited, is_mean_of, signal_of, sources
 from benchmarks.engine.products import added, ratio
 from benchmarks.engine.record import Op, Value
-from benchmarks.engine.rules.activations import OneInput, Scale, written_out
+from benchmarks.engine.rules.activations import Activation, OneInput, Scale, written_out
 from benchmarks.engine.rules.rule import MISSING, Arrived, How, Rule, Share, of_elements
 
 
@@ -97,8 +98,6 @@ def add(op: Op) -> Rule:
 
 def shifted_unit(value: Value) -> Any:
     """What a value is an activation of, times a constant; None if it is none."""
-    from benchmarks.engine.facts import sources
-
     return next(((v, moves, False) for v, moves, is_affine in sources(value) if not is_affine), None)
 
 
@@ -171,8 +170,6 @@ def mul(op: Op) -> Rule:
 
 
 def op_shape(op: Op) -> tuple[int, ...]:
-    import torch
-
     return torch.broadcast_shapes(*(a.shape for a in op.args[:2]))
 
 
@@ -209,8 +206,6 @@ class ScaledBy(Scale):
         super().learn(op)
         op.out.facts.gate = self._own_gate
 
-
-from benchmarks.engine.rules.activations import Activation  # noqa: E402
 
 _RECIPROCAL = Activation(None, keeps_zero=False)
 SUM, CENTERED = Sum(), Centered()

@@ -12,7 +12,7 @@ from benchmarks.engine.facts import MIXED, SWITCH, inherited
 from benchmarks.engine.products import LinearMap, added, quotient
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.layers import Layer, weighted_label
-from benchmarks.engine.rules.rule import MISSING, Arrived, How, Rule, Share, gradient
+from benchmarks.engine.rules.rule import ENDS, MISSING, Arrived, How, Join, Rule, Share, gradient
 
 
 class Average(Rule):
@@ -119,8 +119,6 @@ def pooling(op: Op) -> Rule:
 
 def sampled(op: Op) -> Rule:
     """Of `grid_sample`: the grid is where to look, and gets nothing, as queries and keys."""
-    from benchmarks.engine.rules.rule import ENDS
-
     if op.named["interpolation_mode"] == 2:
         return MISSING  # bicubic, whose weights have both signs
     return _SAMPLED if isinstance(op.args[0], Value) else ENDS
@@ -133,8 +131,6 @@ def written(op: Op) -> Rule:
 
 
 def put(op: Op) -> Rule:
-    from benchmarks.engine.rules.rule import Join
-
     accumulates = op.named.get("accumulate", False)
     return _WRITTEN if accumulates else Join()
 
