@@ -121,7 +121,7 @@ def load_model(
     if isinstance(name, str) and transform is not None:
         raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
     if not isinstance(name, (str, ModelSource)):
-        name = source_given(name, transform)
+        name = source_given(name, preprocessing if transform is None else transform)
         with evaluating(name.given):
             others: dict[str, Any] = {"class_names": class_names, "like": like, "preprocessing": preprocessing}
             return load_model(name, weights, device, scores=scores, **others)

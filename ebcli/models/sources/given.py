@@ -54,8 +54,8 @@ class Given(ModelSource):
         raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
-        given = self._transform
-        if given is None and isinstance(getattr(net, "preprocessing", None), Preprocessing):
+        given = getattr(net, "preprocessing", None) if self._transform is None else self._transform
+        if isinstance(given, Preprocessing):
             return ModelSource.transforms(self, net, weights)
         if isinstance(given, InputSpec) or type(given).__module__ == "torchvision.transforms._presets":
             return InputSpec.of(given)
