@@ -36,7 +36,7 @@ def draw_map(
     *,
     style: str = "overlay",
     cmap: str | None = None,
-    alpha: float = 0.92,
+    alpha: float = 0.85,
     signed: bool = False,
     vmin: float = 0.0,
     vmax: float | None = None,

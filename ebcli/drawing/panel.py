@@ -15,7 +15,6 @@ from ebcli.drawing.legend import bar, ends, on_white
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
-from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
@@ -49,8 +48,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
-    methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead. The photo has
-    the tone that it has below the maps, so that eyes compare the map with it, and not one photo with the other.
+    methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead.
 
     Args:
         shown: the photo, a clip of one frame.
@@ -61,7 +59,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """
     image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
     small = shown[0]._replace(image=small_frame(image, style))
-    marked = PAINTERS["overlay"].outside(small.image, style) if style.name == "overlay" else small.image.copy()
+    marked = small.image.copy()
     for one in maps:
         outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
     photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))

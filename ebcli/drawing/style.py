@@ -44,7 +44,7 @@ class DrawingStyle:
     name: str = "overlay"
     _: KW_ONLY
     cmap: str | None = None
-    alpha: float = 0.92
+    alpha: float = 0.85
     signed: bool = False
     vmin: float = 0.0
     vmax: float | None = None
@@ -90,4 +90,4 @@ class DrawingStyle:
     @property
     def colormap(self) -> str:
         """The name of the matplotlib colormap in use."""
-        return self.cmap or ("managua_r" if self.signed else "jet" if self.name == "paper" else "inferno")
+        return self.cmap or ("vanimo_r" if self.signed else "jet" if self.name == "paper" else "inferno")

@@ -12,7 +12,6 @@ from urllib.parse import quote
 import numpy as np
 
 from ebcli.drawing.legend import bar, ends
-from ebcli.drawing.painters import muting
 from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.naming import PAGE
@@ -56,7 +55,7 @@ def write_gallery(
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         data = {**_look(style), **_data(name, entries, there)}
-        folder.add({PAGE: page("gallery.html", data=data, muting=muting())})
+        folder.add({PAGE: page("gallery.html", data=data)})
     return directory / PAGE
 
 
