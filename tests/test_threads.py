@@ -22,7 +22,6 @@ from torchvision import models
 import ebcli
 from ebcli.imports import printing_to
 from ebcli.models import layer_per_resolution
-from ebcli.models.methods import grad_cam
 
 ROOT = Path(__file__).parents[1]
 THREADS = 8
@@ -79,12 +78,11 @@ def test_other_functions_at_the_same_time() -> None:
         lambda: layer_per_resolution(loaded),
         lambda: ebcli.load_model(net, transform=loaded.transforms).num_classes,
         lambda: ebcli.excitation_backprop(net, x, 2, ["layer1", "layer3"])[1].maps.sum().item(),
-        lambda: grad_cam(loaded.net, x, torch.tensor([[1]]), "layer2").tolist(),
+        lambda: float(ebcli.explain(loaded, x, 1, layer="layer2")[0].strength[0]),
         lambda: ebcli.load_model("resnet18", "none").net.fc.weight.sum().item(),
     ]
     torch.manual_seed(0)
     state = torch.random.get_rng_state()
-    net.eval()  # Grad-CAM runs the network in its own mode
     alone = [task() for task in tasks]
     assert together(tasks) == [pytest.approx(one) if isinstance(one, float) else one for one in alone]
     assert torch.equal(torch.random.get_rng_state(), state)
