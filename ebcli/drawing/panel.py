@@ -24,7 +24,7 @@ from ebcli.nouns.explanation import Map, Subject
 _DPI = 100
 _TILE = 300  # the longer side of each tile's picture
 _NARROWEST = 150  # room for the notes below a picture
-_LEGEND = 630  # room for the color scale and its words
+_LEGEND = 630, 900  # least and most room for the color scale and its words
 _GAP = 16
 _TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
@@ -80,7 +80,8 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         ]
     first = maps[0].map
     proof = "" if first.proof is None else f"{first.subject.title}: " * (len(maps) > 1) + first.proof.words
-    return arranged(name, about, lines, style, max(one.map.values.size for one in maps), first.against, proof)
+    finest, has_faint = max(one.map.values.size for one in maps), any(one.faded != one.style for one in maps)
+    return arranged(name, about, lines, style, finest, first.against, proof, has_faint)
 
 
 def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
@@ -143,6 +144,7 @@ def arranged(
     finest: int,
     against: str = "",
     proof: str = "",
+    has_faint: bool = False,
 ) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
@@ -154,10 +156,13 @@ def arranged(
         finest: the number of cells of the finest map.
         against: the class that the maps are contrasted with.
         proof: what is said of the first map below the subtitle.
+        has_faint: whether some maps are drawn faint, see ``ends``.
     """
     zoom = style.dpi / _DPI
-    gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
+    gap, line_height, narrowest, least, most = (round(zoom * one) for one in (_GAP, _LINE, _NARROWEST, *_LEGEND))
     text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
+    low, high = ends(style, finest, against=against, has_faint=has_faint)
+    legend = min(most, max(least, round(zoom * _BAR[0] + text.getlength(low + high)) + 4 * gap))
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
     heading = line_height + gap // 2
     columns = max(len(tiles) for _, tiles in rows)
@@ -197,7 +202,6 @@ def arranged(
                 below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
                 write(x, below, note, room if columns == 1 else width - gap, fill=_SECONDARY)
         y += height
-    low, high = ends(style, finest, against=against)
     write(gap, y, low, room)
     x = gap + round(text.getlength(low)) + gap // 2
     colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))

@@ -73,7 +73,7 @@ def _look(style: DrawingStyle) -> dict[str, Any]:
     """The opacity of maps, and the color scale with its ends in words."""
     overlay = replace(style, name="overlay", cells=False)
     colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
-    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE)}
+    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:

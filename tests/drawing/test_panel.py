@@ -254,6 +254,20 @@ def test_the_legend_runs_from_the_lower_end_to_the_upper(
     assert blue.max() < red.min()  # RdBu_r begins with blue, so the lowest value is on the left
 
 
+@pytest.mark.parametrize("noise", [None, 1.0])
+def test_the_legend_says_so_if_a_map_does_not_reach_its_end(
+    noise: float | None, written: list[tuple[float, float, str]]
+) -> None:
+    place, photo = Box(0, 0, 60, 60), Image.new("RGB", (60, 60), GREEN)
+    maps = [replace(one, noise=noise) for one in explained({"5": spot(7, 3, 3)}, place)]
+    figure = drawn(photo, maps, DrawingStyle(alpha=1.0), "a.jpg", "about")
+    faint = ", more where evidence is weak"
+    assert written[-2][2] == "each map's maximum" + faint * (noise is not None)
+    _, box = tiles(figure)
+    reaches_it = np.asarray(figure.crop(box))[..., 1].min() < 5  # the last color has no green
+    assert reaches_it == (noise is None)
+
+
 def test_the_marginal_map_is_beside_the_contrastive_one() -> None:
     (one,), (other,) = spot(14, 3, 5), spot(14, 10, 9)
     both = Map(
