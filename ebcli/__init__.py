@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ebcli.errors import EbcliError as EbcliError
     from ebcli.errors import ImageError as ImageError
     from ebcli.errors import LayerError as LayerError
+    from ebcli.errors import NonFiniteError as NonFiniteError
     from ebcli.errors import OutputError as OutputError
     from ebcli.errors import RuleError as RuleError
     from ebcli.errors import UnsupportedOpError as UnsupportedOpError
@@ -51,7 +52,8 @@ _OFFERED = {
     "ebcli.drawing.api": "draw_map",
     "ebcli.eb": "ExcitationMode ExcitationResult LinearMap check_rule disable enable excitation_backprop "
     "excitation_mode pass_through residual_sum rule unregister weighted_sum",
-    "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError OutputError RuleError UnsupportedOpError",
+    "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError NonFiniteError OutputError RuleError "
+    "UnsupportedOpError",
     "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
     "detections layers load_model model_names",
     "ebcli.run.explain": "explain",
@@ -61,13 +63,15 @@ _OFFERED = {
 _get, __dir__ = lazily(__name__, _OFFERED, "__version__")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return installed_version()
-    value = _get(name)
-    if name in _OFFERED["ebcli.eb"].split():
-        _show_in_notebooks()
-    return value
+if not TYPE_CHECKING:  # which would take misspelt names for attributes
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return installed_version()
+        value = _get(name)
+        if name in _OFFERED["ebcli.eb"].split():
+            _show_in_notebooks()
+        return value
 
 
 def _show_in_notebooks() -> None:
