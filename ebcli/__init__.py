@@ -44,7 +44,9 @@ if TYPE_CHECKING:
     from ebcli.models import load_model as load_model
     from ebcli.models import model_names as model_names
     from ebcli.run.explain import explain as explain
+    from ebcli.run.quantus import quantus_explain as quantus_explain
     from ebcli.run.saliency import Saliency as Saliency
+    from ebcli.run.watch import Watch as Watch
 
     __version__: str
 
@@ -57,7 +59,9 @@ _OFFERED = {
     "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
     "detections layers load_model model_names",
     "ebcli.run.explain": "explain",
+    "ebcli.run.quantus": "quantus_explain",
     "ebcli.run.saliency": "Saliency",
+    "ebcli.run.watch": "Watch",
 }
 
 _get, __dir__ = lazily(__name__, _OFFERED, "__version__")
