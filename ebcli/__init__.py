@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from ebcli.models import layers as layers
     from ebcli.models import load_model as load_model
     from ebcli.models import model_names as model_names
-    from ebcli.run.explain import Saliency as Saliency
     from ebcli.run.explain import explain as explain
+    from ebcli.run.saliency import Saliency as Saliency
 
     __version__: str
 
@@ -54,7 +54,8 @@ _OFFERED = {
     "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError OutputError RuleError UnsupportedOpError",
     "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
     "detections layers load_model model_names",
-    "ebcli.run.explain": "Saliency explain",
+    "ebcli.run.explain": "explain",
+    "ebcli.run.saliency": "Saliency",
 }
 
 _get, __dir__ = lazily(__name__, _OFFERED, "__version__")

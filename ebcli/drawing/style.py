@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
+from typing import Literal, get_args
 
 from ebcli.errors import ConfigurationError
 
 FINE, FINE_PERCENTILE = 10_000, 99.5  # from so many cells on, a few outliers would leave the rest of a map dark
 
-STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
+Style = Literal["overlay", "heatmap", "side-by-side", "mask", "contour", "paper"]
+STYLES: tuple[str, ...] = get_args(Style)
 UNSIGNED_STYLES = ("mask", "paper")
 
 

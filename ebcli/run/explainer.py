@@ -23,6 +23,7 @@ from torch import Tensor
 import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.capture import single_tensor
+from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, default_layer, load_model
@@ -88,8 +89,8 @@ class Explainer:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
         self._keep_relevance = plan.output.raw
-        # most convolutions are faster in channels_last, on CPUs and on GPUs
-        if self.loaded.transforms.axes == "HW" and self._task.explain is None:
+        # most convolutions are faster in channels_last, on CPUs and on GPUs; a network that others use stays as it is
+        if loaded is None and self.loaded.transforms.axes == "HW" and self._task.explain is None:
             self.loaded.net.to(memory_format=torch.channels_last)
         sizes = batch_sizes(self.loaded, execution.batch_size, self.device, total, self._task.in_batches)
         self.batch_size, self._pieces = sizes
@@ -135,7 +136,7 @@ class Explainer:
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
         about, tiles = self._about(image), self._tiles(image)
-        with self._lock, contained(self.loaded.name), torch.no_grad():
+        with self._lock, evaluating(self.loaded.net), contained(self.loaded.name), torch.no_grad():
             if self._task.run is not None:
                 return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [about])[0], about)
             pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
@@ -152,7 +153,7 @@ class Explainer:
             CancelledError: it was given up.
             ConfigurationError: there is not enough memory for a single image.
         """
-        with self._lock:
+        with self._lock, evaluating(self.loaded.net):
             self._stopping = stopping or Event()
             return self._explain(images)
 
