@@ -76,7 +76,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         lines = [
             line
             for subject, tiles in rows.items()
-            for line in wrapped(subject.title, tiles, 1 if _is_wide(image) else len(tiles))
+            for line in wrapped(titles[subject], tiles, 1 if _is_wide(image) else len(tiles))
         ]
     first = maps[0].map
     proof = "" if first.proof is None else f"{first.subject.title}: " * (len(maps) > 1) + first.proof.words

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
 from typing import Literal, get_args
 
@@ -86,6 +86,11 @@ class DrawingStyle:
         if self.percentile is not None:
             return self.percentile
         return FINE_PERCENTILE if cells >= FINE else 100.0
+
+    def of(self, is_two_sided: bool) -> DrawingStyle:
+        """The style for a map that is drawn with its negative values, if this style can show them."""
+        can = self.name not in UNSIGNED_STYLES and not self.vmin
+        return replace(self, signed=True) if is_two_sided and can else self
 
     @property
     def colormap(self) -> str:

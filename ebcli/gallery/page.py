@@ -97,6 +97,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),
             "overlay": names and _url(names.overlay(outcome.layer, one.index, entry.number), there),
             "result": entry.result and _url(entry.result),
+            "against": one.against,
         }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
@@ -110,7 +111,10 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "label": record.label,
             "predicted": record.predicted,
             "photo": outcome.names and _url(outcome.names.photo, there),
-            "maps": [map_data(entry, outcome) for entry in outcome.maps],
+            # what tells a wrong prediction from the true class comes first
+            "maps": [
+                map_data(entry, outcome) for entry in sorted(outcome.maps, key=lambda one: not one.recorded.against)
+            ],
         }
 
     images = [

@@ -263,6 +263,9 @@ class Explainer:
             first += self._width
         if self._asked.maps.prove:
             prove(self.loaded, self._task, inputs, maps, asked)
+        for i, (about, best) in enumerate(zip(asked, predicted, strict=True)):
+            for found in self._against_label(inputs[i : i + 1], rows[i], about, best):
+                maps[i].extend(found)
         seconds = (time.perf_counter() - start) / len(images)
         return [
             Explanation(maps=of_image, seconds=seconds, label=about.label, predicted=best)
@@ -296,7 +299,20 @@ class Explainer:
                 found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
             maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
+        apart = [one for part in self._unless_stopping(batches) for one in self._against_label(part, row, asked, best)]
+        maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*apart, strict=True)]
         return Explanation(maps=maps, seconds=time.perf_counter() - start, label=asked.label, predicted=best)
+
+    def _against_label(self, inputs: Tensor, row: Sequence[Subject], asked: Asked, best: int | None) -> list[list[Map]]:
+        """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
+        label, maps = asked.label, self._asked.maps
+        if label is None or best == label or self.network.against or not maps.contrastive:
+            return []
+        predicted = replace(next(one for one in row if one.index == best))  # a subject of its own
+        results = self._backprop(inputs, partial(priors, [[predicted]], 1), maps, [label])
+        found = self._maps_of(inputs, results, [[predicted]] * len(inputs), [asked.place] * len(inputs))
+        name = class_labels(self.loaded, [label])[0]
+        return [[replace(one, against=name, is_two_sided=True, noise=None, beside={}) for one in of] for of in found]
 
     def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
         return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
@@ -347,14 +363,16 @@ class Explainer:
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
-    def _backprop(self, inputs: Tensor, targets: Targets, maps: MapOptions) -> tuple[ExcitationResult, ...]:
+    def _backprop(
+        self, inputs: Tensor, targets: Targets, maps: MapOptions, against: list[int] | None = None
+    ) -> tuple[ExcitationResult, ...]:
         return excitation_backprop(
             self.loaded.net,
             inputs,
             targets,
             layer=[None if layer == INPUT else layer for layer in self.network.layers],
             contrastive=maps.contrastive,
-            against=self.network.against,
+            against=against or self.network.against,
             joint=self._joint,
             unsupported="gradient" if maps.allow_unsupported else "error",
             track_lost_mass=maps.track_lost_mass,
