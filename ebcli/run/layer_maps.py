@@ -70,6 +70,7 @@ def maps_of(
         values, mass = result.maps.float().cpu().numpy(), result.mass.tolist()
         lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
         relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
+        of_channels = _channel_shares(result.relevance) if layer == INPUT else None
         others = compared_maps(network.loaded.net, maps.beside if width else (), inputs[: len(rows)], targets, layer)
         by_layer.append(
             [
@@ -87,6 +88,7 @@ def maps_of(
                         noise=network.noise.get(layer),
                         stride=network.strides.get(layer, 1),
                         against=against,
+                        channels=() if of_channels is None else tuple(of_channels[i][k]),
                     )
                     for k, subject in enumerate(row)
                 ]
@@ -94,6 +96,15 @@ def maps_of(
             ]
         )
     return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
+
+
+def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
+    """Each channel's share of the positive relevance (B, K, C, ...) at the input; None for colors."""
+    if relevance.shape[2] <= 3:
+        return None
+    sums = relevance.float().clamp(min=0).flatten(3).sum(3)
+    found: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
+    return found
 
 
 def strengths_by_layer(results: Mapping[str, ExcitationResult]) -> dict[str, float]:
