@@ -74,6 +74,7 @@ def maps_of(
         values, mass = result.maps.float().cpu().numpy(), result.mass.tolist()
         lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
         relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
+        of_channels = _channel_shares(result.relevance) if layer == INPUT else None
         others = compared.get(layer, {})
         by_layer.append(
             [
@@ -91,6 +92,7 @@ def maps_of(
                         noise=noise.get(layer),
                         stride=strides.get(layer, 1),
                         against=against,
+                        channels=() if of_channels is None else tuple(of_channels[i][k]),
                     )
                     for k, subject in enumerate(row)
                 ]
@@ -98,6 +100,15 @@ def maps_of(
             ]
         )
     return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
+
+
+def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
+    """Each channel's share of the positive relevance (B, K, C, ...) at the input; None for colors."""
+    if relevance.shape[2] <= 3:
+        return None
+    sums = relevance.float().clamp(min=0).flatten(3).sum(3)
+    found: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
+    return found
 
 
 def strengths_by_layer(results: Mapping[str, ExcitationResult]) -> dict[str, float]:

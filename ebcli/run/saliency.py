@@ -108,6 +108,11 @@ class Saliency:
         return [one.mass for one in self.explanation.maps]
 
     @property
+    def channels(self) -> list[tuple[float, ...]]:
+        """Each channel's share of each map, for maps at the input of a network with more than three channels."""
+        return [one.channels for one in self.explanation.maps]
+
+    @property
     def strength(self) -> list[float | None]:
         """How strong each map is, 0 to 1; None for marginal maps."""
         return [one.strength for one in self.explanation.maps]

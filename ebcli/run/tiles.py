@@ -62,6 +62,7 @@ class Tiles(NamedTuple):
             mass=mass,
             lost_mass=None if first.lost_mass is None else dict(lost),
             relevance=None,
+            channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),
             beside={name: self._averaged(shares, [map_.beside[name] for map_ in maps]) for name in first.beside},
         )
 
