@@ -58,7 +58,8 @@ def test_shares_are_those_of_the_bands_that_decide(first: bool) -> None:
     assert ebcli.explain(both, inputs, 0, layer="1").channels == [()]
 
 
-def test_records_and_panels_show_them(working_directory: Path) -> None:
+def test_records_and_panels_show_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     Path("nets.py").write_text(NETS)
     np.save("image.npy", np.random.default_rng(0).random((10, 16, 16)).astype(np.float32))
     arguments = ["image.npy", "--model", "nets.py:bands", "--layer", "input", "--target", "0", "--target", "1"]
