@@ -146,7 +146,7 @@ def explain(
     }
     places = [Box(*map(float, one)) for one in getattr(boxes, "xyxy", () if boxes is None else boxes)]
     if places:
-        values["box"] = places[0]
+        values["where"] = places[0]
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
@@ -208,7 +208,7 @@ def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_
     plan = plan.but(batch_size=min(largest, default_batch_size(str(device))))
     explainer = Explainer(plan, len(images), loaded)
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
-    asked = [explainer, *(explainer.asked(replace(plan.maps, box=box)) for box in other_boxes)]
+    asked = [explainer, *(explainer.asked(replace(plan.maps, where=box)) for box in other_boxes)]
     found = dict(zip(order, map(_joined, *(one.explain([inputs[i] for i in order]) for one in asked)), strict=True))
     about, several = in_a_sentence(explainer.network.provenance_of_picture()), len(images) > 1
     results = []
