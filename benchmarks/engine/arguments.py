@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -66,14 +66,13 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
         raise NonFiniteError(f"the network's output is too close to zero for {logits.dtype}: use torch.float64")
 
 
-def check_relevance(relevances: Sequence[Tensor]) -> None:
+def check_relevance(relevance: Tensor) -> None:
     """Raises NonFiniteError if relevance is not finite."""
-    for relevance in relevances:
-        if not is_finite(relevance):
-            raise NonFiniteError(
-                f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so "
-                "use torch.float64"
-            )
+    if not is_finite(relevance):
+        raise NonFiniteError(
+            f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so use "
+            "torch.float64"
+        )
 
 
 def is_finite(value: Tensor) -> bool:

@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from benchmarks.engine.definition import Arguments, Definition, Operation, carries_signal, floating
 from benchmarks.engine.facts import Facts
 from benchmarks.engine.mode import Listening, new_record, refuse
-from benchmarks.engine.paths import descend, is_learned, taken, walk
+from benchmarks.engine.paths import descend, is_learned, walk
 from benchmarks.engine.record import Record, Value, quiet
 from benchmarks.engine.rules.activations import OneInput
-from benchmarks.engine.rules.rule import How, Missing
+from benchmarks.engine.rules.rule import MISSING, How
 from benchmarks.engine.stepwise import Stepwise, total
 from ebcli.errors import RuleError
 
@@ -159,7 +159,7 @@ def _compare(
     plain = operation.plain((arguments.map(F.relu) if case == _BEHIND_RELU else arguments).fresh())
     at_zero = operation.plain(arguments.map(torch.zeros_like).fresh())
     _check_values(f"the rule for {operation.name}", title, outputs, below, plain, at_zero)
-    refuse([op.site for op in descend(below) if isinstance(op.rule, Missing)], "error")
+    refuse([op.site for op in descend(below) if op.rule is MISSING], "error")
     as_classifier = case in (_CLASSIFIER, _CONTRAST)
     if as_classifier and not any(is_learned(op) for op in descend(made)):
         return
@@ -233,7 +233,7 @@ def _check_values(
         if not isinstance(value, Value):
             continue
         op = value.maker
-        alone = op is not None and not any(below.maker and taken(below.maker) for below in taken(op))
+        alone = op is not None and not any(below.maker and below.maker.operands for below in op.operands)
         keeps_zero = op is not None and isinstance(op.rule, OneInput) and op.rule.keeps_zero
         if alone and keeps_zero and any(zero.nan_to_num().any() for zero in at_zero):
             raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")

@@ -23,7 +23,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.engine.paths import Images, Path, descend, is_constant, is_learned, joins_constants, walk
+from benchmarks.engine.paths import Path, descend, is_constant, is_learned, joins_constants, walk
+from benchmarks.engine.places import Places
 from benchmarks.engine.products import ratio
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import Activation
@@ -46,8 +47,6 @@ class Joint:
         self._scales = scales
 
     def __call__(self, op: Op, arrived: list[list[Weights]]) -> list[list[Weights]]:
-        if op.is_cut:
-            return [[] for _ in op.operands]
         exponent = max(e for weights in arrived for _, e in weights)
         G = [_sum(weights, exponent) if weights else None for weights in arrived]
         slopes = op.rule.slopes_above_classifier(op, G) if op in self._above else op.rule.slopes(op, G)
@@ -71,7 +70,7 @@ def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:
 
 
 def explained(
-    output: Value, prior: Tensor, paths: Sequence[Path], images: Images, *, scales: bool | None = None
+    output: Value, prior: Tensor, paths: Sequence[Path], images: Places, *, scales: bool | None = None
 ) -> list[tuple[Tensor, dict[str, Tensor]]]:
     """For each layer, its relevance, and the shares (B,) of constants above it.
 

@@ -25,7 +25,7 @@ from benchmarks.engine.paths import descend, walk
 from benchmarks.engine.record import Record, Value, active, quiet
 from benchmarks.engine.rules import rule_of
 from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
-from benchmarks.engine.rules.rule import Missing, Share
+from benchmarks.engine.rules.rule import MISSING, Share
 from benchmarks.engine.stepwise import Stepwise, total
 from ebcli.errors import UnsupportedOpError
 
@@ -129,11 +129,9 @@ class Tape:
         """What arrives at some values, if a probability is at another one."""
         answer = Stepwise(self.record.ops)
         how = answer.start(value)
-        missing = [
-            op for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs)) if isinstance(op.rule, Missing)
-        ]
+        missing = [op for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs)) if op.rule is MISSING]
         if missing:
-            refuse([op.site for op in reversed(descend([value])) if isinstance(op.rule, Missing)], self.unsupported)
+            refuse([op.site for op in reversed(descend([value])) if op.rule is MISSING], self.unsupported)
         found = walk({value: [(P, how)]}, ends, answer, stops=set(ends))
         outside = [end.facts.unknown for end in found if getattr(end.facts, "unknown", None)]
         if outside:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from benchmarks.engine.products import LinearMap, vjp
-from benchmarks.engine.record import Op, Record, quiet
+from benchmarks.engine.record import Record, quiet
 from benchmarks.engine.rules import RULES
 from benchmarks.engine.rules.activations import Activation
 from benchmarks.engine.rules.arithmetic import Sum
@@ -129,24 +129,12 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     """
     if linear.weight is not None and not isinstance(call.record.value_of(linear.weight), Tensor):
         return NotImplemented  # the rule is for fixed weights
-    return call.made(Fixed(linear) if linear.weight is None else Layer(lambda _: linear), signal)
-
-
-class Fixed(Layer):
-    """A weighted sum with fixed weights, as in an average."""
-
-    def __init__(self, linear: LinearMap) -> None:
-        super().__init__(lambda _: linear)
-
-    @property
-    def is_learned(self) -> bool:
-        return False
-
-    def learn(self, op: Op) -> None:
-        super().learn(op)
-        facts = op.out.facts
-        facts.is_open, facts.layers = False, facts.layers - 1
-        facts.nonnegative = self._linear(op).is_nonnegative and op.signal.facts.nonnegative
+    layer = Layer(
+        lambda _: linear,
+        is_learned=linear.weight is not None,
+        nonnegative=lambda op: linear.is_nonnegative and op.signal.facts.nonnegative,
+    )
+    return call.made(layer, signal)
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
@@ -174,16 +162,7 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
     """
     if len(signals) != len(scales):
         raise ValueError(f"{name_of(call.func)}: got {len(signals)} signals but {len(scales)} scales")
-    return call.made(_ScaledSum(scales), *signals)
-
-
-class _ScaledSum(Sum):
-    def __init__(self, scales: Sequence[float]) -> None:
-        super().__init__()
-        self._scales = scales
-
-    def scales(self, _op: Op) -> Sequence[float]:
-        return self._scales
+    return call.made(Sum(lambda _: scales), *signals)
 
 
 def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:

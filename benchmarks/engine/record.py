@@ -90,6 +90,10 @@ class Value:
         return self._layout[0]
 
     @property
+    def stride(self) -> tuple[int, ...]:
+        return self._layout[1]
+
+    @property
     def dtype(self) -> torch.dtype:
         return self._layout[2]
 
@@ -107,15 +111,10 @@ class Value:
         shape, stride, *_ = self._layout
         return shape[axis] > 1 and stride[axis] != 0
 
-    def empty(self, **options: Any) -> Tensor:
+    def empty(self) -> Tensor:
         """A tensor with its layout, and no numbers yet."""
         shape, stride, dtype, device = self._layout
-        return torch.empty_strided(shape, stride, **{"dtype": dtype, "device": device, **options})
-
-    def zeros(self) -> Tensor:
-        shape, stride, dtype, device = self._layout
-        extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if shape.numel() else 0
-        return torch.zeros(extent, dtype=dtype, device=device).as_strided(shape, stride)
+        return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 class Op:
@@ -125,8 +124,7 @@ class Op:
         name: in ATen, without namespace, overload and the underscore of operations in place.
         args, kwargs: its arguments, with Values in the places of tensors that depend on the input.
         inputs: these Values.
-        operands: the Values that its probability goes to. Those are its inputs, but for an activation that is written
-            out, whose operand is what all of it is a function of.
+        operands: the Values that its probability goes to: inputs, or what an activation is a function of.
         rule: how it shares probability, an entry of `benchmarks.engine.rules`.
         outs: its results.
         is_cut: probability ends here, because the network computes it without gradients.
@@ -138,7 +136,7 @@ class Op:
     ) -> None:
         self.index, self.name, self.function, self.args, self.kwargs = index, name, function, tuple(args), kwargs
         self.inputs = [a for a in flat((*args, *kwargs.values())) if isinstance(a, Value)]
-        self.operands, self.outs = self.inputs, list[Value]()
+        self.operands, self.outs = list[Value](), list[Value]()
         self.is_cut, self.site, self.rule = False, name, None  # type: Any
 
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
@@ -370,7 +368,7 @@ class Record(TorchDispatchMode):
         return self._made(Op(len(self.ops), name, function, args, kwargs), result, rule)
 
     def _made(self, op: Op, result: Any, rule: Any = None) -> Op:
-        op.is_cut, op.rule = self.is_cut, rule or self._rule_of(op)
+        self._find_rule(op, rule)
         for at, tensor in enumerate((result,) if isinstance(result, Tensor) else result):
             if isinstance(tensor, Tensor):
                 op.outs.append(self._is_now(tensor, Value(tensor, op, at)))
@@ -380,10 +378,16 @@ class Record(TorchDispatchMode):
         if self.names is not None:
             op.site = f"{op.name.rpartition('.')[2]}{module_calling(sys._getframe(2), self.names)}"
         op.rule.learn(op)
-        if self.keeps:
+        if self.is_cut:
+            op.is_cut, op.operands = True, []
+        elif self.keeps:
             for value in op.rule.keeps(op):
                 self.keep(value)
         return op
+
+    def _find_rule(self, op: Op, rule: Any = None) -> None:
+        op.rule = rule or self._rule_of(op)
+        op.operands = op.rule.operands(op)
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
@@ -395,7 +399,8 @@ class Record(TorchDispatchMode):
         parts = self._spelled_out(name, values, args, kwargs)
         function, inputs = self._out_of_place(name, func, target, values)
         op = Op(len(self.ops), name, function, inputs, named)
-        needed = self._rule_of(op).keeps(op)
+        self._find_rule(op)
+        needed = op.rule.keeps(op)
         for value in needed if self.keeps and parts is NotImplemented else ():
             self.keep(value)  # before the numbers are gone
         if isinstance(old, Value) and not old.reads and old.maker is not None and old not in needed:

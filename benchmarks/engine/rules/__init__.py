@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from benchmarks.engine.facts import MASK
+from benchmarks.engine.facts import CURVED, MASK
 from benchmarks.engine.record import Op
 from benchmarks.engine.rules import activations, arithmetic, averages, layers, norms
-from benchmarks.engine.rules.rule import MISSING, Join, Rule, Winner
+from benchmarks.engine.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
 
 _VIEWS = (
     "view permute transpose t expand unsqueeze squeeze select slice split unbind alias detach diagonal unfold "
@@ -38,25 +38,19 @@ _WINNERS = (
 # Results that nothing differentiable comes from: comparisons, counts, types
 _MASKS = (
     "gt ge lt le eq ne isnan isinf isfinite logical_not logical_and logical_or logical_xor bitwise_not bitwise_and "
-    "bitwise_or argmax argmin argsort floor_divide"
+    "bitwise_or argmax argmin argsort"
 ).split()
 
 
-class Mask(Rule):
+class Mask(Ends):
     """A comparison: a function of its input, and no signal."""
-
-    def takes(self, op: Op, at: int) -> bool:
-        return False
 
     def learn(self, op: Op) -> None:
         super().learn(op)
         for out in op.outs:
-            out.facts.gate, out.facts.is_open = MASK, False
+            out.facts.gate, out.facts.nonnegative = MASK, True
         if len(op.inputs) == 1 and op.out.shape == op.signal.shape:
-            op.out.facts.elementwise = 2
-
-    def rearranges(self, op: Op) -> bool:
-        return False
+            op.out.facts.elementwise = CURVED
 
 
 def _scatter(op: Op) -> Rule:
@@ -75,6 +69,7 @@ RULES: dict[str, Rule | Callable[[Op], Rule]] = {
     **averages.ENTRIES,
     **norms.ENTRIES,
     "scatter": _scatter,
+    "floor_divide": ENDS,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from benchmarks.engine.record import active, aten
+from benchmarks.engine.record import active, aten, quiet
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -78,6 +79,16 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
     return total.sqrt() if ord == 2 else total if ord == 1 else total ** (1 / ord)
 
 
+def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """A unit that adds up exp(a_k), and its logarithm."""
+    with quiet():
+        largest = input.amax(dim, keepdim=True)
+        fits = input.is_meta or bool((largest < math.log(torch.finfo(input.dtype).max) - 10).all())
+    if fits:
+        return input.exp().sum(dim, keepdim).log()
+    return (input - largest).exp().sum(dim, keepdim).log() + (largest if keepdim else largest.squeeze(dim))
+
+
 def scatter(input: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str | None = None) -> Any:
     return input.scatter_add(dim, index, src) if reduce == "add" and isinstance(src, Tensor) else NotImplemented
 
@@ -88,6 +99,7 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "lerp": lerp,
     "glu": glu,
     "scatter": scatter,
+    "logsumexp": log_sum_exp,
     "_trilinear": trilinear,
     "var": variance,
     "std": deviation,
