@@ -255,7 +255,9 @@ def _merged(by_image: Sequence[Explained]) -> Explained:
     if lost[0] is None:
         return Explained(added(relevance), None if masses[0] is None else torch.cat(masses, 1), None)
     zero = torch.zeros_like(masses[0])
-    sites = {site: torch.cat([of.get(site, zero) for of in lost], 1) for site in dict.fromkeys(s for of in lost for s in of)}
+    sites = {
+        site: torch.cat([of.get(site, zero) for of in lost], 1) for site in dict.fromkeys(s for of in lost for s in of)
+    }
     return Explained(added(relevance), torch.cat(masses, 1), sites)
 
 
@@ -324,7 +326,9 @@ class Explanation:
                 relevance, dual = contrasts[i], P - contrasts[i] if n else None
             if dual is not None:
                 dual = self._normalized(dual, path, n)
-                relevance = self._normalized(P, path, n) - (dual if self._others is None else dual.mean(0, keepdim=True))
+                relevance = self._normalized(P, path, n) - (
+                    dual if self._others is None else dual.mean(0, keepdim=True)
+                )
             mass = self._sums(P, path) if relevance is P or self._tracks else None
             found.append(Explained(relevance, mass, lost if self._tracks else None))
         return found

@@ -140,7 +140,9 @@ def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:  
     if name in ("stack", "select", "unbind"):
         at = (op.args[1] if len(op.args) > 1 else 0) % (out_ndim if name == "stack" else ndim)
         return axis + (at <= axis) if name == "stack" else None if at == axis else axis - (at < axis)
-    if out_ndim < ndim and name not in ("mv", "dot"):  # a reduction
+    if name == "mv" and axis == 0:
+        return 0
+    if out_ndim < ndim:  # a reduction
         reduced = {a + ndim for a in reduced_axes(op)}
         if len(reduced) != ndim - out_ndim:
             return None
