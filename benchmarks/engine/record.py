@@ -301,9 +301,7 @@ class Record(TorchDispatchMode):
             raise EbcliError(f"{name} writes its result into out=, in place of what is there: assign it instead")
         parts = self._spelled_out(name, values, args, kwargs)
         result = func(*args, **kwargs)
-        if name == "copy":
-            func, values = self._out_of_place(name, func, args[0], values)
-        elif name in _AFFINE and isinstance(result, Tensor):
+        if name in _AFFINE and isinstance(result, Tensor):
             values = changed(values, lambda a: self._expanded(a, result.shape))
         if parts is not NotImplemented:
             self.equate(parts, result, is_gate=name in _GATES)
@@ -397,8 +395,7 @@ class Record(TorchDispatchMode):
         if not isinstance(old, Value):  # a constant, which the result replaces
             values = target.clone(), *values[1:]
         parts = self._spelled_out(name, values, args, kwargs)
-        function, inputs = self._out_of_place(name, func, target, values)
-        op = Op(len(self.ops), name, function, inputs, named)
+        op = Op(len(self.ops), name, self._out_of_place(name, func), values, named)
         self._find_rule(op)
         needed = op.rule.keeps(op)
         for value in needed if self.keeps and parts is NotImplemented else ():
@@ -424,18 +421,11 @@ class Record(TorchDispatchMode):
         self._is_now(target, new)
         return target
 
-    def _out_of_place(self, name: str, func: Any, target: Tensor, values: Any) -> tuple[Any, Any]:
-        if name == "copy":
-            shape, dtype = target.shape, target.dtype
-            return (lambda a: a.expand(shape).to(dtype)), values[1:2]
-        if name in ("fill", "zero"):  # a constant, whatever was there
-            shape, filling = target.shape, values[1] if name == "fill" else 0
-            return (lambda a: torch.zeros_like(a.expand(shape)) + filling), values[:1]
-        functional = getattr(aten, name, None) if func.namespace == "aten" else None
-        overload = getattr(functional, func._overloadname, None)
+    def _out_of_place(self, name: str, func: Any) -> Any:
+        overload = getattr(getattr(aten, name, None), func._overloadname, None) if func.namespace == "aten" else None
         if overload is not None and not overload._schema.is_mutable:
-            return overload, values
-        return (lambda a, *rest, **named: func(a.clone(), *rest, **named)), values
+            return overload
+        return lambda a, *rest, **named: func(a.clone(), *rest, **named)
 
     def _base(self, view: Tensor, value: Any, size: int) -> tuple[Any, Geometry]:
         """What the memory of a view held: a value or, if that was constant, a copy; and its layout."""
@@ -443,11 +433,10 @@ class Record(TorchDispatchMode):
         if storage in self._written:
             return self._written[storage][1:]
         root = value
-        while isinstance(root, Value) and root.maker is not None and root.maker.rule.is_view:
-            root = root.maker.signal
-        owner = root.live() if isinstance(root, Value) else None
-        if owner is not None and owner.numel() == size:
-            return root, geometry_of(owner)
+        while isinstance(root, Value) and (owner := root.live()) is not None and storage_of(owner) == storage:
+            if owner.numel() == size:
+                return root, geometry_of(owner)
+            root = root.maker.signal if root.maker is not None else None
         if isinstance(value, Value):
             raise EbcliError("a part of a tensor is overwritten whose other parts are unknown: write into a copy")
         everything = view.as_strided((size,), (1,), 0).clone()

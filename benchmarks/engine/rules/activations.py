@@ -52,7 +52,6 @@ class OneInput(Rule):
         gate: int | None = 0,
         is_softmax: bool = False,
     ) -> None:
-        super().__init__()
         self.keeps_zero, self._elementwise, self._nonnegative = keeps_zero, elementwise, nonnegative
         self._gate, self._is_softmax = gate, is_softmax
 

@@ -31,7 +31,6 @@ class Sum(Rule):
     """
 
     def __init__(self, scales: Callable[[Op], Sequence[float]] = scales) -> None:
-        super().__init__()
         self._scales = scales
 
     def keeps(self, op: Op) -> Sequence[Value]:

@@ -34,6 +34,14 @@ def added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tenso
     return spelled_out
 
 
+def copy(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return src.expand(input.shape).to(input.dtype)
+
+
+def fill(input: Tensor, value: Any = 0) -> Tensor:
+    return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
+
+
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     half, gate = input.chunk(2, dim)
     return half * gate.sigmoid()
@@ -98,6 +106,9 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "addcdiv": addcdiv,
     "lerp": lerp,
     "glu": glu,
+    "copy": copy,
+    "fill": fill,
+    "zero": fill,
     "scatter": scatter,
     "logsumexp": log_sum_exp,
     "_trilinear": trilinear,
