@@ -11,10 +11,10 @@ from benchmarks.engine.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
 
 # Each element of the result is an element of an input, so the ordinary gradient, which is 1 there, is the rule
 _MOVES = (
-    "view permute transpose t expand unsqueeze squeeze select slice split unbind alias detach diagonal unfold as_strided "
-    "split_with_sizes lift_fresh same read _unsafe_view clone _to_copy lift_fresh_copy flip roll rot90 repeat pixel_shuffle "
-    "pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index index_select "
-    "im2col _reshape_alias unsafe_split unsafe_split_with_sizes _unsafe_index narrow_copy contiguous "
+    "view permute transpose t expand unsqueeze squeeze select slice split unbind alias detach diagonal unfold "
+    "as_strided split_with_sizes lift_fresh same read _unsafe_view clone _to_copy lift_fresh_copy flip roll rot90 "
+    "repeat pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index "
+    "index_select im2col _reshape_alias unsafe_split unsafe_split_with_sizes _unsafe_index narrow_copy contiguous "
     "view_copy split_copy expand_copy permute_copy reflection_pad1d reflection_pad2d reflection_pad3d "
     "replication_pad1d replication_pad2d replication_pad3d _conj"
 ).split()
