@@ -109,9 +109,6 @@ class Product(OneInput):
             facts.weighed = frozenset(axis for axis in range(-len(gate.shape), 0) if gate.varies_along(axis))
         op.out.facts = facts
 
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P, how._replace(signs=None))
-
     def slope(self, op: Op, G: Tensor) -> Tensor:
         factor = op.inputs[1 - self._at].tensor
         return G / factor if op.name == "div" else G * factor
