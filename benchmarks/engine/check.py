@@ -98,9 +98,8 @@ def _check(trial: Trial) -> None:
         reason = str(error).splitlines()[0]
         raise RuleError(f"{trial.name} fails with float64 inputs ({reason}): pass constants as inputs") from error
     definition = _check_with_others(trial, "as given")
-    Run(trial.map(lambda a: a.movedim(-1, 0).contiguous().movedim(0, -1)), "with non-contiguous inputs").compare(
-        definition
-    )
+    scattered = trial.map(lambda a: a.movedim(-1, 0).contiguous().movedim(0, -1))
+    Run(scattered, "with non-contiguous inputs").compare(definition)
     Run(trial, "with one target at a time", one_by_one=True).compare(definition)
     _check_with_others(trial.map(torch.abs), "with non-negative inputs")
     generator = torch.Generator().manual_seed(0)
