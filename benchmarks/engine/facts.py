@@ -31,7 +31,7 @@ class Facts:
     """What the operations so far tell about a value.
 
     Attributes:
-        nonnegative, nonpositive: no element is negative, or positive.
+        nonnegative: no element is negative.
         gate: how clearly it is meant to be a factor, from 0 to MASK.
         activations, layers, mixtures: how many activations, layers with weights, and products of two signals it has
             come through, each on the path with the most.
@@ -52,7 +52,6 @@ class Facts:
     elementwise: int = 0
     weighed: frozenset[int] = frozenset()
     is_softmax: bool = False
-    nonpositive: bool = False
     is_layer: bool = False
     unknown: str = ""
 
@@ -134,10 +133,10 @@ def arranged_back(arrived: Tensor, moves: tuple[Value, ...]) -> Tensor:
     return arrived
 
 
-def one_sign(op: Op, source: Value) -> int:
-    """1 or -1 if an elementwise function of a source has no values of the other sign, by trial; else 0."""
+def never_negative(op: Op, source: Value) -> bool:
+    """Whether an elementwise function of a source has no negative values, by trial."""
     if source.device.type == "meta":
-        return 0
+        return False
     numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
     found = {source: numbers[:, None]}
 
@@ -158,10 +157,9 @@ def one_sign(op: Op, source: Value) -> int:
 
     try:
         result = op.at(*map(of, op.inputs), constant=some)
-        values = (result if isinstance(result, Tensor) else result[0]).nan_to_num()
+        return bool(((result if isinstance(result, Tensor) else result[0]).nan_to_num() >= 0).all())
     except (RuntimeError, TypeError, ValueError):  # it depends on shapes
-        return 0
-    return int((values >= 0).all()) - int((values <= 0).all())
+        return False
 
 
 def is_mean_of(mean: Value, value: Value) -> bool:

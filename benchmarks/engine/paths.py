@@ -117,7 +117,7 @@ class Path:
         """
         inputs = [value for op in self.classifiers for value in op.operands]
         between = set(self.ops).intersection(descend(inputs))
-        if not any(isinstance(op.rule, Activation) and op.rule.is_signed(op) for op in between):
+        if not any(isinstance(op.rule, Activation) and not op.out.facts.nonnegative for op in between):
             return False
         mixing = {op for op in between if mixes(op)}
         reached = between.intersection(descend(inputs, mixing.__contains__)) - mixing

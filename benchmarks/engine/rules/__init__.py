@@ -9,23 +9,19 @@ from benchmarks.engine.record import Op
 from benchmarks.engine.rules import activations, arithmetic, averages, layers, norms
 from benchmarks.engine.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
 
-_VIEWS = (
-    "view permute transpose t expand unsqueeze squeeze select slice split unbind alias detach diagonal unfold "
-    "as_strided split_with_sizes lift_fresh"
-).split()
-
 # Each element of the result is an element of an input, so the ordinary gradient, which is 1 there, is the rule
 _MOVES = (
-    "same read _unsafe_view clone _to_copy lift_fresh_copy flip roll rot90 repeat pixel_shuffle "
-    "pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index index_select "
-    "im2col _reshape_alias unsafe_split unsafe_split_with_sizes _unsafe_index narrow_copy copy contiguous "
+    "view permute transpose t expand unsqueeze squeeze select slice split unbind alias detach diagonal unfold "
+    "as_strided split_with_sizes lift_fresh same read _unsafe_view clone _to_copy lift_fresh_copy flip roll rot90 "
+    "repeat pixel_shuffle pixel_unshuffle channel_shuffle native_channel_shuffle gather take masked_select index "
+    "index_select im2col _reshape_alias unsafe_split unsafe_split_with_sizes _unsafe_index narrow_copy contiguous "
     "view_copy split_copy expand_copy permute_copy reflection_pad1d reflection_pad2d reflection_pad3d "
     "replication_pad1d replication_pad2d replication_pad3d _conj"
 ).split()
 
 # Likewise, but other elements of the result may be constants
 _JOINS = (
-    "cat stack constant_pad_nd write masked_fill masked_scatter index_copy index_fill scatter fill zero tril triu "
+    "cat stack constant_pad_nd write masked_fill masked_scatter index_copy index_fill scatter tril triu "
     "diag_embed block_diag select_scatter slice_scatter diagonal_scatter as_strided_scatter max_unpool2d max_unpool3d"
 ).split()
 
@@ -58,7 +54,6 @@ def _scatter(op: Op) -> Rule:
 
 
 RULES: dict[str, Rule | Callable[[Op], Rule]] = {
-    **dict.fromkeys(_VIEWS, Rule(is_view=True)),
     **dict.fromkeys(_MOVES, Rule()),
     **dict.fromkeys(_JOINS, Join()),
     **dict.fromkeys(_WINNERS, Winner()),

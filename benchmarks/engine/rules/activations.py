@@ -22,7 +22,7 @@ from benchmarks.engine.facts import (
     arranged_back,
     common_source,
     inherited,
-    one_sign,
+    never_negative,
     rearranged,
     sources,
 )
@@ -52,7 +52,6 @@ class OneInput(Rule):
         gate: int | None = 0,
         is_softmax: bool = False,
     ) -> None:
-        super().__init__()
         self.keeps_zero, self._elementwise, self._nonnegative = keeps_zero, elementwise, nonnegative
         self._gate, self._is_softmax = gate, is_softmax
 
@@ -85,7 +84,6 @@ class Activation(OneInput):
 
     Args:
         link: of an activation that is made of several operations, such as x * sigmoid(x), what they are a function of.
-        nonpositive: the value is never positive.
     """
 
     def __init__(
@@ -94,11 +92,10 @@ class Activation(OneInput):
         link: Link | None = None,
         *,
         keeps_zero: bool = True,
-        nonpositive: bool = False,
         **options: Any,
     ) -> None:
         super().__init__(keeps_zero=keeps_zero, gate=gate, **options)
-        self._link, self._nonpositive = link, nonpositive
+        self._link = link
 
     def operands(self, op: Op) -> list[Value]:
         return [self._link.source] if self._link else op.inputs[:1]
@@ -110,20 +107,14 @@ class Activation(OneInput):
         super().learn(op)
         facts = op.out.facts
         facts.activations += 1
-        facts.nonpositive = self._nonpositive
         if self._link:
             facts.elementwise *= not self._link.moves
         elif facts.elementwise and not facts.nonnegative and op.signal.facts.elementwise:
             *_, link = sources(op.signal)
-            sign = one_sign(op, link.source)
-            facts.nonnegative, facts.nonpositive = sign > 0, sign < 0
-
-    def is_signed(self, op: Op) -> bool:
-        """Whether its values can have both signs."""
-        return not (op.out.facts.nonnegative or op.out.facts.nonpositive)
+            facts.nonnegative = never_negative(op, link.source)
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, [self._moved_back(P[0])], how._replace(signs=None))
+        return super().shares(op, [self._moved_back(P[0])], how)
 
     def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
         return super().slopes(op, [self._moved_back(self.weight(op, G[0]))])
@@ -156,7 +147,7 @@ class Rectifier(Activation):
         self._is_bounded = is_bounded
 
     def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.inputs, *op.outs) if self._is_bounded else op.outs
+        return super().keeps(op) if self._is_bounded else op.outs
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
         if not op.signal.facts.is_open or how.above_classifier:
@@ -166,11 +157,7 @@ class Rectifier(Activation):
         return [(P[0], how._replace(signs=signs))]
 
     def weight(self, op: Op, G: Tensor) -> Tensor:
-        h = op.out.tensor
-        active: Any = h > 0
-        if self._is_bounded:  # P / u where u was cut off
-            active = (h / op.signal.tensor).where(active, 0)
-        return G.clamp(min=0) * active
+        return super().weight(op, G) if self._is_bounded else G.clamp(min=0) * (op.out.tensor > 0)
 
 
 class Scale(OneInput):
@@ -220,20 +207,6 @@ class Scale(OneInput):
         return G if isinstance(factor, (int, float)) and factor == 1 else G * factor
 
 
-class Guard(OneInput):
-    """A bound against overflow, or rounding, which hardly ever changes a value: no activation."""
-
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.inputs, *op.outs)
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P, how._replace(signs=None))
-
-    def slope(self, op: Op, G: Tensor) -> Tensor:
-        u, h = op.signal.tensor, op.out.tensor
-        return torch.where((u == h) | (u == 0), G, G * (h / u))
-
-
 def like_input(op: Op) -> bool:
     """The value is non-negative if the input is."""
     return bool(op.signal.facts.nonnegative)
@@ -249,7 +222,8 @@ def clamped(op: Op) -> Rule:
 
 _RELU, _RELU6 = Rectifier(), Rectifier(is_bounded=True)
 _LIFTED = Activation(BOUNDED, keeps_zero=False, nonnegative=True)
-_BOUND, _ANY_BOUND = (Guard(elementwise=AFFINE, nonnegative=told) for told in (like_input, False))
+# a bound against overflow, or rounding, which hardly ever changes a value, is no activation
+_BOUND, _ANY_BOUND = (OneInput(elementwise=AFFINE, nonnegative=told) for told in (like_input, False))
 
 
 def power(op: Op) -> Rule:
@@ -276,8 +250,7 @@ _JOIN, _WINNER = Join(), Winner()
 
 def written_out(op: Op, link: Link, gate: int | None = ACTIVATED, *, keeps_zero: bool = False) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
-    sign = one_sign(op, link.source)
-    return Activation(gate, link, keeps_zero=keeps_zero, nonnegative=sign > 0, nonpositive=sign < 0)
+    return Activation(gate, link, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source))
 
 
 def choice(op: Op) -> Rule:
@@ -299,7 +272,7 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
         Activation(nonnegative=like_input),
     ),
     **dict.fromkeys(
-        ["nan_to_num", "round", "trunc"], Guard(keeps_zero=True, elementwise=AFFINE, nonnegative=like_input)
+        ["nan_to_num", "round", "trunc"], OneInput(keeps_zero=True, elementwise=AFFINE, nonnegative=like_input)
     ),
     **dict.fromkeys(["sign", "sgn"], _ODD),
     **dict.fromkeys(["abs", "sqrt"], _EVEN),
@@ -311,8 +284,7 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "_log_softmax": Activation(None, keeps_zero=False, elementwise=0, is_softmax=True),
     **dict.fromkeys(["exp", "exp2", "softplus"], _EXP),
     **dict.fromkeys(["reciprocal", "rsqrt"], Activation(ACTIVATED, keeps_zero=False, nonnegative=like_input)),
-    **dict.fromkeys("log log2 log10 logit cos threshold".split(), Activation(0, keeps_zero=False)),
-    "log_sigmoid_forward": Activation(0, keeps_zero=False, nonpositive=True),
+    **dict.fromkeys("log log2 log10 logit cos threshold log_sigmoid_forward".split(), Activation(0, keeps_zero=False)),
     **dict.fromkeys(["pow", "float_power"], power),
     **dict.fromkeys(["where", "maximum", "minimum", "fmax", "fmin"], choice),
     **dict.fromkeys(["native_dropout"], OneInput(keeps_zero=True, elementwise=AFFINE)),

@@ -31,7 +31,6 @@ class Sum(Rule):
     """
 
     def __init__(self, scales: Callable[[Op], Sequence[float]] = scales) -> None:
-        super().__init__()
         self._scales = scales
 
     def keeps(self, op: Op) -> Sequence[Value]:
@@ -109,9 +108,6 @@ class Product(OneInput):
         if gate.facts.is_softmax:
             facts.weighed = frozenset(axis for axis in range(-len(gate.shape), 0) if gate.varies_along(axis))
         op.out.facts = facts
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P, how._replace(signs=None))
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         factor = op.inputs[1 - self._at].tensor

@@ -23,7 +23,6 @@ class Average(Rule):
     """
 
     def __init__(self, *, reduces: bool = False, all_inputs: bool = False) -> None:
-        super().__init__()
         self._reduces, self._all_inputs = reduces, all_inputs
 
     def operands(self, op: Op) -> list[Value]:

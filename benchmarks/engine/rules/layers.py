@@ -37,7 +37,6 @@ class Layer(Rule):
         is_learned: bool = True,
         nonnegative: Callable[[Op], bool] = lambda _: False,
     ) -> None:
-        super().__init__()
         self._linear, self._at, self.is_learned, self._nonnegative = linear, at, is_learned, nonnegative
 
     def operands(self, op: Op) -> list[Value]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import OneInput, Scale
-from benchmarks.engine.rules.rule import Arrived, How, Rule, Share
+from benchmarks.engine.rules.rule import Rule
 
 
 def _batch_factor(op: Op) -> Tensor:
@@ -36,9 +36,6 @@ class Norm(OneInput):
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return op.outs[1:]  # the deviations
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P, how._replace(signs=None))
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         return self._slope(op, G)

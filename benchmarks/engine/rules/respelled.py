@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decompositions as loops
 from torch.nn import functional as F
 
 from benchmarks.engine.record import active, aten, quiet
@@ -32,6 +34,14 @@ def added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tenso
         return torch.add(input if beta == 1 else input * beta, product(left, right), alpha=alpha)
 
     return spelled_out
+
+
+def copy(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return src.expand(input.shape).to(input.dtype)
+
+
+def fill(input: Tensor, value: Any = 0) -> Tensor:
+    return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
@@ -98,6 +108,9 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "addcdiv": addcdiv,
     "lerp": lerp,
     "glu": glu,
+    "copy": copy,
+    "fill": fill,
+    "zero": fill,
     "scatter": scatter,
     "logsumexp": log_sum_exp,
     "_trilinear": trilinear,
@@ -110,76 +123,42 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "addbmm": added_to(lambda left, right: left.transpose(0, 1).flatten(1) @ right.flatten(0, 1)),
 }
 
-# Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch documents
+# Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch decomposes them to
 
 
-def recurrent_layers(
-    name: str,
-    input: Tensor,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> Any:
+def recurrent_layers(name: str, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any) -> Any:
     # input (T, B, in), hx (layers * directions, B, hidden), a pair of those for an LSTM
-    if not isinstance(has_biases, bool) or (train and dropout):
+    if not isinstance(has_biases, bool) or (options[1] and options[2]):
         return NotImplemented  # a packed sequence, which has other arguments, or dropout that cannot be repeated
-    orders = (1, -1) if bidirectional else (1,)
-    x = input.transpose(0, 1) if batch_first else input
-    states = zip(*(state.unbind() for state in ((hx,) if isinstance(hx, Tensor) else hx)), strict=True)
-    size, last = len(params) // (num_layers * len(orders)), []
-    weights = iter(params[at : at + size] for at in range(0, len(params), size))
-    for _ in range(num_layers):
-        outputs = []
-        for order in orders:
-            state, (w, u, *rest) = next(states), next(weights)
-            b, *rest = rest if has_biases else (None, None, *rest)
-            steps = []
-            for now in F.linear(x, w, b).unbind()[::order]:
-                state = _next_state(name, now, state, u, *rest)
-                steps.append(state[0])
-            outputs.append(torch.stack(steps[::order]))
-            last.append(state)
-        x = torch.cat(outputs, -1)
-    return x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*last, strict=True))
+    is_lstm = name == "lstm"
+    weights = loops.gather_params(params, has_biases, is_lstm and hx[0].shape[2] != hx[1].shape[2])
+    states = list(zip(*hx, strict=True)) if is_lstm else hx.unbind()
+    layer = loops.one_layer_lstm if is_lstm else partial(loops.one_layer_rnn, hidden_fn=_CELLS[name])
+    out, last = loops._rnn_helper(input, states, weights, has_biases, *options, layer)
+    return out, *map(torch.stack, zip(*last, strict=True) if is_lstm else [last])
 
 
 def recurrent_cell(
     name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
-    state = _next_state(name, F.linear(input, w_ih, b_ih), (hx,) if isinstance(hx, Tensor) else hx, w_hh, b_hh)
-    return state if len(state) > 1 else state[0]
+    x = F.linear(input, w_ih, b_ih)
+    if name == "lstm":
+        return loops.lstm_cell(x, *hx, w_hh, b_hh, None, 1)
+    return _CELLS[name](x, hx, None, None, w_hh, b_hh)
 
 
-def _next_state(
-    name: str, x: Tensor, state: Any, u: Tensor, c: Tensor | None, projection: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """The state after one step, from W x + b and the state before."""
-    h, *memory = _CELLS[name](x, F.linear(state[0], u, c), state[-1])
-    return h if projection is None else F.linear(h, projection), *memory
-
-
-def _lstm(x: Tensor, h: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    i, f, g, o = (x + h).chunk(4, -1)
-    memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
-    return o.sigmoid() * memory.tanh(), memory
-
-
-def _gru(x: Tensor, h: Tensor, before: Tensor) -> tuple[Tensor]:
-    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
+def _gru(x: Tensor, before: Tensor, _w: Any, _b: Any, u: Tensor, c: Any) -> Tensor:
+    """(1 - z) n + z h, as documented, and not (h - n) z + n, where n excites and inhibits."""
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), F.linear(before, u, c).chunk(3, -1)
     z, n = (xz + hz).sigmoid(), (xn + (xr + hr).sigmoid() * hn).tanh()
-    return ((1 - z) * n + z * before,)
+    return (1 - z) * n + z * before
 
 
 _CELLS: dict[str, Any] = {
-    "rnn_tanh": lambda x, h, _: ((x + h).tanh(),),
-    "rnn_relu": lambda x, h, _: ((x + h).relu(),),
-    "lstm": _lstm,
+    "rnn_tanh": loops.rnn_cell(torch.tanh),
+    "rnn_relu": loops.rnn_cell(torch.relu),
     "gru": _gru,
+    "lstm": loops.lstm_cell,
 }
 
 

@@ -35,14 +35,10 @@ class Rule:
     """Values only move: probability and slope follow the gradient, and so do the signs of responses.
 
     Attributes:
-        is_view: results are in the memory of the first input.
         joins: constants may be among the elements of the results.
     """
 
     joins = False
-
-    def __init__(self, *, is_view: bool = False) -> None:
-        self.is_view = is_view
 
     def operands(self, op: Op) -> list[Value]:
         """The values that probability passes to, and not only past, as past gates, queries and keys."""
