@@ -284,7 +284,7 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "_log_softmax": Activation(None, keeps_zero=False, elementwise=0, is_softmax=True),
     **dict.fromkeys(["exp", "exp2", "softplus"], _EXP),
     **dict.fromkeys(["reciprocal", "rsqrt"], Activation(ACTIVATED, keeps_zero=False, nonnegative=like_input)),
-    **dict.fromkeys("log log2 log10 logit cos threshold log_sigmoid_forward".split(), Activation(0, keeps_zero=False)),
+    **dict.fromkeys("log log2 log10 logit cos threshold".split(), Activation(0, keeps_zero=False)),
     **dict.fromkeys(["pow", "float_power"], power),
     **dict.fromkeys(["where", "maximum", "minimum", "fmax", "fmin"], choice),
     **dict.fromkeys(["native_dropout"], OneInput(keeps_zero=True, elementwise=AFFINE)),

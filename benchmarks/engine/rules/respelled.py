@@ -112,6 +112,7 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "fill": fill,
     "zero": fill,
     "scatter": scatter,
+    "log_sigmoid_forward": lambda input: (-F.softplus(-input), input),
     "logsumexp": log_sum_exp,
     "_trilinear": trilinear,
     "var": variance,
