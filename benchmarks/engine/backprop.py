@@ -373,10 +373,8 @@ class Explanation:
 
     def _special(self, path: Path) -> int:
         """How many tokens at the front are not cells of the map."""
-        axis, shape = self._images.axis(path.layer), list(path.layer.shape)
-        if axis is None:
-            return 0
-        return special_tokens((shape.pop(axis), *shape), tuple(self._images.source.shape))
+        of = path.layer
+        return special_tokens(of.shape, self._images.source.shape, self._images.axis(of))
 
     def _sums(self, maps: Tensor, path: Path, special: int = 0) -> Tensor:
         """The sum (K, B) of maps (K, ...) over their cells."""

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from benchmarks.engine import graph
 from benchmarks.engine.facts import Facts
 from benchmarks.engine.own_rules import OWN, Call, name_of
 from benchmarks.engine.paths import descend, walk
@@ -207,7 +208,7 @@ class ExcitationMode(Listening):
         record, node = self.record, tensor.grad_fn
         if isinstance(record.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, tensor._base)):
             return
-        leaves = [below.variable for below in nodes_below(node) if hasattr(below, "variable")]
+        leaves = [below.variable for below in graph.descend([node]) if hasattr(below, "variable")]
         if node is not None and all(isinstance(leaf, Parameter) for leaf in leaves):
             return
         value = record.start(tensor, Facts())
@@ -318,17 +319,6 @@ def disable() -> None:
         raise RuntimeError("excitation backprop is not enabled in this thread")
     _enabled.mode = None
     mode.__exit__(None, None, None)
-
-
-def nodes_below(node: Any) -> Iterator[Any]:
-    """A node of autograd, and those below it, each once."""
-    waiting, seen = [node], {None}
-    while waiting:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            yield node
-            waiting += [parent for parent, _ in node.next_functions]
 
 
 def name_of_node(node: Any) -> str:
