@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, overload
 
 import torch
@@ -14,8 +16,9 @@ from torch import Tensor, nn
 from benchmarks.engine import joint as jointly
 from benchmarks.engine.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from benchmarks.engine.capture import Capture, LayerChoice, label_of, single_tensor
+from benchmarks.engine.facts import Facts
 from benchmarks.engine.mode import Listening, Unsupported, new_record, refuse
-from benchmarks.engine.paths import Path, joins_constants, walk
+from benchmarks.engine.paths import Path, descend, joins_constants, walk
 from benchmarks.engine.places import Places
 from benchmarks.engine.products import added, ratio
 from benchmarks.engine.record import Op, Record, Value
@@ -401,8 +404,19 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> lis
         inputs: (B, ...), which may be on the meta device if the network is.
         layers: names of modules, each called once and returning a single tensor.
     """
-    with torch.inference_mode(False), torch.no_grad():
-        record = new_record(net)
-        with evaluating(net), Listening(record), Capture(net, layers, record) as capture:
-            output = record.value_of(single_tensor(net(capture.enter(inputs)), "the network's output"))
-        return [name for name, value in zip(layers, capture.values(), strict=True) if Path.between(output, value).ops]
+    values: dict[str, Value] = {}
+    record = new_record(net)
+
+    def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(value := record.value_of(single_tensor(output, name)), Value):  # not another thread's
+            values[name] = value
+
+    with torch.inference_mode(False), torch.no_grad(), evaluating(net), Listening(record), ExitStack() as hooks:
+        for name in layers:
+            hooks.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
+        inputs = inputs.detach().clone()
+        record.keeps = False
+        record.start(inputs, Facts())
+        output = record.value_of(single_tensor(net(inputs), "the network's output"))
+        reached = {output, *(value for op in descend([output]) for value in op.operands)}
+    return [name for name in layers if values.get(name) in reached]
