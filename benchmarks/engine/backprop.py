@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, overload
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+class HasNetwork(Protocol):
+    """What `load_model` returns."""
+
+    @property
+    def net(self) -> nn.Module: ...
+
+
 class Options(TypedDict, total=False):
     """What `excitation_backprop` takes by name."""
 
@@ -51,7 +58,7 @@ Several = list[Any] | tuple[LayerChoice, ...]
 
 @overload
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Chosen,
     layer: LayerChoice = None,
@@ -60,7 +67,7 @@ def excitation_backprop(
 ) -> ExcitationResult: ...
 @overload
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Chosen,
     layer: Several,
@@ -70,7 +77,7 @@ def excitation_backprop(
 
 
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Chosen,
     layer: LayerChoice | Several = None,
@@ -137,14 +144,14 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
-    net = net if isinstance(net, nn.Module) else getattr(net, "net", net)  # a LoadedModel's
-    check_arguments(net, inputs)
-    net = getattr(net, "_orig_mod", net)  # the module that torch.compile() compiled
+    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    check_arguments(network, inputs)
+    network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-        forward = Forward.of(net, inputs, layers)
+        forward = Forward.of(network, inputs, layers)
         try:
             prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
             others = None if against is None else priors_against(against, prior)
@@ -168,7 +175,7 @@ def excitation_backprop(
                         lost_mass=lost and {name: _by_image(by_class, single) for name, by_class in lost.items()},
                         against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
                         joint=is_joint,
-                        channel_axis=channel_axis_of(net, inputs),
+                        channel_axis=channel_axis_of(network, inputs),
                         image_axis=forward.images.axis(path.layer),
                     )
         finally:

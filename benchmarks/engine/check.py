@@ -19,7 +19,7 @@ from benchmarks.engine.products import Signs
 from benchmarks.engine.record import Value, quiet
 from benchmarks.engine.rules.rule import MISSING, How
 from benchmarks.engine.stepwise import Stepwise, total
-from ebcli.errors import RuleError
+from ebcli.errors import ConfigurationError, RuleError
 
 _LARGEST = 1000  # elements of the signal
 _COARSE = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}  # tolerances
@@ -77,10 +77,12 @@ def check_rule(
     arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     trial = Trial(name, fn, arguments, passes_through, tolerance).to(torch.float64)
     if not trial.signals:
-        raise ValueError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
+        raise ConfigurationError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
     size = sum(signal.numel() for signal in trial.signals)
     if not 0 < size <= _LARGEST:
-        raise ValueError(f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}")
+        raise ConfigurationError(
+            f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}"
+        )
     try:
         _check(trial)
     except RuleError:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.engine.mode import tensors_in
+from ebcli.errors import ConfigurationError
 
 STEP = 1e-6  # of the finite differences
 FURTHER = (1.3, -2.7, 11.0, -13.0)  # larger steps, to find out whether and how an output depends on an input
@@ -123,7 +124,7 @@ def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
         places = torch.arange(signal.numel()).reshape(signal.shape).broadcast_to(output.shape)
     except (ValueError, RuntimeError) as error:
         ours, theirs = (" and ".join(str(tuple(one.shape)) for one in of) for of in (signals, outputs))
-        raise ValueError(
+        raise ConfigurationError(
             f"passes_through needs one signal that broadcasts to the only output, but {ours} does not broadcast to "
             f"{theirs}"
         ) from error

@@ -23,7 +23,7 @@ from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
-from ebcli.run.plan import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
+from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
 
 _input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
 _resuming, _performance = map(section, ("Resuming", "Performance"))
@@ -150,7 +150,7 @@ SALIENCY = (
         "--cmap",
         metavar="NAME",
         shell_complete=complete_colormap,
-        show_default="inferno; jet for --style paper; managua_r for --signed",
+        show_default="violet for overlays; jet for --style paper; otherwise inferno, or vanimo_r if signed",
         help="Use this matplotlib colormap.",
     ),
     _appearance(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -19,7 +21,7 @@ _BAR_SHARE = 0.4  # of the width of a caption
 
 def caption(map_: Map) -> str:
     """What is said of a map below it."""
-    return f"{map_.subject.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.subject.title
+    return f"{map_.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.title
 
 
 def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
@@ -30,7 +32,12 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
 
 
 def ends(
-    style: DrawingStyle, finest: int, whose: str = "each map's ", against: str = "", target: str = "the class"
+    style: DrawingStyle,
+    finest: int,
+    whose: str = "each map's ",
+    against: str = "",
+    target: str = "the class",
+    has_faint: bool = False,
 ) -> tuple[str, str]:
     """The ends of the scale of maps, the finest of which has so many cells, in words.
 
@@ -40,8 +47,11 @@ def ends(
         whose: of which map the ends are.
         against: the class that the lower end speaks for, if there is one.
         target: the class that the upper end speaks for.
+        has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
     low, high = _ends(style, finest, whose)
+    if has_faint and style.vmax is None:
+        high += ", more where evidence is weak"
     if style.signed and against:
         return (against, target) if style.vmax is None else (f"{against} {low}", f"{high} {target}")
     return low, high
@@ -91,3 +101,19 @@ def on_white(picture: Image.Image) -> Image.Image:
     if picture.mode != "RGBA":
         return picture
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+
+
+def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
+    """A picture above bars, one for each channel with its number from 1; without shares, the picture itself."""
+    if not shares:
+        return picture
+    height, step = max(48, picture.width // 4), picture.width / len(shares)
+    both = Image.new("RGB", (picture.width, picture.height + height), "white")
+    both.paste(picture)
+    draw, letters = ImageDraw.Draw(both), font(max(1, min(13, round(0.6 * step))))
+    foot = both.height - letters.size - 4
+    for i, share in enumerate(shares):
+        top = foot - share / max(*shares, 1e-9) * (foot - picture.height - 4)
+        draw.rectangle((i * step + 1, top, (i + 1) * step - 2, foot), fill=_PHOTO_OF_BAR)
+        draw.text(((i + 0.5) * step, foot + 2), str(i + 1), "black", letters, anchor="ma")
+    return both

@@ -55,6 +55,8 @@ class ClassRecord:
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
+        against: of the map that tells a wrong prediction from the true class, that class.
+        channels: at the input of a network with more than three channels, each one's share of the map; else empty.
     """
 
     index: int
@@ -74,10 +76,13 @@ class ClassRecord:
     proof: dict[str, Any] | None = None
     position: int | None = None
     share: float | None = None
+    against: str | None = None
+    channels: tuple[float, ...] = ()
 
     @classmethod
     def parse(cls, written: dict[str, Any]) -> ClassRecord:
         """That of a JSON object."""
+        written["channels"] = tuple(written.get("channels", ()))
         for place in (written, written.get("region") or {}):
             if place.get("box") is not None:
                 place["box"] = Box.of_size(*place["box"])
@@ -97,7 +102,9 @@ class ClassRecord:
             _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])
             if type(self.proof["holds"]) is not bool or type(self.proof["words"]) is not str:
                 raise TypeError(self.proof)
-        _check_numbers(self.box or ())
+        if type(self.against) not in _TEXTS:
+            raise TypeError(self.against)
+        _check_numbers([*(self.box or ()), *self.channels])
         if self.region is not None:
             _check_numbers([*self.region["box"], self.region["area"], *(self.region["polygon"] or ())])
 
