@@ -22,6 +22,12 @@ os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 
 
 @pytest.fixture(autouse=True)
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a few files within the process of a test start none, unless the test says so."""
+    monkeypatch.setattr("ebcli.workers.FEWEST", 0)
+
+
+@pytest.fixture(autouse=True)
 def same_random_numbers() -> None:
     """Whichever tests the same process ran before."""
     torch.manual_seed(0)

@@ -23,6 +23,8 @@ from ebcli.nouns.box import Box
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
+_MEMORY, _MEMORY_PER_PIXEL = 3 << 30, 32  # bytes; floats in TIFF take 28
+_USUAL_PIXELS = Image.MAX_IMAGE_PIXELS or 0
 _HEIF = {".heic", ".heif"}
 _PAGED = {"GIF", "PNG", "WEBP", "TIFF"}
 
@@ -72,7 +74,7 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
     """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
         yield
-    except EbcliError:
+    except (EbcliError, MemoryError):
         raise
     except UnidentifiedImageError as error:
         if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():
@@ -96,6 +98,11 @@ def pages(file: Path | IO[bytes]) -> int:
 def most_pixels() -> float:
     """The number of pixels of the largest image that Pillow decodes."""
     return inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+
+
+def decoding_memory(most: int | None = None) -> int:
+    """The number of bytes that are enough to decode and draw an image of most pixels, or a video."""
+    return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if most is None else most)
 
 
 def check_pixels(size: tuple[int, int]) -> None:

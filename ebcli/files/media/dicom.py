@@ -98,7 +98,7 @@ def _private() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (EbcliError, OSError):
+    except (EbcliError, OSError, MemoryError):
         raise
     except Exception as error:  # broken files make pydicom raise nearly anything
         raise ImageError(f"it is broken, or no DICOM image ({type(error).__name__})") from None
