@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ebcli.errors import EbcliError as EbcliError
     from ebcli.errors import ImageError as ImageError
     from ebcli.errors import LayerError as LayerError
+    from ebcli.errors import NonFiniteError as NonFiniteError
     from ebcli.errors import OutputError as OutputError
     from ebcli.errors import RuleError as RuleError
     from ebcli.errors import UnsupportedOpError as UnsupportedOpError
@@ -42,8 +43,10 @@ if TYPE_CHECKING:
     from ebcli.models import layers as layers
     from ebcli.models import load_model as load_model
     from ebcli.models import model_names as model_names
-    from ebcli.run.explain import Saliency as Saliency
     from ebcli.run.explain import explain as explain
+    from ebcli.run.quantus import quantus_explain as quantus_explain
+    from ebcli.run.saliency import Saliency as Saliency
+    from ebcli.run.watch import Watch as Watch
 
     __version__: str
 
@@ -51,22 +54,28 @@ _OFFERED = {
     "ebcli.drawing.api": "draw_map",
     "ebcli.eb": "ExcitationMode ExcitationResult LinearMap check_rule disable enable excitation_backprop "
     "excitation_mode pass_through residual_sum rule unregister weighted_sum",
-    "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError OutputError RuleError UnsupportedOpError",
+    "ebcli.errors": "ConfigurationError EbcliError ImageError LayerError NonFiniteError OutputError RuleError "
+    "UnsupportedOpError",
     "ebcli.models": "Candidates Detection DetectionScores LoadedModel ModelSource Preprocessing default_layer "
     "detections layers load_model model_names",
-    "ebcli.run.explain": "Saliency explain",
+    "ebcli.run.explain": "explain",
+    "ebcli.run.quantus": "quantus_explain",
+    "ebcli.run.saliency": "Saliency",
+    "ebcli.run.watch": "Watch",
 }
 
 _get, __dir__ = lazily(__name__, _OFFERED, "__version__")
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return installed_version()
-    value = _get(name)
-    if name in _OFFERED["ebcli.eb"].split():
-        _show_in_notebooks()
-    return value
+if not TYPE_CHECKING:  # which would take misspelt names for attributes
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return installed_version()
+        value = _get(name)
+        if name in _OFFERED["ebcli.eb"].split():
+            _show_in_notebooks()
+        return value
 
 
 def _show_in_notebooks() -> None:

@@ -1,4 +1,7 @@
-"""The exceptions of this package. Each message names what is wrong and says what to do."""
+"""The exceptions of this package. Each message names what is wrong and says what to do.
+
+Those for wrong use are also of the built-in kind, such as ValueError.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,24 @@ class EbcliError(Exception):
     """The base class of this package's exceptions."""
 
 
-class ConfigurationError(EbcliError):
+class ConfigurationError(EbcliError, ValueError):
     """The model, weights, layer, class or an option does not exist or does not fit."""
 
 
 class LayerError(ConfigurationError):
     """The layer does not exist, is not called exactly once, or has no map."""
+
+
+class ArgumentError(ConfigurationError, TypeError):
+    """An argument, or what a rule returns, is of the wrong type."""
+
+
+class MissingRuleError(ConfigurationError, KeyError):
+    """There is no such excitation rule."""
+
+
+class ModeError(EbcliError, RuntimeError):
+    """The excitation mode is enabled already, or is not."""
 
 
 class UnsupportedOpError(EbcliError):

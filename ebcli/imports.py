@@ -6,9 +6,10 @@ import contextlib
 import importlib
 import re
 import sys
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import ConfigurationError, EbcliError
 
@@ -99,6 +100,37 @@ def plugins(group: str) -> list[EntryPoint]:
     return sorted(entry_points(group=group), key=lambda point: (point.name, point.value))
 
 
+class _ByThread:
+    """Stdout, for which some threads have another file."""
+
+    def __init__(self, stdout: Any) -> None:
+        self.own, self.stdout, self.users = threading.local(), stdout, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(getattr(self.own, "file", self.stdout), name)
+
+
+_lock = threading.Lock()
+
+
+@contextlib.contextmanager
+def printing_to(file: Any) -> Iterator[None]:
+    """Redirect what this thread prints to stdout; other threads go on printing there."""
+    with _lock:
+        by_thread = sys.stdout if isinstance(sys.stdout, _ByThread) else _ByThread(sys.stdout)
+        sys.stdout, by_thread.users = cast(Any, by_thread), by_thread.users + 1
+    before = getattr(by_thread.own, "file", by_thread.stdout)
+    by_thread.own.file = file
+    try:
+        yield
+    finally:
+        by_thread.own.file = before
+        with _lock:
+            by_thread.users -= 1
+            if not by_thread.users and sys.stdout is by_thread:
+                sys.stdout = by_thread.stdout
+
+
 @contextlib.contextmanager
 def contained(what: str) -> Iterator[None]:
     """Run code of users or plug-ins: redirect its stdout, which is for results only, to stderr, and refuse to exit.
@@ -109,7 +141,7 @@ def contained(what: str) -> Iterator[None]:
     Raises:
         ConfigurationError: the code called ``sys.exit()``, or raised what no program catches.
     """
-    with contextlib.redirect_stdout(sys.stderr):
+    with printing_to(sys.stderr):
         try:
             yield
         except SystemExit as error:

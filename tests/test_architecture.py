@@ -27,7 +27,7 @@ ROOMS = {
     "files": {"nouns", "imports", "errors"},
     "models": {"eb", "files", "nouns", "imports", "errors"},
     "drawing": {"pages", "eb", "files", "nouns", "errors"},
-    "run": {"drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
+    "run": {"pages", "drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "nouns", "workers", "errors"},
     "serve": {"pages", "run", "drawing", "models", "files", "nouns", "errors"},

@@ -135,7 +135,7 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
         shown.append(f"{upper[0]:.2f}, {lower[1]:.2f}")
-    assert f"| cat, cup in this photo, layer `features.11` | {' | '.join(shown)} | 0.50 |" in README
+    assert f"| cat, cup in the photo above, layer `features.11` | {' | '.join(shown)} | 0.50 |" in README
 
 
 # What readers ask first, the page that home names for it, and what the answer must contain

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,16 @@ from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError, LayerError
 
 
+class HasNetwork(Protocol):
+    """What `load_model` returns."""
+
+    @property
+    def net(self) -> nn.Module: ...
+
+
 @overload
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
     layer: LayerChoice = None,
@@ -45,7 +52,7 @@ def excitation_backprop(
 
 @overload
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
     layer: list[Any] | tuple[LayerChoice, ...],
@@ -60,7 +67,7 @@ def excitation_backprop(
 
 
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
     layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
@@ -127,14 +134,14 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
-    net = net if isinstance(net, nn.Module) else getattr(net, "net", net)  # a LoadedModel's
-    check_arguments(net, inputs)
-    net = getattr(net, "_orig_mod", net)  # the module that torch.compile() compiled
+    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    check_arguments(network, inputs)
+    network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
     with torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
-        forward = Forward.of(net, inputs, layers)
+        forward = Forward.of(network, inputs, layers)
         try:
             prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
             others = None if against is None else priors_against(against, prior)
@@ -158,7 +165,7 @@ def excitation_backprop(
                         lost_mass=lost and {name: _by_image(by_class, single) for name, by_class in lost.items()},
                         against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
                         joint=is_joint,
-                        channel_axis=channel_axis_of(net, inputs),
+                        channel_axis=channel_axis_of(network, inputs),
                         image_axis=forward.images.axis(path.layer),
                     )
         finally:

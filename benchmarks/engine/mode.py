@@ -27,7 +27,7 @@ from benchmarks.engine.rules import rule_of
 from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
 from benchmarks.engine.rules.rule import Missing, Share
 from benchmarks.engine.stepwise import Stepwise, total
-from ebcli.errors import UnsupportedOpError
+from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
 
@@ -82,7 +82,7 @@ class Listening(TorchFunctionMode):
         if own is not None:
             value = own(Call(func, args, kwargs, record), *args, **kwargs)
             if value is None:
-                raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
+                raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
             return func(*args, **kwargs) if value is NotImplemented else value
         name, spelled_out = FUNCTIONS[func]
         with quiet():
@@ -291,7 +291,7 @@ def new_record(net: nn.Module | None = None) -> Record:
 def refuse(operations: Sequence[str], unsupported: Unsupported) -> None:
     """Raise or warn about operations without a rule."""
     if unsupported not in ("error", "gradient"):
-        raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
+        raise ConfigurationError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
     named = ", ".join(dict.fromkeys(operations))
     if not named:
         return
@@ -329,7 +329,7 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
     """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
 
     Raises:
-        RuntimeError: it is already enabled.
+        ModeError: it is already enabled.
 
     Examples:
         >>> import ebcli, torch
@@ -341,7 +341,7 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
         tensor([1., 1.])
     """
     if getattr(_enabled, "mode", None) is not None:
-        raise RuntimeError("excitation backprop is already enabled in this thread")
+        raise ModeError("excitation backprop is already enabled in this thread")
     _enabled.mode = ExcitationMode(net, unsupported=unsupported)
     _enabled.mode.__enter__()
 
@@ -350,7 +350,7 @@ def disable() -> None:
     """Disable Excitation Backprop in this thread.
 
     Raises:
-        RuntimeError: it is not enabled.
+        ModeError: it is not enabled.
 
     Examples:
         >>> import ebcli
@@ -358,11 +358,11 @@ def disable() -> None:
         >>> ebcli.disable()
         >>> ebcli.disable()
         Traceback (most recent call last):
-        RuntimeError: excitation backprop is not enabled in this thread
+        ebcli.errors.ModeError: excitation backprop is not enabled in this thread
     """
     mode = getattr(_enabled, "mode", None)
     if mode is None:
-        raise RuntimeError("excitation backprop is not enabled in this thread")
+        raise ModeError("excitation backprop is not enabled in this thread")
     _enabled.mode = None
     mode.__exit__(None, None, None)
 

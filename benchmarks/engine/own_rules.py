@@ -22,6 +22,7 @@ from benchmarks.engine.rules.layers import Layer
 from benchmarks.engine.rules.norms import Norm
 from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
 from benchmarks.engine.rules.rule import Rule
+from ebcli.errors import ArgumentError, ConfigurationError, MissingRuleError
 
 OWN: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
 
@@ -173,7 +174,7 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
         True
     """
     if len(signals) != len(scales):
-        raise ValueError(f"{name_of(call.func)}: got {len(signals)} signals but {len(scales)} scales")
+        raise ConfigurationError(f"{name_of(call.func)}: got {len(signals)} signals but {len(scales)} scales")
     return call.made(_ScaledSum(scales), *signals)
 
 
@@ -214,9 +215,9 @@ def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
     """
     for function in functions:
         if function in OWN:
-            raise ValueError(f"{name_of(function)} already has the rule {OWN[function].__name__}")
+            raise ConfigurationError(f"{name_of(function)} already has the rule {OWN[function].__name__}")
         if has_rule(function):
-            raise ValueError(f"{name_of(function)} already has the rule for its operations")
+            raise ConfigurationError(f"{name_of(function)} already has the rule for its operations")
         if not isinstance(function, str):
             _refuse_if_hidden(function)
 
@@ -231,17 +232,17 @@ def unregister(*functions: Callable[..., Any] | str) -> None:
     """Remove the rules of functions.
 
     Raises:
-        KeyError: a function has no rule that was registered.
+        MissingRuleError: a function has no rule that was registered.
 
     Examples:
         >>> import ebcli, torch
         >>> ebcli.unregister(torch.cumprod)
         Traceback (most recent call last):
-        KeyError: "there is no rule for 'cumprod'"
+        ebcli.errors.MissingRuleError: "there is no rule for 'cumprod'"
     """
     for function in functions:
         if function not in OWN:
-            raise KeyError(f"there is no rule for {getattr(function, '__name__', function)!r}")
+            raise MissingRuleError(f"there is no rule for {getattr(function, '__name__', function)!r}")
         del OWN[function]
 
 
@@ -271,13 +272,13 @@ def has_rule(function: Callable[..., Any] | str) -> bool:
 
 def _refuse_if_hidden(function: Callable[..., Any]) -> None:
     if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
-        raise TypeError(
+        raise ArgumentError(
             f"{function.__name__} is an autograd.Function, and function modes do not see calls of apply(): wrap it, "
             f"op = torch.overrides.wrap_torch_function(lambda *args: args)({function.__name__}.apply), "
             "call op in the network and register op"
         )
     if not is_visible(function):
-        raise TypeError(
+        raise ArgumentError(
             f"function modes do not see calls of {name_of(function)}, because it does not call "
             "torch.overrides.handle_torch_function: wrap it with torch.overrides.wrap_torch_function"
         )

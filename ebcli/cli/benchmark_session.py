@@ -14,7 +14,7 @@ import click
 
 from ebcli.cli.console import INTERRUPTED, SOME_FAILED, note_environment, plain_errors, plain_warnings, put, say
 from ebcli.cli.model_options import MODEL, with_options
-from ebcli.cli.parameters import Output, plain_option
+from ebcli.cli.parameters import Method, Output, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import METHODS, WHOLE
 from ebcli.models.preprocessing import Preprocessing
@@ -37,7 +37,7 @@ _OPTIONS = (
     plain_option(
         "--method",
         "methods",
-        type=click.Choice(METHODS),
+        type=Method(METHODS),
         multiple=True,
         default=("contrastive",),
         help="Measure maps of this method. Repeatable.",

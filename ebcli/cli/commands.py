@@ -267,7 +267,7 @@ def _of_answer(*names: str, **settings: Any) -> SectionOption:
     altered("output", metavar="DIR", help="Output directory."),
     altered("format", help="Format of the figure; auto is png."),
     altered("as_json", help="Print a JSON record with all words instead."),
-    altered("cmap", show_default="inferno"),
+    altered("cmap", show_default="violet"),
     options=["cell_size", "dpi", "overwrite", "device", "dtype"],
 )
 def ask(options: Mapping[str, Any]) -> int:

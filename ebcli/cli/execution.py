@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -51,6 +52,12 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink 
         to_open = str(page)
     if options.get("show") and to_open:
         click.launch(to_open)
+    is_watched = out.isatty() and sys.stderr.isatty()
+    if is_watched and status == 0 and not (options["as_json"] or plan.execution.dry_run):
+        from ebcli.cli.next_step import next_step
+
+        if hint := next_step(work, plan):
+            note(hint)
     return status
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import click
-
 from ebcli.cli.model_options import PATH, section
-from ebcli.cli.parameters import BOX, ClassName, PixelOrMask
+from ebcli.cli.parameters import BOX, ClassName, Method, PixelOrMask
 from ebcli.models.keywords import COMPARED_METHODS
 from ebcli.run.plan import MapOptions
 
@@ -49,7 +47,7 @@ MAP = (
     ),
     _map(
         "--compare-with",
-        type=click.Choice(COMPARED_METHODS),
+        type=Method(COMPARED_METHODS),
         multiple=True,
         help="Also show this method's map in panels. Repeatable.",
     ),

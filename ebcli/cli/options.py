@@ -150,7 +150,7 @@ SALIENCY = (
         "--cmap",
         metavar="NAME",
         shell_complete=complete_colormap,
-        show_default="inferno; jet for --style paper; managua_r for --signed",
+        show_default="violet for overlays; jet for --style paper; otherwise inferno, or vanimo_r if signed",
         help="Use this matplotlib colormap.",
     ),
     _appearance(

@@ -19,7 +19,7 @@ _ELSEWHERE = {
     "--imgsz": "--resize PIXELS",
     "--img-size": "--resize PIXELS",
     "--conf": "--score SCORE",
-    "--method": "--compare-with METHOD, or eb-saliency benchmark",
+    "--method": "--panel --compare-with METHOD to see its map beside, or eb-saliency benchmark to measure methods",
     "--class": "--target CLASS",
     "--classes": "--target CLASS",
     "--gpu": "--device cuda",

@@ -141,6 +141,15 @@ class SectionedCommand(click.Command):
         with _in_one_line(info_name or ""):
             return super().make_context(info_name, *args, **extra)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.allow_extra_args = True  # Click's error would say nothing of what to do
+        extra = super().parse_args(ctx, args)
+        if extra and not ctx.resilient_parsing:
+            takes_model = any(one.name == "model" for one in self.params)
+            hint = f"use --model {extra[0]}" if takes_model else f"{ctx.command_path} --help says what it takes"
+            raise click.UsageError(f"unexpected argument '{extra[0]}': {hint}")
+        return extra
+
     def invoke(self, ctx: click.Context) -> Any:
         with _in_one_line(ctx.info_name or ""):
             return super().invoke(ctx)
@@ -170,6 +179,14 @@ def show_common_options(ctx: click.Context, _option: click.Parameter, given: boo
     if given and isinstance(ctx.command, SectionedCommand):
         ctx.command.show_common(ctx)
         ctx.exit()
+
+
+class Method(click.Choice[str]):
+    """A method by its name, however it is spelt: Grad-CAM, gradcam and grad_cam are grad-cam."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        named = {"".join(filter(str.isalnum, choice)): choice for choice in self.choices}
+        return super().convert(named.get("".join(filter(str.isalnum, value.lower())), value), param, ctx)
 
 
 class ClassName(click.ParamType):

@@ -151,6 +151,7 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
     several = len({one.layer for one in record.classes}) > 1
     for one in record.classes:
         title = f"class {one.index}" + f" ({one.name})" * bool(one.name) + f" at {one.layer}" * several
+        title += f" against {one.against}" * bool(one.against)
         if verbose:
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
@@ -164,7 +165,10 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         put(record.line(), out)
         return
     end = b"\0" if options["null"] else b"\n"
-    titles = [f"  {one.name or f'class {one.index}'}, {one.score:.3f}" for one in record.classes]
+    names = [
+        (one.name or f"class {one.index}") + f" against {one.against}" * bool(one.against) for one in record.classes
+    ]
+    titles = [f"  {name}, {one.score:.3f}" for name, one in zip(names, record.classes, strict=True)]
     if not out.isatty() or plan.output.panel or options["null"]:
         titles = []  # programs read paths alone
     paths = [record.input] if record.status == "planned" else record.output

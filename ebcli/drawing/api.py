@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.panel import Tile, arranged, peak_note
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
 from ebcli.nouns.box import Box
@@ -34,9 +34,9 @@ def draw_map(
     saliency: Tensor | ArrayLike,
     transforms: InputSpec | ImageClassification | None = None,
     *,
-    style: str = "overlay",
+    style: Style = "overlay",
     cmap: str | None = None,
-    alpha: float = 0.92,
+    alpha: float = 0.85,
     signed: bool = False,
     vmin: float = 0.0,
     vmax: float | None = None,

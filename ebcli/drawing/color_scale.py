@@ -13,10 +13,9 @@ from ebcli.errors import ConfigurationError, closest
 
 LEVELS = 256  # pictures have 8 bits per channel
 
-PHOTO_BAND = (25, 115)  # of 255: the lightness to which a photo is reduced under an overlay
-_LUMA = (0.2126, 0.7152, 0.0722)  # of red, green and blue (ITU-R BT.709)
-_LEAST_LUMA = 180  # of the colors at the ends of an overlay's scale
-_SHARE_IN_OVERLAYS = {inferno.NAME: 0.45, "managua_r": 0.45}  # of scales whose other part is darker than any photo
+# An overlay's colors for the class and against it, from 0 to the ends of the scale: hues that photos seldom have, so
+# saturated that they are as far from white as from black. benchmarks/overlays.py compares them with others.
+_HUES = {1: ((130, 60, 255), (230, 0, 255)), -1: ((0, 220, 140), (0, 220, 0))}
 
 
 def visible(saliency: NDArray[np.floating], style: DrawingStyle) -> NDArray[np.floating]:
@@ -54,25 +53,17 @@ def opacity(style: DrawingStyle) -> NDArray[np.float64]:
 
 @lru_cache
 def overlay_colors(style: DrawingStyle) -> NDArray[np.uint8]:
-    """The colors of an overlay's 256 levels, (256, 3), all lighter than the photo below, and lighter the higher.
+    """The colors of an overlay's 256 levels, (256, 3): those of ``cmap``, or its own.
 
-    Blended with an opacity that rises too, they make every point of a photo lighter, the more the higher the value. The
-    hues are the colormap's; a color that is too dark for its level is mixed with white, one that is too light, black.
+    Blended with an opacity that rises with the value, its own colors differ from any common photo the more, the higher
+    the value.
     """
-    strength, scale = opacity(style), palette(style.colormap).astype(float)
-    share = _SHARE_IN_OVERLAYS.get(style.colormap, 1.0)
-    places = 1 - share + share * strength
-    if style.signed:
-        places = (1 + np.sign(np.arange(LEVELS) - LEVELS // 2) * places) / 2
-    colors = scale[(places * (LEVELS - 1)).round().astype(int)]
-    luma, darkest = colors @ _LUMA, PHOTO_BAND[1] + 2
-    least = darkest + strength * (max(min(luma[strength == 1]), _LEAST_LUMA) - darkest)
-    wanted, strongest_first = np.empty(LEVELS), np.argsort(-strength, kind="stable")
-    wanted[strongest_first] = np.minimum.accumulate(np.maximum(luma, least)[strongest_first])
-    colors *= (wanted / luma.clip(min=1)).clip(max=1)[:, None]
-    white = ((wanted - luma) / (255 - luma).clip(min=1)).clip(0, 1)[:, None]
-    adapted: NDArray[np.uint8] = (colors + white * (255 - colors)).round().astype(np.uint8)
-    return adapted
+    if style.cmap is not None or style.name == "paper":
+        return palette(style.colormap)
+    strength, is_against = opacity(style)[:, None], style.signed & (np.arange(LEVELS) < LEVELS // 2)[:, None]
+    near, far = (np.where(is_against, _HUES[-1][end], _HUES[1][end]) for end in (0, 1))
+    colors: NDArray[np.uint8] = (near + strength * (far - near)).round().astype(np.uint8)
+    return colors
 
 
 @lru_cache

@@ -40,7 +40,7 @@ def contact_sheet(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, 
         tiles = [map_tile(one, frame, title) for frame, title in zip(shown, titles, strict=True)]
         heading = f"{row.map.subject.title}, {row.map.layer}" if several else row.map.subject.title
         lines += wrapped(heading, tiles, COLUMNS)
-    style = one.style if len({row.style.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
-    return arranged(
-        name, about, lines, style, max(row.map.values.size for row in maps)
-    )  # without vmax, each row has its own scale
+    # of rows with scales of their own, there is no common end
+    style = one.faded if len({row.faded.vmax for row in maps}) == 1 else replace(one.style, vmax=None)
+    has_faint = any(row.faded != row.style for row in maps)
+    return arranged(name, about, lines, style, max(row.map.values.size for row in maps), has_faint=has_faint)

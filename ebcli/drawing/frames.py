@@ -50,6 +50,7 @@ class FrameMaps:
         cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle, number: int = 0
     ) -> FrameMaps:
         """Find the color scale of a map."""
+        style = style.of(map_.is_two_sided)
         cells = map_.drawn_values
         flat = cells if clips is None else np.abs(cells).max(0) if style.signed else cells.max(0)
         is_blank = is_blank_on(size, flat, map_.placement, style.signed)

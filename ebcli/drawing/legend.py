@@ -19,7 +19,7 @@ _BAR_SHARE = 0.4  # of the width of a caption
 
 def caption(map_: Map) -> str:
     """What is said of a map below it."""
-    return f"{map_.subject.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.subject.title
+    return f"{map_.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.title
 
 
 def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
@@ -30,7 +30,12 @@ def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:
 
 
 def ends(
-    style: DrawingStyle, finest: int, whose: str = "each map's ", against: str = "", target: str = "the class"
+    style: DrawingStyle,
+    finest: int,
+    whose: str = "each map's ",
+    against: str = "",
+    target: str = "the class",
+    has_faint: bool = False,
 ) -> tuple[str, str]:
     """The ends of the scale of maps, the finest of which has so many cells, in words.
 
@@ -40,8 +45,11 @@ def ends(
         whose: of which map the ends are.
         against: the class that the lower end speaks for, if there is one.
         target: the class that the upper end speaks for.
+        has_faint: whether some maps are drawn faint, on a scale that ends above their maximum.
     """
     low, high = _ends(style, finest, whose)
+    if has_faint and style.vmax is None:
+        high += ", more where evidence is weak"
     if style.signed and against:
         return (against, target) if style.vmax is None else (f"{against} {low}", f"{high} {target}")
     return low, high

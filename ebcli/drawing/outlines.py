@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from ebcli.drawing.lettering import fitted, font, printable
 from ebcli.nouns.explanation import Subject
 
-# Told apart by color-blind readers, and lighter than a photo under an overlay (Okabe and Ito 2008)
+# Told apart by color-blind readers (Okabe and Ito 2008)
 COLORS = ((86, 180, 233), (230, 159, 0), (240, 228, 66), (0, 200, 145), (204, 121, 167), (255, 130, 40))
 
 Color = int | tuple[int, int, int]  # of a picture with a palette, or RGB

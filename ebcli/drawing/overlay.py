@@ -61,6 +61,22 @@ def interpolated(
     return np.asarray(upsampled(saliency, region, box, cells, zero))
 
 
+def heatmap(saliency: NDArray[np.float32], region: Box, size: tuple[int, int], signed: bool) -> NDArray[np.float32]:
+    """A map as it is drawn, (height, width): 0 outside of its region, and below 0 only if that is drawn, too.
+
+    Args:
+        saliency: (h, w), unclamped.
+        region: the rectangle that it covers in an image of the size.
+        size: (width, height).
+        signed: whether negative values are drawn.
+    """
+    found = np.zeros(size[::-1], np.float32)
+    left, top, right, bottom = box = covered(region, size)
+    values = interpolated(saliency if signed else np.maximum(saliency, 0), region, box, zero=0.0)
+    found[top:bottom, left:right] = values if signed else np.maximum(values, 0)
+    return found
+
+
 def upsampled(
     saliency: ArrayLike, region: Box, box: Pixels, cells: bool = False, zero: float | None = None
 ) -> Image.Image:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -10,16 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ebcli.drawing.color_scale import LEVELS, PHOTO_BAND, opacity, overlay_colors, palette
+from ebcli.drawing.color_scale import LEVELS, opacity, overlay_colors, palette
 from ebcli.drawing.style import DrawingStyle
 
-_SATURATION = 0.45  # of a photo under an overlay, or its colors would be mistaken for the map's
-OVERLAY_GAMMA = 0.8  # of an overlay's opacity
-_GRAY = (0.299, 0.587, 0.114)  # of red, green and blue, as Pillow converts to gray (ITU-R 601-2)
 _NEUTRAL = (119, 119, 119)  # a middle gray, which no colormap for maps contains
 
 CONTOURS = (0.2, 0.4, 0.6, 0.8)  # fractions of the way from 0 to the end of the scale
 _LINES_ACROSS = 200  # the width of a contour is the width of the map divided by this
+_LIGHTER = 0.45  # of the way from 0 in the colormap, lines have no color: it is as dark as their border
 _HALO, _SHADOW = 0.4, 0.7  # opacities of the light and the dark border of a contour, seen on dark and light photos
 
 
@@ -44,13 +43,12 @@ class Painter:
 
 
 def _overlay(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
-    alphas = style.alpha * opacity(style) ** OVERLAY_GAMMA
-    return _blended(_muted(photo, style), levels, overlay_colors(style), alphas)
+    return _blended(photo, levels, overlay_colors(style), style.alpha * opacity(style))
 
 
 def _paper(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
     """(1 - m^0.8) photo + m^0.8 color, as in the figures of Zhang et al."""
-    return _blended(photo, levels, palette(style.colormap), opacity(style) ** 0.8)
+    return _blended(photo, levels, overlay_colors(style), opacity(style) ** 0.8)
 
 
 def _heatmap(_photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Image.Image:
@@ -79,9 +77,10 @@ def _contour(photo: Image.Image, levels: Image.Image, style: DrawingStyle) -> Im
     for distance in distances:
         _paint(photo, (255, 255, 255), line(distance, 3 * width, _HALO))
         _paint(photo, (0, 0, 0), line(distance, 2 * width, _SHADOW))
-    colors = overlay_colors(style)
+    colors, zero = palette(style.colormap), 0.5 * style.signed
     for value, distance in zip(values, distances, strict=True):
-        red, green, blue = colors[round(value * (LEVELS - 1))].tolist()
+        place = value + _LIGHTER * (math.copysign(1 - zero, value - zero) - (value - zero))
+        red, green, blue = colors[round(place * (LEVELS - 1))].tolist()
         _paint(photo, (red, green, blue), line(distance, width, 1))
     return photo
 
@@ -113,19 +112,6 @@ def _paint(photo: Image.Image, color: tuple[int, int, int], opacities: Image.Ima
         photo.paste(color, box, opacities.crop(box))
 
 
-def muting() -> list[list[float]]:
-    """Of each channel of a muted photo: the weights of the photo's red, green and blue, and a constant, of 255."""
-    dark, light = PHOTO_BAND
-    contrast = (light - dark) / 255
-    kept, gray = contrast * _SATURATION, contrast * (1 - _SATURATION)
-    return [[gray * weight + kept * (i == channel) for i, weight in enumerate(_GRAY)] + [dark] for channel in range(3)]
-
-
-def _muted(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
-    """The photo in a narrow band of lightness, with less color."""
-    return photo.convert("RGB", tuple(weight for row in muting() for weight in row))
-
-
 def _unchanged(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
     return photo
 
@@ -141,7 +127,7 @@ def _transparent(photo: Image.Image, style: DrawingStyle) -> Image.Image:
 
 # side-by-side is the photo beside the heatmap, see overlay.picture()
 PAINTERS = {
-    "overlay": Painter(_overlay, _muted, frames=True),
+    "overlay": Painter(_overlay, _unchanged, frames=True),
     "heatmap": Painter(_heatmap, _gray),
     "mask": Painter(_mask, _transparent, "RGBA"),
     "contour": Painter(_contour, _unchanged, margin=1, frames=True),

@@ -15,7 +15,6 @@ from ebcli.drawing.legend import bar, ends, on_white
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
-from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
@@ -25,7 +24,7 @@ from ebcli.nouns.explanation import Map, Subject
 _DPI = 100
 _TILE = 300  # the longer side of each tile's picture
 _NARROWEST = 150  # room for the notes below a picture
-_LEGEND = 630  # room for the color scale and its words
+_LEGEND = 630, 900  # least and most room for the color scale and its words
 _GAP = 16
 _TEXT, _TITLE = 13, 16  # font sizes
 _LINE = 19
@@ -49,8 +48,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """Draw all maps of a photo in one figure.
 
     With one map per class, the classes follow the photo from left to right. With several layers, or with other
-    methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead. The photo has
-    the tone that it has below the maps, so that eyes compare the map with it, and not one photo with the other.
+    methods' maps beside, each class has a row. Photos that are much wider than high are stacked instead.
 
     Args:
         shown: the photo, a clip of one frame.
@@ -61,7 +59,7 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
     """
     image, style = shown[0].image, without_photo_beside(maps[0].style, "heatmap")
     small = shown[0]._replace(image=small_frame(image, style))
-    marked = PAINTERS["overlay"].outside(small.image, style) if style.name == "overlay" else small.image.copy()
+    marked = small.image.copy()
     for one in maps:
         outlined(marked, one.map.subject, one.number, marked.width / one.size[0], marked.width)
     photo = Tile(marked, "photo", (f"{image.width} × {image.height} pixels",))
@@ -78,11 +76,12 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
         lines = [
             line
             for subject, tiles in rows.items()
-            for line in wrapped(subject.title, tiles, 1 if _is_wide(image) else len(tiles))
+            for line in wrapped(titles[subject], tiles, 1 if _is_wide(image) else len(tiles))
         ]
     first = maps[0].map
     proof = "" if first.proof is None else f"{first.subject.title}: " * (len(maps) > 1) + first.proof.words
-    return arranged(name, about, lines, style, max(one.map.values.size for one in maps), first.against, proof)
+    finest, has_faint = max(one.map.values.size for one in maps), any(one.faded != one.style for one in maps)
+    return arranged(name, about, lines, style, finest, first.against, proof, has_faint)
 
 
 def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
@@ -145,6 +144,7 @@ def arranged(
     finest: int,
     against: str = "",
     proof: str = "",
+    has_faint: bool = False,
 ) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
 
@@ -156,10 +156,13 @@ def arranged(
         finest: the number of cells of the finest map.
         against: the class that the maps are contrasted with.
         proof: what is said of the first map below the subtitle.
+        has_faint: whether some maps are drawn faint, see ``ends``.
     """
     zoom = style.dpi / _DPI
-    gap, line_height, narrowest, legend = (round(zoom * value) for value in (_GAP, _LINE, _NARROWEST, _LEGEND))
+    gap, line_height, narrowest, least, most = (round(zoom * one) for one in (_GAP, _LINE, _NARROWEST, *_LEGEND))
     text, large = font(round(zoom * _TEXT)), font(round(zoom * _TITLE), bold=True)
+    low, high = ends(style, finest, against=against, has_faint=has_faint)
+    legend = min(most, max(least, round(zoom * _BAR[0] + text.getlength(low + high)) + 4 * gap))
     width = max(narrowest, *(tile.picture.width for _, tiles in rows for tile in tiles)) + gap
     heading = line_height + gap // 2
     columns = max(len(tiles) for _, tiles in rows)
@@ -199,7 +202,6 @@ def arranged(
                 below = y + line_height + tile.picture.height + number * line_height + round(2 * zoom)
                 write(x, below, note, room if columns == 1 else width - gap, fill=_SECONDARY)
         y += height
-    low, high = ends(style, finest, against=against)
     write(gap, y, low, room)
     x = gap + round(text.getlength(low)) + gap // 2
     colors = bar(style, (round(zoom * _BAR[0]), round(zoom * _BAR[1])))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
+from typing import Literal, get_args
 
 from ebcli.errors import ConfigurationError
 
 FINE, FINE_PERCENTILE = 10_000, 99.5  # from so many cells on, a few outliers would leave the rest of a map dark
 
-STYLES = ("overlay", "heatmap", "side-by-side", "mask", "contour", "paper")
+Style = Literal["overlay", "heatmap", "side-by-side", "mask", "contour", "paper"]
+STYLES: tuple[str, ...] = get_args(Style)
 UNSIGNED_STYLES = ("mask", "paper")
 
 
@@ -42,7 +44,7 @@ class DrawingStyle:
     name: str = "overlay"
     _: KW_ONLY
     cmap: str | None = None
-    alpha: float = 0.92
+    alpha: float = 0.85
     signed: bool = False
     vmin: float = 0.0
     vmax: float | None = None
@@ -85,7 +87,12 @@ class DrawingStyle:
             return self.percentile
         return FINE_PERCENTILE if cells >= FINE else 100.0
 
+    def of(self, is_two_sided: bool) -> DrawingStyle:
+        """The style for a map that is drawn with its negative values, if this style can show them."""
+        can = self.name not in UNSIGNED_STYLES and not self.vmin
+        return replace(self, signed=True) if is_two_sided and can else self
+
     @property
     def colormap(self) -> str:
         """The name of the matplotlib colormap in use."""
-        return self.cmap or ("managua_r" if self.signed else "jet" if self.name == "paper" else "inferno")
+        return self.cmap or ("vanimo_r" if self.signed else "jet" if self.name == "paper" else "inferno")

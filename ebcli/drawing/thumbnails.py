@@ -16,7 +16,6 @@ from PIL import Image, ImageDraw
 from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
 from ebcli.drawing.outlines import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
-from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
@@ -141,6 +140,6 @@ def _transparent(
     traced(picture, outlines, _HALO, _OUTLINE)
     chosen = np.linspace(0, LEVELS - 1, _LEVELS).round().astype(int)
     picture.putpalette(bytes(3) + overlay_colors(style)[chosen].tobytes() + bytes([*FRAME_COLOR, *color, 0, 0, 0]))
-    opacities = (255 * opacity(style)[chosen] ** OVERLAY_GAMMA).round().astype(np.uint8)
+    opacities = (255 * opacity(style)[chosen]).round().astype(np.uint8)
     picture.info["transparency"] = bytes(1) + opacities.tobytes() + bytes([255, 255, 255])
     return picture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import torch
 from torch import Tensor, nn
@@ -24,9 +24,16 @@ from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError
 
 
+class HasNetwork(Protocol):
+    """What `load_model` returns."""
+
+    @property
+    def net(self) -> nn.Module: ...
+
+
 @overload
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
     layer: LayerChoice = None,
@@ -42,7 +49,7 @@ def excitation_backprop(
 
 @overload
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
     layer: list[Any] | tuple[LayerChoice, ...],
@@ -57,7 +64,7 @@ def excitation_backprop(
 
 
 def excitation_backprop(
-    net: nn.Module,
+    net: nn.Module | HasNetwork,
     inputs: Tensor,
     targets: Targets | Callable[[Tensor], Targets],
     layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
@@ -124,14 +131,14 @@ def excitation_backprop(
         >>> fine.maps.shape
         torch.Size([2, 8, 8])
     """
-    net = net if isinstance(net, nn.Module) else getattr(net, "net", net)  # a LoadedModel's
-    check_arguments(net, inputs)
-    net = getattr(net, "_orig_mod", net)  # the module that torch.compile() compiled
+    network: Any = net if isinstance(net, nn.Module) else getattr(net, "net", net)
+    check_arguments(network, inputs)
+    network = getattr(network, "_orig_mod", network)  # the module that torch.compile() compiled
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
     with torch.inference_mode(False), torch.no_grad():
-        forward = _record(net, inputs, layers, unsupported)
+        forward = _record(network, inputs, layers, unsupported)
         logits = forward.logits.detach()
         prior, single = priors(targets(logits) if callable(targets) else targets, logits, where)
         others = None if against is None else priors_against(against, prior)
@@ -155,7 +162,7 @@ def excitation_backprop(
                     lost_mass=lost and {name: _by_image(by_class, single) for name, by_class in lost.items()},
                     against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
                     joint=is_joint,
-                    channel_axis=channel_axis_of(net, inputs),
+                    channel_axis=channel_axis_of(network, inputs),
                 )
     results = tuple(found[path] for path in forward.paths)
     return results if isinstance(layer, (list, tuple)) else results[0]

@@ -16,7 +16,7 @@ from ebcli.eb.facts import carries_signal, is_nonnegative, step_of
 from ebcli.eb.mode import ExcitationMode
 from ebcli.eb.neurons import WeightedSum
 from ebcli.eb.stepwise import StepwiseWalk
-from ebcli.errors import RuleError
+from ebcli.errors import ConfigurationError, RuleError
 
 _LARGEST = 1000  # elements of the signal
 _CLASSIFIER, _CONTRAST = "as the classifier", "contrastive"
@@ -73,11 +73,13 @@ def check_rule(
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     if not any(map(carries_signal, given)):
-        raise ValueError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
+        raise ConfigurationError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
     base = Arguments(tuple(given)).to(torch.float64)
     size = sum(base.values[k].numel() for k in base.signals)
     if not 0 < size <= _LARGEST:
-        raise ValueError(f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}")
+        raise ConfigurationError(
+            f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}"
+        )
     try:
         _check(Operation(fn, passes_through, tolerance).to(torch.float64), base)
     except RuleError:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.eb.facts import carries_signal, tensors_in
+from ebcli.errors import ConfigurationError
 
 STEP = 1e-6  # of the finite differences
 FURTHER = (1.3, -2.7, 11.0, -13.0)  # larger steps, to find out whether and how an output depends on an input
@@ -119,11 +120,11 @@ def _same_place(operation: Operation, arguments: Arguments) -> Tensor:
     values = operation.plain(arguments.fresh())
     signals = [arguments.values[k] for k in arguments.signals]
     if len(values) != 1 or len(signals) != 1:
-        raise ValueError("passes_through needs exactly one signal and one output")
+        raise ConfigurationError("passes_through needs exactly one signal and one output")
     try:
         places = torch.arange(signals[0].numel()).reshape(signals[0].shape).broadcast_to(values[0].shape)
     except RuntimeError as error:
-        raise ValueError(
+        raise ConfigurationError(
             f"passes_through needs a signal that broadcasts to the output, but {tuple(signals[0].shape)} does not "
             f"broadcast to {tuple(values[0].shape)}"
         ) from error

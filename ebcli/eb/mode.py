@@ -43,7 +43,7 @@ from ebcli.eb.rules.linear import LAYERS
 from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
 from ebcli.eb.saved_values import forget
 from ebcli.eb.stepwise import StepwiseWalk
-from ebcli.errors import UnsupportedOpError
+from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
 
@@ -84,7 +84,7 @@ class ExcitationMode(TorchFunctionMode):
     def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
         super().__init__()
         if unsupported not in ("error", "gradient"):
-            raise ValueError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
+            raise ConfigurationError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
         self.unsupported, self.recording = unsupported, Recording(StepwiseWalk(), self._answering)
         self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
         self._without: dict[str, None] = {}  # operations without a rule
@@ -149,7 +149,7 @@ class ExcitationMode(TorchFunctionMode):
             return self._through_view(call, args[0], own)
         value = NotImplemented if own is None else own(call, *args, **kwargs)
         if value is None:
-            raise TypeError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
+            raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
         if value is NotImplemented:
             value = self._without_rule(call, tensors)
             # of broadcast_tensors(signal, constant), the second value is a constant still
@@ -297,7 +297,7 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
     """Enable Excitation Backprop in this thread until `disable`, with the arguments of `ExcitationMode`.
 
     Raises:
-        RuntimeError: it is already enabled.
+        ModeError: it is already enabled.
 
     Examples:
         >>> import ebcli, torch
@@ -309,7 +309,7 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
         tensor([1., 1.])
     """
     if getattr(_enabled, "mode", None) is not None:
-        raise RuntimeError("excitation backprop is already enabled in this thread")
+        raise ModeError("excitation backprop is already enabled in this thread")
     _enabled.mode = ExcitationMode(net, unsupported=unsupported)
     _enabled.mode.__enter__()
 
@@ -318,7 +318,7 @@ def disable() -> None:
     """Disable Excitation Backprop in this thread.
 
     Raises:
-        RuntimeError: it is not enabled.
+        ModeError: it is not enabled.
 
     Examples:
         >>> import ebcli
@@ -326,10 +326,10 @@ def disable() -> None:
         >>> ebcli.disable()
         >>> ebcli.disable()
         Traceback (most recent call last):
-        RuntimeError: excitation backprop is not enabled in this thread
+        ebcli.errors.ModeError: excitation backprop is not enabled in this thread
     """
     mode = getattr(_enabled, "mode", None)
     if mode is None:
-        raise RuntimeError("excitation backprop is not enabled in this thread")
+        raise ModeError("excitation backprop is not enabled in this thread")
     _enabled.mode = None
     mode.__exit__(None, None, None)

@@ -33,6 +33,7 @@ from ebcli.eb.products import LinearMap
 from ebcli.eb.registry import Call
 from ebcli.eb.saved_values import keep_saved
 from ebcli.eb.steps import Activation, OneInput, Rescaled, ResidualSum, Slope
+from ebcli.errors import ConfigurationError
 
 _ALIGNMENT = 64  # bytes, of memory that PyTorch allocates
 
@@ -257,7 +258,7 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
         True
     """
     if len(signals) != len(scales):
-        raise ValueError(f"{call.operation}: got {len(signals)} signals but {len(scales)} scales")
+        raise ConfigurationError(f"{call.operation}: got {len(signals)} signals but {len(scales)} scales")
     common = common_source(*signals)
     if common is not None and not common[1]:
         return activated(call, common[0], gate=min(map(gate_of, signals)))  # such as x + tanh(x)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ebcli.eb.recording import Recording
+from ebcli.errors import ArgumentError, ConfigurationError, MissingRuleError
 
 RULES: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
 MAKES_GATES: set[Callable[..., Any]] = set()  # functions whose values are meant to be factors
@@ -135,7 +136,7 @@ def rule(*functions: Callable[..., Any] | str, makes_gates: bool = False) -> Cal
     """
     for function in functions:
         if function in RULES:
-            raise ValueError(f"{name_of(function)} already has the rule {RULES[function].__name__}")
+            raise ConfigurationError(f"{name_of(function)} already has the rule {RULES[function].__name__}")
         if not isinstance(function, str):
             _refuse_if_hidden(function)
             MAKES_GATES.update([function] if makes_gates else [])
@@ -151,29 +152,29 @@ def unregister(*functions: Callable[..., Any] | str) -> None:
     """Remove the rules of functions, which may be PyTorch's own.
 
     Raises:
-        KeyError: a function has no rule.
+        MissingRuleError: a function has no rule.
 
     Examples:
         >>> import ebcli, torch
         >>> ebcli.unregister(torch.cumprod)
         Traceback (most recent call last):
-        KeyError: "there is no rule for 'cumprod'"
+        ebcli.errors.MissingRuleError: "there is no rule for 'cumprod'"
     """
     for function in functions:
         if function not in RULES:
-            raise KeyError(f"there is no rule for {getattr(function, '__name__', function)!r}")
+            raise MissingRuleError(f"there is no rule for {getattr(function, '__name__', function)!r}")
         del RULES[function]
 
 
 def _refuse_if_hidden(function: Callable[..., Any]) -> None:
     if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
-        raise TypeError(
+        raise ArgumentError(
             f"{function.__name__} is an autograd.Function, and function modes do not see calls of apply(): wrap it, "
             f"op = torch.overrides.wrap_torch_function(lambda *args: args)({function.__name__}.apply), "
             "call op in the network and register op"
         )
     if not is_visible(function):
-        raise TypeError(
+        raise ArgumentError(
             f"function modes do not see calls of {name_of(function)}, because it does not call "
             "torch.overrides.handle_torch_function: wrap it with torch.overrides.wrap_torch_function"
         )

@@ -33,4 +33,5 @@ _OFFERED = {
     "pointing_hit rank_correlation resized structural_similarity",
 }
 
-__getattr__, __dir__ = lazily(__name__, _OFFERED)
+if not TYPE_CHECKING:  # which would take misspelt names for attributes
+    __getattr__, __dir__ = lazily(__name__, _OFFERED)

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ebcli.drawing.overlay import is_blank
+from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.nouns.box import Box
 
@@ -36,7 +37,7 @@ def pointing_hit(saliency: ArrayLike, mask: ArrayLike, tolerance: int = 15) -> f
     """
     values, region = np.asarray(saliency), np.asarray(mask, dtype=bool)
     if values.shape != region.shape:
-        raise ValueError(f"the map has shape {values.shape}, but the mask {region.shape}: resize the map first")
+        raise ConfigurationError(f"the map has shape {values.shape}, but the mask {region.shape}: resize the map first")
     if is_blank(values):
         return 0.0
     offsets = np.arange(-tolerance, tolerance + 1)

@@ -55,6 +55,7 @@ class ClassRecord:
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
+        against: of the map that tells a wrong prediction from the true class, that class.
     """
 
     index: int
@@ -74,6 +75,7 @@ class ClassRecord:
     proof: dict[str, Any] | None = None
     position: int | None = None
     share: float | None = None
+    against: str | None = None
 
     @classmethod
     def parse(cls, written: dict[str, Any]) -> ClassRecord:
@@ -97,6 +99,8 @@ class ClassRecord:
             _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])
             if type(self.proof["holds"]) is not bool or type(self.proof["words"]) is not str:
                 raise TypeError(self.proof)
+        if type(self.against) not in _TEXTS:
+            raise TypeError(self.against)
         _check_numbers(self.box or ())
         if self.region is not None:
             _check_numbers([*self.region["box"], self.region["area"], *(self.region["polygon"] or ())])

@@ -129,7 +129,8 @@ def _make(
             size, maps = raw
             for i, (path, map_) in enumerate(zip(names.maps(maps), maps, strict=True)):  # layer by layer
                 number = i % len(outcome.maps)
-                if path in missing and (content := map_thumbnail(map_, map_.values, size, style, number)) is not None:
+                own = style.of(map_.is_two_sided)
+                if path in missing and (content := map_thumbnail(map_, map_.values, size, own, number)) is not None:
                     files[path] = content
     for one in outcome.maps:
         at = outcome.layer, one.recorded.index, one.number

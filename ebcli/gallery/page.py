@@ -12,7 +12,6 @@ from urllib.parse import quote
 import numpy as np
 
 from ebcli.drawing.legend import bar, ends
-from ebcli.drawing.painters import muting
 from ebcli.drawing.style import FINE, DrawingStyle
 from ebcli.files.directory import OutputFolder, refuse_foreign_files
 from ebcli.files.naming import PAGE
@@ -56,7 +55,7 @@ def write_gallery(
         there = make_missing(directory, entries, folder, style, workers, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         data = {**_look(style), **_data(name, entries, there)}
-        folder.add({PAGE: page("gallery.html", data=data, muting=muting())})
+        folder.add({PAGE: page("gallery.html", data=data)})
     return directory / PAGE
 
 
@@ -74,7 +73,7 @@ def _look(style: DrawingStyle) -> dict[str, Any]:
     """The opacity of maps, and the color scale with its ends in words."""
     overlay = replace(style, name="overlay", cells=False)
     colors = np.asarray(bar(overlay, (_LEGEND_COLORS, 1)))[0].tolist()
-    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE)}
+    return {"alpha": style.alpha, "colors": colors, "ends": ends(overlay, FINE, has_faint=True)}
 
 
 def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[str, Any]:
@@ -98,6 +97,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),
             "overlay": names and _url(names.overlay(outcome.layer, one.index, entry.number), there),
             "result": entry.result and _url(entry.result),
+            "against": one.against,
         }
 
     def outcome_data(outcome: Outcome) -> dict[str, Any]:
@@ -111,7 +111,10 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "label": record.label,
             "predicted": record.predicted,
             "photo": outcome.names and _url(outcome.names.photo, there),
-            "maps": [map_data(entry, outcome) for entry in outcome.maps],
+            # what tells a wrong prediction from the true class comes first
+            "maps": [
+                map_data(entry, outcome) for entry in sorted(outcome.maps, key=lambda one: not one.recorded.against)
+            ],
         }
 
     images = [

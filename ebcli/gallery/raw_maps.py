@@ -68,6 +68,8 @@ def read_maps(directory: Path, record: Record) -> tuple[tuple[int, int], list[Ma
                         mass=_number(one.mass),
                         placement=place,
                         method=record.method,
+                        against=one.against or "",
+                        is_two_sided=one.against is not None,
                     )
                 )
         return size, maps

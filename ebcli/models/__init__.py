@@ -43,4 +43,5 @@ _OFFERED = {
     "ebcli.models.spec": "ModelSpec",
 }
 
-__getattr__, __dir__ = lazily(__name__, _OFFERED)
+if not TYPE_CHECKING:  # which would take misspelt names for attributes
+    __getattr__, __dir__ = lazily(__name__, _OFFERED)

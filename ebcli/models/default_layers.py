@@ -6,7 +6,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from itertools import takewhile
 from operator import is_
@@ -22,6 +21,7 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.graph import descend
 from ebcli.errors import LayerError
 from ebcli.models.detection import DetectionScores
+from ebcli.models.hooks import hooked
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.layer_listing import Layer, input_of, layers, named
 from ebcli.models.loaded import LoadedModel
@@ -189,18 +189,16 @@ def _shared(name: str, net: nn.Module, spec: InputSpec, layers: Sequence[str]) -
     """Those of some layers that everything passes through on its way from the input to the output."""
     made: dict[str, Any] = {}
 
-    def note(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
-        made[layer] = single_tensor(output, layer).grad_fn
+    def note(module: nn.Module, _inputs: Any, output: Any) -> None:
+        made[names[module]] = single_tensor(output, names[module]).grad_fn
 
     def forward(blank: Tensor) -> tuple[Any, Any]:
         output = single_tensor(net(blank.requires_grad_().clone()), "the output")
         return output.grad_fn, get_gradient_edge(blank).node
 
-    with ExitStack() as hooks:
-        for layer in layers:
-            hooks.callback(net.get_submodule(layer).register_forward_hook(partial(note, layer)).remove)
-        with torch.enable_grad(), evaluating(net):
-            end, start = probe(name, net, spec, forward)
+    names = {net.get_submodule(layer): layer for layer in layers}
+    with hooked(names, note), torch.enable_grad(), evaluating(net):
+        end, start = probe(name, net, spec, forward)
     return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +10,7 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.boxes import Candidates, Detection
+from ebcli.models.hooks import hooked
 from ebcli.nouns.box import Box
 
 _SAME_SCORE = 1e-4  # a score computed twice, rounded differently
@@ -78,15 +77,12 @@ class DetectionScores(nn.Module):
             ConfigurationError: images of a batch have different numbers of proposals.
         """
         seen: dict[str, Any] = {}
-        watched: dict[str, nn.Module] = {"transform": self._detector.transform}
+        watched: dict[nn.Module, str] = {self._detector.transform: "transform"}
         if hasattr(self._detector, "roi_heads"):
-            watched |= {"rpn": self._detector.rpn, "head": self._detector.roi_heads.box_predictor}
+            watched |= {self._detector.rpn: "rpn", self._detector.roi_heads.box_predictor: "head"}
         else:
-            watched |= {"anchors": self._detector.anchor_generator, "head": self._detector.head}
-        with ExitStack() as hooks:
-            for name, module in watched.items():
-                keep = partial(lambda name, _module, _inputs, output: seen.update({name: output}), name)
-                hooks.callback(module.register_forward_hook(keep).remove)
+            watched |= {self._detector.anchor_generator: "anchors", self._detector.head: "head"}
+        with hooked(watched, lambda module, _inputs, output: seen.update({watched[module]: output})):
             found = self._detector(list(images))
         shapes = seen["transform"][0].image_sizes
         if "rpn" not in seen:

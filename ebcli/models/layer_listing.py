@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores
+from ebcli.models.hooks import hooked
 from ebcli.models.loaded import LoadedModel
 from ebcli.models.probe import fitting_first_layer, probe
 from ebcli.nouns.input_spec import InputSpec
@@ -120,21 +120,18 @@ def _outputs(name: str, net: nn.Module, spec: InputSpec, batch: int) -> dict[str
     """
     calls: dict[str, list[Any]] = {}
 
-    def record(layer: str, _module: nn.Module, _inputs: Any, output: Any) -> None:
+    def record(module: nn.Module, _inputs: Any, output: Any) -> None:
         one = output[0] if isinstance(output, tuple) and len(output) == 1 else output
-        calls.setdefault(layer, []).append(one.to("meta") if isinstance(one, Tensor) else None)
+        calls.setdefault(names[module], []).append(one.to("meta") if isinstance(one, Tensor) else None)
 
     def forward(blank: Tensor) -> Tensor:
         net(blank)
         return blank
 
-    handles = [module.register_forward_hook(partial(record, layer)) for layer, module in net.named_modules() if layer]
-    try:
-        with torch.no_grad(), evaluating(net):  # training would add the blank images to batch norms' statistics
-            images = probe(name, net, spec, forward, batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    names = {module: layer for layer, module in net.named_modules() if layer}
+    # training would add the blank images to batch norms' statistics
+    with hooked(names, record), torch.no_grad(), evaluating(net):
+        images = probe(name, net, spec, forward, batch)
     single = {layer: outputs[0] for layer, outputs in calls.items() if len(outputs) == 1 and outputs[0] is not None}
     mapped = [
         layer

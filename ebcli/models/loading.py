@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,14 +42,18 @@ from ebcli.models.probe import output_shape, probe
 from ebcli.models.similarity import check_texts, with_reference_pictures
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
+from ebcli.models.sources.given import source_given
 from ebcli.nouns.input_spec import InputSpec
+
+_seeding = threading.RLock()  # of the generator that all threads share
 
 
 def load_model(
-    name: str = BUNDLED,
+    name: Any = BUNDLED,
     weights: str | os.PathLike[str] | None = DEFAULT,
-    device: str | torch.device = "cpu",
+    device: str | torch.device | None = None,
     *,
+    transform: Any = None,
     class_names: str | os.PathLike[str] | Sequence[str] | None = None,
     like: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     preprocessing: Preprocessing | None = None,
@@ -74,13 +80,21 @@ def load_model(
     A checkpoint determines the number of classes. A torchvision or timm network with 1000 classes gets ImageNet's
     class names. Untrained networks are the same in every call, and the global random state is left unchanged.
 
+    A network in memory keeps its weights, its device, its mode and its hooks:
+
+        load_model(net, transform=weights.transforms(), class_names=names)
+        load_model(transformers.pipeline("image-classification", ...))
+
     Args:
         name: one of ``model_names()``, ``timm/NAME``, ``hf/NAME``, ``clip/NAME``, ``open_clip/NAME``,
-            ``FILE.onnx``, ``FILE.pt2``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``.
+            ``FILE.onnx``, ``FILE.pt2``, ``FILE.py:FACTORY`` or ``MODULE:FACTORY``; or a network, a model or a pipeline
+            of Hugging Face.
         weights: ``"DEFAULT"``, the name of one of the model's weights, a checkpoint file (a state dict saved by
             ``torch.save`` or safetensors, with or without the usual wrappers), or ``"none"``. For a factory,
             ``"DEFAULT"`` and ``"none"`` both mean the network as it returns it.
-        device: any PyTorch device.
+        device: any PyTorch device; None for the CPU, or for the device of a network in memory.
+        transform: of a network in memory, what makes its input (C, H, W) of a Pillow image: a preset of torchvision,
+            an image processor of Hugging Face, or any function, whose crop is measured. None if that is unknown.
         class_names: class names in the order of the logits, or a file with them; see ``read_class_names``. For
             ``clip/NAME`` and ``open_clip/NAME``, any texts, and for detectors of ``hf/NAME`` that read them.
         like: one or several pictures, files, that become the classes.
@@ -104,30 +118,27 @@ def load_model(
     """
     if scores not in (None, *SCORES):
         raise ConfigurationError(f"unknown scores {scores!r}: choose {', '.join(SCORES)}")
-    device = checked_device(device)
+    if isinstance(name, str) and transform is not None:
+        raise ConfigurationError(f"{name} has its own preprocessing: pass preprocessing= instead of transform=")
+    if not isinstance(name, (str, ModelSource)):
+        name = source_given(name, preprocessing if transform is None else transform)
+        with evaluating(name.given):
+            others: dict[str, Any] = {"class_names": class_names, "like": like, "preprocessing": preprocessing}
+            return load_model(name, weights, device, scores=scores, **others)
+    device = None if device is None and not isinstance(name, str) else checked_device(device or "cpu")
     given = read_class_names(Path(class_names)) if isinstance(class_names, (str, os.PathLike)) else class_names
     pictures = [Path(one) for one in ((like,) if isinstance(like, (str, os.PathLike)) else like)]
-    name, source = source_of(name)
+    name, source = source_of(name) if isinstance(name, str) else (name.name, name)
     source.headless = bool(pictures)
     if source.takes_texts() and not pictures:
         check_texts(name, given)
-    with contained(name), blamed(name), torch.random.fork_rng(devices=[]):
+    with contained(name), blamed(name), _seeding, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (DETECTION if is_detector(net) else None)
         settings = preprocessing or Preprocessing()
-        if is_detector(net):
-            if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
-                raise ConfigurationError(
-                    f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
-                )
-            own = InputSpec(None, resize=None, mean=(0.0,) * 3, std=(1.0,) * 3)
-        else:
-            own = replace(InputSpec.of(source.transforms(net, label)), network=name)
-            if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
-                warnings.warn(f"{name} {source.assumption}", stacklevel=2)
-            settings.applied_to(own)  # or else the settings are at fault
+        own = _own_preprocessing(source, name, net, label, settings)
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, CLASSIFICATION):
@@ -143,7 +154,7 @@ def load_model(
             net = source.with_texts(net, given, scores)
         categories = None if names is None else tuple(map(printable, names))
         scores = scores or source.scores(net)
-        net = net.eval().to(device)
+        net = net.eval() if device is None else net.eval().to(device)
         if is_detector(net):
             net = DetectionScores(net)
     found, count = _tried(name, net, settings.applied_to(own), task, len(categories or ()))
@@ -167,6 +178,23 @@ def load_model(
         preprocessing=settings,
         fit=fit,
     )
+
+
+def _own_preprocessing(
+    source: ModelSource, name: str, net: nn.Module, label: str, settings: Preprocessing
+) -> InputSpec:
+    """The network's own preprocessing. Raises ConfigurationError if settings do not fit it."""
+    if is_detector(net):
+        if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
+            raise ConfigurationError(
+                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
+            )
+        return InputSpec.as_is()
+    own = replace(InputSpec.of(source.transforms(net, label)), network=name)
+    if source.assumption and label != UNTRAINED and settings.mean is None and settings.std is None:
+        warnings.warn(f"{name} {source.assumption}", stacklevel=3)
+    settings.applied_to(own)  # or else the settings are at fault
+    return own
 
 
 def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: int) -> tuple[str, int]:

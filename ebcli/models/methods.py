@@ -11,6 +11,7 @@ from ebcli.eb import excitation_backprop
 from ebcli.eb.maps import saliency_map
 from ebcli.errors import LayerError
 from ebcli.imports import import_optional
+from ebcli.models.hooks import hooked
 from ebcli.models.keywords import METHODS
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
@@ -83,14 +84,9 @@ def _activation_and_gradients(
         leaves.append(output.detach().requires_grad_())
         return leaves[-1].clone()  # later layers may modify it in place
 
-    handle = net.get_submodule(layer).register_forward_hook(cut) if layer is not None else None
-    try:
-        with torch.enable_grad():
-            entry = cut(net, (), inputs) if layer is None else inputs
-            scores = class_scores(net(entry))[0, classes[0]]
-    finally:
-        if handle is not None:
-            handle.remove()
+    with hooked([] if layer is None else [net.get_submodule(layer)], cut), torch.enable_grad():
+        entry = cut(net, (), inputs) if layer is None else inputs
+        scores = class_scores(net(entry))[0, classes[0]]
     gradients = [torch.autograd.grad(score, leaves[-1], retain_graph=True)[0] for score in scores]
     return leaves[-1].detach(), torch.cat(gradients)
 

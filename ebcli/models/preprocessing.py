@@ -106,6 +106,8 @@ class Preprocessing:
         Raises:
             ConfigurationError: the crop is larger than the resized image, or the network sees whole images.
         """
+        if spec.function is not None and replace(self, fit=None) == Preprocessing():
+            return spec
         if self.tiles is not None and (spec.size is None or spec.axes != "HW"):
             raise ConfigurationError("tiles are for networks that see photos of one size: drop --tiles")
         fit = self.fit or (spec.fit if self.tiles is None else WHOLE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 import torch
@@ -15,9 +15,10 @@ from torch.nn.modules.conv import _ConvNd
 from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.imports import contained
+from ebcli.imports import contained, printing_to
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory
+from ebcli.models.hooks import hooked
 from ebcli.nouns.input_spec import InputSpec
 
 T = TypeVar("T")
@@ -85,15 +86,11 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
         reached.append((module, tuple(operands[0].shape)))
         raise _FirstConvolutionError
 
-    hooks = [module.register_forward_pre_hook(note) for module in defined]
-    try:
-        # the probe reports what fails, and shows what is printed
-        with torch.no_grad(), evaluating(net), suppress(Exception), redirect_stdout(io.StringIO()):
-            net(blank(net, spec))
-            return spec
-    finally:
-        for hook in hooks:
-            hook.remove()
+    # the probe reports what fails, and shows what is printed
+    silently = printing_to(io.StringIO())
+    with hooked(defined, note, before=True), torch.no_grad(), evaluating(net), suppress(Exception), silently:
+        net(blank(net, spec))
+        return spec
     first, shape = reached[0] if reached else (defined[0], ())
     is_volume = isinstance(first, nn.Conv3d) and spec.axes == "HW"
     if shape[1:2] == (first.in_channels,) and not is_volume:
@@ -115,12 +112,8 @@ def strides_of_cells(net: nn.Module) -> Iterator[dict[tuple[int, ...], int]]:
         found[tuple(operands[0].shape[-2:])] = max(convolution.stride)
 
     convolutions = [one for one in net.modules() if isinstance(one, nn.Conv2d) and one.kernel_size < one.stride]
-    hooks = [one.register_forward_pre_hook(note) for one in convolutions]
-    try:
+    with hooked(convolutions, note, before=True):
         yield found
-    finally:
-        for hook in hooks:
-            hook.remove()
 
 
 def output_shape(name: str, output: Any, *, is_dense: bool = False) -> tuple[int, ...]:

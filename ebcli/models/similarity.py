@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
+from ebcli.models.hooks import hooked
 from ebcli.models.probe import probe
 from ebcli.nouns.input_spec import InputSpec
 
@@ -114,13 +115,8 @@ def _head(name: str, net: nn.Module, images: Tensor) -> str:
     def keep(module: nn.Module, inputs: Any, output: Any) -> None:
         calls.append((module, inputs[0], output))
 
-    handles = [module.register_forward_hook(keep) for module in net.modules() if isinstance(module, nn.Linear)]
-    try:
-        with torch.no_grad():
-            logits = single_tensor(_run(name, net, images), f"the output of {name}")
-    finally:
-        for handle in handles:
-            handle.remove()
+    with hooked([module for module in net.modules() if isinstance(module, nn.Linear)], keep), torch.no_grad():
+        logits = single_tensor(_run(name, net, images), f"the output of {name}")
     last, features, output = calls[-1] if calls else (None, images, None)
     names = {module: known for known, module in net.named_modules()}
     if last is None or output is not logits or features.ndim != 2 or sum(one is last for one, *_ in calls) > 1:

@@ -70,6 +70,7 @@ class Map:
         beside: the maps (h, w) of other methods that are shown beside this one, by name.
         noise: the strength of maps of noise at that layer; None if it is unknown.
         against: the names of the classes that it is contrasted with; empty for the dual.
+        is_two_sided: also draw its negative values, which speak for ``against``, whatever the style.
         stride: of how many cells, in each direction, the network reads only the first one.
         proof: how small a part of the image keeps half of the score; None if it was not measured.
         share: of a word in an answer, the share of its evidence that is in the picture, which then tells how much the
@@ -88,12 +89,15 @@ class Map:
     noise: float | None = None
     stride: int = 1
     against: str = ""
+    is_two_sided: bool = False
     proof: Proof | None = None
     share: float | None = None
 
     @property
     def title(self) -> str:
         """The subject in words, with its score; of a word, with the share of its evidence that is in the picture."""
+        if self.is_two_sided:
+            return f"{self.subject.title}, against {self.against}"
         return self.subject.title if self.share is None else f"{self.subject.name}: {self.share:.2f} from the picture"
 
     @property

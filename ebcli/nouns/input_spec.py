@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from PIL import Image
 
 from ebcli.errors import ImageError
 from ebcli.nouns.box import Box
+from ebcli.nouns.placement import called, measured
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,6 +57,7 @@ class InputSpec:
         range: the values of an array that become 0 and 1; None for the whole range of 8 and 16 bits without a sign, and
             other values as they are.
         network: the network's name, for messages.
+        function: makes the input (C, height, width) of an upright RGB image, in place of all of the above.
     """
 
     size: tuple[int, int] | None
@@ -76,6 +79,7 @@ class InputSpec:
     bands: tuple[int, ...] = ()
     range: tuple[float, float] | None = None
     network: str = field(default="the network", compare=False, repr=False)
+    function: Callable[[Image.Image], Any] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, preset: Any, frames: int | None = None, rate: float = 0.0) -> InputSpec:
@@ -109,6 +113,12 @@ class InputSpec:
         first = self.frames if self.depth is None else self.depth or side
         return (*([first] if first else []), *(self.size or (side, side)))
 
+    @classmethod
+    def as_is(cls, size: tuple[int, int] | None = None, channels: int = 3, **known: Any) -> InputSpec:
+        """That of inputs which are as the network gets them, of a height and a width; for others, see the class."""
+        blank = {"mean": (0.0,) * channels, "std": (1.0,) * channels}
+        return cls(size, resize=None, channels=channels, **blank | known)
+
     @property
     def of_volumes(self) -> InputSpec:
         """The same for volumes of any size."""
@@ -130,6 +140,8 @@ class InputSpec:
 
     def place(self, size: tuple[int, int]) -> Box:
         """Where the network looks in an upright image of ``size`` (width, height)."""
+        if self.function is not None:
+            return measured(self.function, size)
         crop = self._crop
         if crop is None:
             return Box(0, 0, *size)
@@ -137,7 +149,7 @@ class InputSpec:
         left, top = (_start(*sides) for sides in zip(new, crops, strict=True))
         return Box(left, top, left + crops[0], top + crops[1]).scaled(new, size)
 
-    def read(self, image: Image.Image) -> NDArray[np.uint8]:
+    def read(self, image: Image.Image) -> NDArray[Any]:
         """What the network gets of an image or a frame, (height, width, C): to the pixel what torchvision makes of it.
 
         Of images more than 30 times as long as wide, values may differ in rounding.
@@ -145,6 +157,8 @@ class InputSpec:
         Raises:
             ImageError: the image has another number of channels than the network takes.
         """
+        if self.function is not None:
+            return called(self.function, image)
         image = self._in_channels(image)
         pixels = self._cropped(image, self._fill) if self.frames is None else self._of_frame(image)
         return pixels.reshape(*pixels.shape[:2], self.channels)
@@ -222,6 +236,8 @@ class InputSpec:
         import torch
         from torchvision.transforms import InterpolationMode, functional
 
+        if self.function is not None:
+            return self.function(image)
         _, height, width = functional.get_dimensions(image)
         size = self._resized((width, height))[::-1]
         # torchvision resizes frames without antialiasing

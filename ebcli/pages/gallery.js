@@ -72,7 +72,7 @@ function offer() {
   const totals = new Map();
   for (const image of data.images) {
     for (const outcome of image.outcomes) {
-      for (const map of outcome.maps) totals.set(map.class, (totals.get(map.class) ?? 0) + 1);
+      for (const map of outcome.maps) if (!map.against) totals.set(map.class, (totals.get(map.class) ?? 0) + 1);
     }
   }
   const options = [...totals].map(([value, total]) => [nameOf(data.classes[value]), value, total]);

@@ -137,8 +137,8 @@ function card(one, index, count, open) {
   if (outcome.maps.length) {
     const options = outcome.maps.map((map, value) => ({
       value,
-      content: [[roleOf(outcome, map), nameOf(data.classes[map.class])].filter(Boolean).join(": ")],
-      title: nameOf(data.classes[map.class]),
+      content: [map.against ? "both" : [roleOf(outcome, map), nameOf(data.classes[map.class])].filter(Boolean).join(": ")],
+      title: [nameOf(data.classes[map.class]), map.against].filter(Boolean).join(" or "),
     }));
     const choose = (value) => {
       one.map = outcome.maps[value];
@@ -181,6 +181,10 @@ function picture(image, outcome, map) {
       const why = map.evidence === "weak" ? "maps of noise are not much weaker" : "maps of noise are as strong, or the score is low";
       const advice = `Strength ${number(map.strength)}: ${why}`;
       box.append(element("p", { class: "badge", title: advice }, `${map.evidence} evidence`));
+    }
+    if (map.against && !map.blank) {
+      const title = `Without --cmap, violet speaks for ${name} and green for ${map.against}`;
+      box.append(element("p", { class: "badge two-sided", title }, `${name} or ${map.against}?`));
     }
     if (map.proof && !map.proof.holds) {
       box.append(element("p", { class: "badge proof", title: map.proof.words }, "not proved"));

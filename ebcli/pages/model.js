@@ -6,9 +6,10 @@ const data = JSON.parse(part("data").textContent);
 
 const collator = new Intl.Collator(undefined, { numeric: true });
 
-// "label", "predicted" or both for a class of an image whose true class is known, else "".
+// "label", "predicted", both or "against LABEL" for a class of an image whose true class is known, else "".
 function roleOf(outcome, map) {
   if (outcome.label === null || outcome.label === undefined) return "";
+  if (map.against) return `against ${map.against}`;
   const { index } = data.classes[map.class];
   return [index === outcome.label && "label", index === outcome.predicted && "predicted"].filter(Boolean).join(", ");
 }

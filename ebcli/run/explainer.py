@@ -23,6 +23,7 @@ from torch import Tensor
 import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.capture import single_tensor
+from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
 from ebcli.imports import contained
 from ebcli.models import LoadedModel, default_layer, load_model
@@ -88,8 +89,8 @@ class Explainer:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
         self._keep_relevance = plan.output.raw
-        # most convolutions are faster in channels_last, on CPUs and on GPUs
-        if self.loaded.transforms.axes == "HW" and self._task.explain is None:
+        # most convolutions are faster in channels_last, on CPUs and on GPUs; a network that others use stays as it is
+        if loaded is None and self.loaded.transforms.axes == "HW" and self._task.explain is None:
             self.loaded.net.to(memory_format=torch.channels_last)
         sizes = batch_sizes(self.loaded, execution.batch_size, self.device, total, self._task.in_batches)
         self.batch_size, self._pieces = sizes
@@ -135,7 +136,7 @@ class Explainer:
     def subjects(self, image: NetworkInput) -> list[Subject]:
         """What the maps of an image are about, before they are computed."""
         about, tiles = self._about(image), self._tiles(image)
-        with self._lock, contained(self.loaded.name), torch.no_grad():
+        with self._lock, evaluating(self.loaded.net), contained(self.loaded.name), torch.no_grad():
             if self._task.run is not None:
                 return self._task.subjects(self._task.run(self._inputs(image.pixels[None]), [about])[0], about)
             pieces = [image.pixels] if tiles is None else tiles.cut(image.pixels)
@@ -152,7 +153,7 @@ class Explainer:
             CancelledError: it was given up.
             ConfigurationError: there is not enough memory for a single image.
         """
-        with self._lock:
+        with self._lock, evaluating(self.loaded.net):
             self._stopping = stopping or Event()
             return self._explain(images)
 
@@ -262,6 +263,9 @@ class Explainer:
             first += self._width
         if self._asked.maps.prove:
             prove(self.loaded, self._task, inputs, maps, asked)
+        for i, (about, best) in enumerate(zip(asked, predicted, strict=True)):
+            for found in self._against_label(inputs[i : i + 1], rows[i], about, best):
+                maps[i].extend(found)
         seconds = (time.perf_counter() - start) / len(images)
         return [
             Explanation(maps=of_image, seconds=seconds, label=about.label, predicted=best)
@@ -295,7 +299,20 @@ class Explainer:
                 found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
             maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
+        apart = [one for part in self._unless_stopping(batches) for one in self._against_label(part, row, asked, best)]
+        maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*apart, strict=True)]
         return Explanation(maps=maps, seconds=time.perf_counter() - start, label=asked.label, predicted=best)
+
+    def _against_label(self, inputs: Tensor, row: Sequence[Subject], asked: Asked, best: int | None) -> list[list[Map]]:
+        """Of a wrong prediction, what tells it from the true class in each of the inputs, layer by layer; else none."""
+        label, maps = asked.label, self._asked.maps
+        if label is None or best == label or self.network.against or not maps.contrastive:
+            return []
+        predicted = replace(next(one for one in row if one.index == best))  # a subject of its own
+        results = self._backprop(inputs, partial(priors, [[predicted]], 1), maps, [label])
+        found = self._maps_of(inputs, results, [[predicted]] * len(inputs), [asked.place] * len(inputs))
+        name = class_labels(self.loaded, [label])[0]
+        return [[replace(one, against=name, is_two_sided=True, noise=None, beside={}) for one in of] for of in found]
 
     def _batches(self, pieces: Sequence[NDArray[np.uint8]]) -> list[Sequence[NDArray[np.uint8]]]:
         return [pieces[first : first + self._pieces] for first in range(0, len(pieces), self._pieces)]
@@ -346,14 +363,16 @@ class Explainer:
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
 
-    def _backprop(self, inputs: Tensor, targets: Targets, maps: MapOptions) -> tuple[ExcitationResult, ...]:
+    def _backprop(
+        self, inputs: Tensor, targets: Targets, maps: MapOptions, against: list[int] | None = None
+    ) -> tuple[ExcitationResult, ...]:
         return excitation_backprop(
             self.loaded.net,
             inputs,
             targets,
             layer=[None if layer == INPUT else layer for layer in self.network.layers],
             contrastive=maps.contrastive,
-            against=self.network.against,
+            against=against or self.network.against,
             joint=self._joint,
             unsupported="gradient" if maps.allow_unsupported else "error",
             track_lost_mass=maps.track_lost_mass,

@@ -43,7 +43,7 @@ class InputOptions:
         stdin: the bytes that the input ``-`` stands for.
         clips: which part of each video is explained.
         labels: the true classes, see ``ebcli.run.labels``; each image is explained for its own and, if it differs, for
-            the predicted class.
+            the predicted class, and for what tells the two apart.
 
     Raises:
         ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.

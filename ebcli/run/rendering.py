@@ -148,7 +148,11 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
 def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassRecord:
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
-    found = None if options is None else largest_region(map_.values, map_.placement, maps.size, options)
+    found = (
+        None
+        if options is None or map_.is_two_sided
+        else largest_region(map_.values, map_.placement, maps.size, options)
+    )
     return ClassRecord(
         subject.index,
         subject.name,
@@ -166,6 +170,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         proof=None if map_.proof is None else map_.proof.recorded,
         share=map_.share,
         position=subject.position,
+        against=map_.against if map_.is_two_sided else None,
     )
 
 

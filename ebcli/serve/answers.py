@@ -10,7 +10,6 @@ import numpy as np
 
 from ebcli.drawing.color_scale import limits, opacity, overlay_colors, palette
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.explanation import Explanation, Map, Subject
 
@@ -23,7 +22,7 @@ def colors() -> dict[str, Any]:
         name: {
             "overlay": overlay_colors(style).ravel().tolist(),
             "heatmap": palette(style.colormap).ravel().tolist(),
-            "opacity": (255 * opacity(style) ** OVERLAY_GAMMA).round().astype(int).tolist(),
+            "opacity": (255 * opacity(style)).round().astype(int).tolist(),
         }
         for name, style in _STYLES.items()
     }

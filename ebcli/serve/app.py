@@ -14,7 +14,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.drawing.painters import muting
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
@@ -136,7 +135,7 @@ class Page:
         return JSONResponse({"problem": _FAILED}, 500)
 
     async def _index(self, _request: Request) -> Response:
-        return HTMLResponse(page("live.html", muting=muting()), headers=_NO_FRAMES)
+        return HTMLResponse(page("live.html"), headers=_NO_FRAMES)
 
     async def _colors(self, _request: Request) -> Response:
         return JSONResponse(await self._decoded(colors))

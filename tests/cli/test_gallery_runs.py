@@ -64,8 +64,8 @@ def test_a_map_that_is_negative_throughout(signed: bool, monkeypatch: pytest.Mon
     assert (len(shown), len(maps)) == ((2, 1) if signed else (1, 0))
     for path in [Path(record["output"][0]), *maps]:
         with Image.open(path) as picture:
-            red, _, blue, _ = picture.convert("RGBA").getpixel((picture.width // 2, picture.height // 2))
-        assert blue > red + 50 if signed else red == blue
+            red, green, _, _ = picture.convert("RGBA").getpixel((picture.width // 2, picture.height // 2))
+        assert green > red + 50 if signed else red == green
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["with the run", "from arrays"])
@@ -98,7 +98,7 @@ def test_the_page_has_the_scale_of_the_run(later: bool, monkeypatch: pytest.Monk
             if picture.format == "PNG":
                 opacities.append(picture.convert("RGBA").getpixel((12, 12))[3])
     # (8 * 8) / (32 * 16) of the peak; opacities are the values to the power of 0.8
-    assert sorted(opacities) == [pytest.approx(255 / 8**0.8, abs=4), pytest.approx(255, abs=10)]
+    assert sorted(opacities) == [pytest.approx(255 / 8, abs=4), pytest.approx(255, abs=10)]
 
 
 def test_what_is_done_already_and_what_comes_later_is_on_one_page() -> None:

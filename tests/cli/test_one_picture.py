@@ -211,6 +211,16 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
             "--max-pixels 9 a.jpg",
             "Error: no such option --max-pixels: set EB_SALIENCY_MAX_PIXELS, or max-pixels in a file for --config\n",
         ),
+        (
+            "--method gradcam a.jpg",
+            "Error: no such option --method: use --panel --compare-with METHOD to see its map beside, "
+            "or eb-saliency benchmark to measure methods\n",
+        ),
+        (
+            "layers efficientnet_lite0",
+            "Error: unexpected argument 'efficientnet_lite0': use --model efficientnet_lite0\n",
+        ),
+        ("doctor now", "Error: unexpected argument 'now': eb-saliency doctor --help says what it takes\n"),
         ("--frobnicate a.jpg", "Error: no such option --frobnicate: eb-saliency --help lists all options\n"),
         ("-z a.jpg", "Error: no such option -z: eb-saliency --help lists all options\n"),
         ("--top-k none a.jpg", "Error: Invalid value for '-k' / '--top-k': 'none' is not a valid integer.\n"),
@@ -219,5 +229,12 @@ def test_paths_can_end_with_nul(worker: mock.Mock) -> None:
     ],
 )
 def test_wrong_usage_takes_one_line(arguments: str, message: str) -> None:
-    result = stub_run.invoke(*arguments.split())
+    result = CliRunner().invoke(main, arguments.split(), prog_name="eb-saliency")
     assert (result.exit_code, result.stdout, result.stderr) == (2, "", message)
+
+
+@pytest.mark.parametrize("spelling", ["grad-cam", "GradCAM", "grad_cam", "Grad-CAM"])
+def test_a_method_may_be_spelt_in_any_way(spelling: str, worker: mock.Mock) -> None:
+    assert stub_run.invoke("a.jpg", "--panel", "--compare-with", spelling).exit_code == 0
+    (plan, _), _ = worker.call_args
+    assert plan.maps.beside == ("grad-cam",)

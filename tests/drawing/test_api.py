@@ -119,7 +119,7 @@ def test_contrastive_maps_are_shown_signed() -> None:
     assert figure is not None
     (found,) = heatmaps(figure)
     for (row, column), place in {(0, 0): 1.0, (199, 199): 0.0, (0, 199): 0.25, (199, 0): 0.75}.items():
-        expected = np.array(colormaps["managua_r"](place, bytes=True)[:3]).astype(int)
+        expected = np.array(colormaps["vanimo_r"](place, bytes=True)[:3]).astype(int)
         assert np.abs(found[row, column] - expected).max() <= 4
 
 

@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 from galleries import framed, mapped
-from lightness import lightness
+from lightness import difference
 from PIL import Image
 
 from ebcli.drawing.overlay import picture
@@ -119,14 +119,14 @@ def test_a_mask_keeps_a_part_of_the_rest_visible(background: float) -> None:
     assert (np.asarray(drawn)[..., :3] == (10, 200, 30)).all()
 
 
-def test_a_fine_overlay_gets_lighter_where_it_was_nearly_black() -> None:
+def test_a_fine_overlay_is_seen_where_its_maximum_would_hide_it() -> None:
     values = np.random.default_rng(0).exponential(1, (224, 224)) ** 3
     drawn = {
-        percentile: np.median(lightness(np.asarray(picture(GRAY, values, Box(0, 0, 280, 210), look))))
+        percentile: np.median(difference(picture(GRAY, values, Box(0, 0, 280, 210), look), GRAY))
         for percentile in (None, 100.0)
         for look in [DrawingStyle(percentile=percentile)]
     }
-    assert drawn[None] > drawn[100.0]
+    assert drawn[None] > 2 * drawn[100.0]
 
 
 @pytest.mark.parametrize("options", [{"background": 2}, {"background": -0.1}, {"dpi": 10}, {"cell_size": 5}])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from lightness import VALUES, even, middle, rises
 from matplotlib import colormaps
 from PIL import Image
 
@@ -15,7 +14,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.nouns.box import Box
 
 PHOTO = Image.new("RGB", (400, 400), (100, 140, 180))
-PLACE, WHOLE = Box(0, 0, 400, 400), Box(0, 0, 300, 300)
+PLACE = Box(0, 0, 400, 400)
 
 
 def seen(saliency: np.ndarray, look: DrawingStyle, at: tuple[int, int] = (50, 200)) -> np.ndarray:
@@ -50,32 +49,18 @@ def test_an_overlay_s_opacity_rises_with_the_value(cmap: str, signed: bool) -> N
             np.array(picture(Image.new("RGB", (400, 400), photo), level(value), PLACE, look).getpixel((50, 200)))
             for photo in ("white", "black")
         )
-        return (on_white - on_black.astype(float)) / (115 - 25)
+        return (on_white - on_black.astype(float)) / 255
 
     for alpha in (1.0, 0.5):
         for value in (0.0, 0.25, 0.5, 1.0):
-            np.testing.assert_allclose(through(value, alpha), 1 - alpha * value**0.8, atol=0.04)
+            np.testing.assert_allclose(through(value, alpha), 1 - alpha * value, atol=0.02)
 
 
-@pytest.mark.parametrize("cmap", ["inferno", "viridis", "cividis", "gray"])
-def test_the_top_of_an_overlay_is_the_colormap_s_own_last_color(cmap: str) -> None:
-    np.testing.assert_allclose(seen(level(1.0), DrawingStyle(cmap=cmap, alpha=1.0)), colour(cmap, 1.0), atol=1)
-
-
-@pytest.mark.parametrize("cmap", ["inferno", "turbo", "viridis", "jet", "gray_r", "tab10", "Reds"])
-@pytest.mark.parametrize("photo", ["white", "gray", "black"])
-def test_with_any_colormap_an_overlay_gets_lighter(photo: str, cmap: str) -> None:
-    look = DrawingStyle(cmap=cmap)
-    drawn = [picture(Image.new("RGB", (300, 300), photo), even(value), WHOLE, look) for value in VALUES]
-    assert rises([middle(one) for one in drawn])
-
-
-@pytest.mark.parametrize("cmap", ["managua_r", "RdBu_r", "coolwarm", "PuOr"])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_with_any_colormap_both_sides_of_a_signed_overlay_get_lighter(sign: int, cmap: str) -> None:
-    look = DrawingStyle(cmap=cmap, signed=True)
-    drawn = [picture(Image.new("RGB", (300, 300), "white"), even(sign * value), WHOLE, look) for value in VALUES]
-    assert rises([middle(one) for one in drawn])
+@pytest.mark.parametrize("cmap", ["inferno", "turbo", "tab10"])
+@pytest.mark.parametrize("value", [0.25, 0.5, 1.0])
+def test_an_overlay_s_colors_are_those_of_the_colormap_that_is_asked_for(cmap: str, value: float) -> None:
+    expected = (1 - value) * np.array([100, 140, 180]) + value * colour(cmap, value)
+    np.testing.assert_allclose(seen(level(value), DrawingStyle(cmap=cmap, alpha=1.0)), expected, atol=2)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.25, 0.5, 1.0])
@@ -148,9 +133,9 @@ def test_a_percentile_is_of_what_is_above_zero() -> None:
     np.testing.assert_allclose(seen(saliency, DrawingStyle("heatmap"), (50, 50)), colour("inferno", 0.0), atol=3)
 
 
-def test_the_default_colormap_is_matplotlib_s() -> None:
-    expected = colormaps[DrawingStyle().colormap](np.linspace(0, 1, 256), bytes=True)[:, :3]
-    np.testing.assert_array_equal(palette(DrawingStyle().colormap), expected)
+def test_the_colormap_of_heatmaps_is_matplotlib_s() -> None:
+    expected = colormaps["inferno"](np.linspace(0, 1, 256), bytes=True)[:, :3]
+    np.testing.assert_array_equal(palette(DrawingStyle("heatmap").colormap), expected)
 
 
 def test_a_wrong_colormap_gets_the_closest_names() -> None:

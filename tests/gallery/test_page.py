@@ -233,7 +233,8 @@ def test_an_extended_run_is_an_extended_page(page: Path, maps: Path, browser: Br
 
 def test_wrong_predictions_on_their_own_with_label_and_prediction(maps: Path, browser: Browser) -> None:
     for name, label, predicted in (("right.png", 282, 282), ("wrong.png", 285, 282)):
-        record = add(maps, photo(Path(name)), CATS if label == predicted else CATS[::-1])
+        apart = replace(CATS[0], name=None, against="Egyptian cat")  # which runs write last
+        record = add(maps, photo(Path(name)), CATS if label == predicted else [*CATS[::-1], apart])
         append(maps, replace(record, label=label, predicted=predicted))
     add(maps, photo(Path("unlabeled.png")))
     browser.open(write_gallery(maps))
@@ -246,7 +247,11 @@ def test_wrong_predictions_on_their_own_with_label_and_prediction(maps: Path, br
     browser.choose("#status", "wrong only")
     assert browser.names() == ["wrong.png"]
     tabs = [tab.text for tab in browser.all(".card [role=tab]")]
-    assert tabs == ["label: Egyptian cat", "predicted: tiger cat"]
+    assert tabs == ["both", "label: Egyptian cat", "predicted: tiger cat"]
+    assert browser.one(".card [aria-selected=true]").text == "both"
+    assert browser.one(".card .two-sided").text == "class 282 or Egyptian cat?"
+    browser.one(".card [role=tab]:nth-child(2)").click()
+    assert browser.all(".card .two-sided") == []
     assert browser.complaints() == []
 
 

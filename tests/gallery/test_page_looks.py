@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from browser import Browser
 from galleries import CATS, add, photo
-from lightness import even, lightness, middle
+from lightness import difference, even, middle
 from PIL import Image
 from selenium.webdriver.common.keys import Keys
 
@@ -22,23 +22,21 @@ from ebcli.nouns.box import Box
 def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Browser) -> None:
     browser.open(page)
     frame, slider = browser.all(".card .frame")[2], browser.one("#look .opacity")  # cat10
-    blue, hottest = (70, 130, 180), (252, 255, 164)  # steelblue; the last color of inferno
-    gray = 0.299 * 70 + 0.587 * 130 + 0.114 * 180
-    muted = tuple(25 + (0.45 * value + 0.55 * gray) * 90 / 255 for value in blue)  # as under exported overlays
+    blue, hottest = (70, 130, 180), (230, 0, 255)  # steelblue; the last color of overlays
     height, width, _ = browser.pixels(frame).shape
     hot, cold = (height // 8, width * 3 // 8), (height * 7 // 8, width * 7 // 8)  # cells (1, 0) and (3, 3) of 4 x 4
 
     def seen(place: tuple[int, int]) -> tuple[int, ...]:
         return tuple(browser.pixels(frame)[place])
 
-    assert seen(hot) == pytest.approx(0.92 * np.array(hottest) + 0.08 * np.array(muted), abs=12)  # of an overlay
+    assert seen(hot) == pytest.approx(0.85 * np.array(hottest) + 0.15 * np.array(blue), abs=12)  # of an overlay
     slider.send_keys(Keys.HOME)
-    assert seen(hot) == pytest.approx(muted, abs=3)
+    assert seen(hot) == pytest.approx(blue, abs=3)
     slider.send_keys(Keys.END)
     assert seen(hot) == pytest.approx(hottest, abs=12)
-    assert seen(cold) == pytest.approx(muted, abs=3)
+    assert seen(cold) == pytest.approx(blue, abs=3)
     slider.send_keys(*[Keys.ARROW_LEFT] * 50)
-    assert seen(hot) == pytest.approx(np.add(muted, hottest) / 2, abs=12)
+    assert seen(hot) == pytest.approx(np.add(blue, hottest) / 2, abs=12)
 
     browser.press("1")
     assert seen(hot) == pytest.approx(blue, abs=3)
@@ -46,7 +44,7 @@ def test_the_slider_and_the_views_change_what_is_seen(page: Path, browser: Brows
     assert seen(hot) == pytest.approx(hottest, abs=12)
     assert seen(cold) == (0, 0, 0)
     browser.press("3")
-    assert seen(cold) == pytest.approx(muted, abs=3)
+    assert seen(cold) == pytest.approx(blue, abs=3)
     browser.one("#look input[value=photo] + span").click()
     assert seen(hot) == pytest.approx(blue, abs=3)
 
@@ -70,9 +68,6 @@ def test_the_browser_blends_as_exported_overlays_do(signed: bool, maps: Path, br
     seen = shown[rows][:, [round(scale * (40 * at + 20)) for at in range(12)]]
     exported = np.asarray(picture(stripes, values, Box(0, 0, 480, 320), style)).astype(int)
     assert np.abs(seen - exported[20::40, 20::40]).max() <= 4
-    start = 6 if signed else 0
-    for side in (seen[:, start:], seen[:, :start][:, ::-1]):
-        assert (np.diff(lightness(side), axis=1) > 0).all()
 
 
 def test_every_control_has_a_name_and_shows_its_focus(page: Path, browser: Browser) -> None:
@@ -160,10 +155,11 @@ def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path
     add(maps, photo(Path("a.png")))
     style = DrawingStyle(signed=signed)
     browser.open(write_gallery(maps, style))
+    weak = ", more where evidence is weak"  # on this page or one that a later run extends it to
     assert browser.one("#legend").text.split("\n") == (
-        ["−m", "m, each map's greatest magnitude (fine maps: percentile 99.5)"]
+        ["−m", f"m, each map's greatest magnitude (fine maps: percentile 99.5){weak}"]
         if signed
-        else ["0", "each map's maximum (fine maps: percentile 99.5)"]
+        else ["0", f"each map's maximum (fine maps: percentile 99.5){weak}"]
     )
     shown = browser.pixels(browser.one("#legend i"))
     row = shown[len(shown) // 2]
@@ -172,5 +168,5 @@ def test_the_legend_has_the_colors_of_exported_overlays(signed: bool, maps: Path
     for at, value in zip(np.linspace(0, len(row) - 1, 9).round().astype(int)[1:-1], values[1:-1], strict=True):
         overlay = middle(picture(gray, even(value), place, style)).getpixel((40, 40))
         assert row[at] == pytest.approx(overlay, abs=6)
-    seen = lightness(row[3:-3:10])
+    seen = difference(row[3:-3:10], (150, 150, 150))
     assert (np.diff(seen[len(seen) // 2 :] if signed else seen) > 0).all()

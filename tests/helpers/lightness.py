@@ -1,8 +1,6 @@
-"""CIELAB lightness, computed from the definitions of sRGB (IEC 61966-2-1) and of L* (CIE 1976)."""
+"""CIELAB colors, computed from the definitions of sRGB (IEC 61966-2-1) and of L*, a* and b* (CIE 1976)."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,18 +9,25 @@ from PIL import Image
 VALUES = np.linspace(0, 1, 11)  # of a scale: 0, 0.1 ... 1
 
 
-def lightness(rgb: ArrayLike) -> np.ndarray:
-    """L*, 0 to 100, of colors (..., 3) in 8 bits."""
+def lab(rgb: ArrayLike) -> np.ndarray:
+    """L*, a* and b* of colors (..., 3) in 8 bits, under the daylight D65."""
     encoded = np.asarray(rgb, dtype=float)[..., :3] / 255
     linear = np.where(encoded <= 0.04045, encoded / 12.92, ((encoded + 0.055) / 1.055) ** 2.4)
-    luminance = linear @ [0.2126, 0.7152, 0.0722]
-    return np.where(luminance > 216 / 24389, 116 * np.cbrt(luminance) - 16, luminance * 24389 / 27)
+    xyz = linear @ np.transpose(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    ) / [0.9505, 1, 1.089]  # fmt: skip
+    f = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116)
+    return np.stack([116 * f[..., 1] - 16, 500 * (f[..., 0] - f[..., 1]), 200 * (f[..., 1] - f[..., 2])], axis=-1)
 
 
-def rises(pictures: Sequence[Image.Image] | Sequence[np.ndarray]) -> bool:
-    """Whether every pixel gets lighter from each picture to the next."""
-    seen = np.stack([lightness(np.asarray(one)) for one in pictures])
-    return bool((np.diff(seen, axis=0) > 0).all())
+def lightness(rgb: ArrayLike) -> np.ndarray:
+    """L*, 0 to 100, of colors (..., 3) in 8 bits."""
+    return lab(rgb)[..., 0]
+
+
+def difference(one: ArrayLike, other: ArrayLike) -> np.ndarray:
+    """How much colors (..., 3) in 8 bits differ to the eye: the distance in CIELAB, of which 2 is just seen."""
+    return np.linalg.norm(lab(one) - lab(other), axis=-1)
 
 
 def even(value: float) -> np.ndarray:

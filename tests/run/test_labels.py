@@ -64,8 +64,10 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     assert "Accuracy 0.667: 4 of 6 labeled images classified correctly\n" in stderr
     for record in records:
         path, best = record["input"], predicted[record["input"]]
-        expected = [best] if path in right else [wrong_for(path, predicted), best]
+        expected = [best] if path in right else [wrong_for(path, predicted), best, best]
         assert [one["index"] for one in record["classes"]] == expected
+        label = f"class {LETTERS[expected[0]]}"
+        assert [one["against"] for one in record["classes"]] == [None, None, label][: len(expected)]
         assert (record["label"], record["predicted"]) == (expected[0], best)
     # the maps are those of these classes, whatever chose them
     path = wrong[0]
@@ -73,13 +75,34 @@ def test_the_true_class_and_where_it_differs_the_predicted_one(predicted: dict[s
     invoke("-o", "asked", "--raw", *(word for k in classes for word in ("--target", str(k))), path)
     with np.load(f"saliency/{Path(path).relative_to('photos')}.npz") as labeled, np.load(f"asked/{path}.npz") as asked:
         for key in ("maps", "classes", "scores"):
-            assert labeled[key] == pytest.approx(asked[key], abs=1e-6)
+            assert labeled[key][:2] == pytest.approx(asked[key], abs=1e-6)
+        third, drawn = labeled["maps"][2], Path("saliency", f"{Path(path).relative_to('photos')}")
+    # the third one tells them apart, as if it had been asked for
+    label, best = map(str, classes)
+    invoke("-o", "apart", "--raw", "--target", best, "--against", label, path)
+    (raw,) = Path("apart").rglob("*.npz")
+    with np.load(raw) as apart:
+        assert third == pytest.approx(apart["maps"][0], abs=1e-6)
+    (picture,) = drawn.parent.glob(f"{drawn.name}.{best}-*-2.jpg")
+    (asked_for,) = Path("apart").rglob("*.jpg")
+    with Image.open(picture) as one, Image.open(asked_for) as other:
+        assert np.abs(np.asarray(one, int) - np.asarray(other, int)).mean() < 2  # both in two colors
     entries = {entry.input: entry.outcomes[0] for entry in read_entries(Path("saliency"))}
     assert {name for name, outcome in entries.items() if outcome.record.label != outcome.record.predicted} == set(wrong)
     # other labels for the same images are other results
     assert records_of("--labels", "labels.csv", "--raw", "--report", "--skip-existing", "photos")[0] == []
     Path("labels.csv").write_text("".join(f"{path},{predicted[path]}\n" for path in predicted))
     assert len(records_of("--labels", "labels.csv", "--raw", "--skip-existing", "photos")[0]) == 6
+
+
+def test_a_map_that_is_no_contrast_is_not_told_apart(predicted: dict[str, int]) -> None:
+    path = next(iter(predicted))
+    Path("labels.csv").write_text(f"{path},{wrong_for(path, predicted)}\n")
+    for option in (("--marginal",), ("--against", str((predicted[path] + 2) % 7))):
+        (record,), _ = records_of("--labels", "labels.csv", *option, path)
+        assert len(record["classes"]) == 2
+    (record,), _ = records_of("--labels", "labels.csv", "--style", "paper", path)  # which shows no signs
+    assert len(record["classes"]) == 3
 
 
 def test_directories_named_after_classes(predicted: dict[str, int]) -> None:

@@ -23,7 +23,6 @@ from two_towers import clip
 
 from ebcli.drawing.color_scale import levels, limits, opacity, overlay_colors
 from ebcli.drawing.overlay import upsampled
-from ebcli.drawing.painters import OVERLAY_GAMMA
 from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
 from ebcli.nouns.box import Box
@@ -194,7 +193,7 @@ def test_the_canvas_has_the_colors_of_a_picture(page: str, browser: Browser, loo
     place = Box(*about["maps"][0]["place"])
     found = np.asarray(upsampled(levels(values, limits(values, style)), place, (0, 0, *SIZE), style.cells, None))
     level = found.clip(0, 255).astype(int)
-    alpha = (255 * opacity(style) ** OVERLAY_GAMMA).round()[level]
+    alpha = (255 * opacity(style)).round()[level]
     assert np.abs(drawn[..., 3] - alpha).max() <= 3
     visible = alpha > 60  # of faint pixels, a canvas keeps few colors
     assert np.abs(drawn[..., :3] - overlay_colors(style)[level])[visible].max() <= 6

@@ -1,0 +1,52 @@
+"""Excitation Backprop as a method of captum, which is needed for this module only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from ebcli.eb import excitation_backprop
+from ebcli.imports import import_optional
+from ebcli.models.sources.given import FunctionOfTensor
+
+
+class ExcitationBackprop(import_optional("captum.attr", "captum").LayerAttribution):  # type: ignore[misc]
+    """Excitation Backprop with captum's interface, so that its NoiseTunnel, infidelity and sensitivity run on it.
+
+    Args:
+        forward_func: a network, or a function from inputs (B, ...) to logits (B, num_classes).
+        layer: a module of the network; None for the input, which needs a network.
+        contrastive: subtract the map of the target's dual.
+    """
+
+    def __init__(self, forward_func: Any, layer: nn.Module | None = None, *, contrastive: bool = True) -> None:
+        super().__init__(forward_func, layer)
+        self.contrastive = contrastive
+
+    @import_optional("captum.log", "captum").log_usage()  # type: ignore[untyped-decorator]  # NoiseTunnel unwraps it
+    def attribute(
+        self, inputs: Tensor | tuple[Tensor], target: Any = None, additional_forward_args: Any = None
+    ) -> Tensor | tuple[Tensor]:
+        """The relevance of each element of the layer's output, shaped like it; of a tuple, a tuple.
+
+        Args:
+            inputs: (B, ...), or a tuple of that.
+            target: the class of all inputs, or the classes (B,); for outputs (B, num_classes, ...) a tuple of the class
+                and a place. None for networks with a single output.
+            additional_forward_args: what `forward_func` gets behind the inputs.
+
+        Raises:
+            LayerError, UnsupportedOpError, ConfigurationError: see `excitation_backprop`.
+        """
+        tensor = inputs[0] if isinstance(inputs, tuple) else inputs
+        others = additional_forward_args if isinstance(additional_forward_args, tuple) else (additional_forward_args,)
+        net, function = self.forward_func, self.forward_func
+        if not isinstance(net, nn.Module) or others != (None,):
+            parts = [part for part in (function, self.layer) if isinstance(part, nn.Module)]
+            net = FunctionOfTensor(lambda images: function(images, *(() if others == (None,) else others)), parts)
+        index, *where = target if isinstance(target, tuple) else (0 if target is None else target,)
+        found: Tensor = excitation_backprop(
+            net, tensor, index, self.layer, contrastive=self.contrastive, where=tuple(where) or None
+        ).relevance
+        return (found,) if isinstance(inputs, tuple) else found

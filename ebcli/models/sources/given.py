@@ -1,0 +1,128 @@
+"""Networks in memory: modules, models and pipelines of Hugging Face, and functions of a tensor."""
+
+from __future__ import annotations
+
+import copy
+import reprlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from ebcli.errors import ConfigurationError
+from ebcli.imports import import_optional
+from ebcli.models.keywords import DEFAULT, GIVEN, VIDEO
+from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.probe import fitting_first_layer
+from ebcli.models.sources.base import ModelSource
+from ebcli.models.sources.huggingface import HuggingFace
+from ebcli.models.sources.huggingface_heads import HEADS
+from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.nouns.input_spec import InputSpec
+from ebcli.nouns.placement import called
+
+_SAMPLE = 256  # pixels a side, for a transform that says nothing of what it makes
+
+
+class Given(ModelSource):
+    """A network in memory, which stays as it is.
+
+    Args:
+        net: the network.
+        transform: makes its input of an image; None if that is unknown, unless the network says so itself.
+    """
+
+    def __init__(self, net: Any, transform: Any) -> None:
+        ModelSource.__init__(self, net.name if isinstance(net, FunctionOfTensor) else type(net).__name__)
+        self.given, self._transform = net, transform
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        """The network with hooks of its own; layers, parameters and buffers are those of the one that was given."""
+        net: nn.Module = object.__new__(type(self.given))
+        vars(net).update({key: copy.copy(own) if "hooks" in key else own for key, own in vars(self.given).items()})
+        vars(net)["training"] = False
+        return net
+
+    def pretrained(self, weights: str) -> nn.Module:
+        return self.build()
+
+    def published(self, weights: str) -> str | None:
+        return GIVEN if weights == DEFAULT else None
+
+    def restored(self, state: dict[str, Any], title: str) -> nn.Module:
+        raise ConfigurationError(f"{self.name} is in memory with its weights: load {title} into it before")
+
+    def transforms(self, net: nn.Module, weights: str) -> InputSpec:
+        given = getattr(net, "preprocessing", None) if self._transform is None else self._transform
+        if isinstance(given, Preprocessing):
+            return ModelSource.transforms(self, net, weights)
+        if isinstance(given, InputSpec) or type(given).__module__ == "torchvision.transforms._presets":
+            return InputSpec.of(given)
+        if hasattr(given, "image_mean"):
+            return spec_of(given, self.name)
+        if given is None:
+            return fitting_first_layer(net, InputSpec.as_is(function=partial(_refused, self.name)))
+        if not callable(given):
+            raise ConfigurationError(f"transform is {reprlib.repr(given)}, but a function of an image is needed")
+        from PIL import Image
+
+        height, width, channels = called(given, Image.new("RGB", (_SAMPLE, _SAMPLE), "gray")).shape
+        return InputSpec.as_is((height, width), channels, function=given)
+
+    def files(self, weights: str) -> Sequence[Any]:
+        return ()
+
+
+class GivenHuggingFace(Given, HuggingFace):
+    """A model of transformers in memory; its preprocessing is that of an image processor."""
+
+    def __init__(self, net: Any, transform: Any) -> None:
+        Given.__init__(self, net, transform)
+        self._library, self._title = import_optional("transformers"), self.name
+        self._config = copy.copy(net.config)
+        self._config.architectures = [self.name]
+        self._head = self._chosen_head()
+        if HEADS[self._head] == VIDEO:
+            raise ConfigurationError(f"{self.name} is for videos: save it, and give the directory as hf/DIRECTORY")
+
+    def build(self, num_classes: int | None = None) -> nn.Module:
+        return self._plain(super().build())
+
+
+class FunctionOfTensor(nn.Module):
+    """A function from images (B, C, H, W) to logits as a network, whose only known modules are some layers."""
+
+    def __init__(self, function: Callable[..., Any], layers: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.name, self._function = getattr(function, "__name__", "function"), function
+        for number, layer in enumerate(layers, 1):
+            self.add_module(f"{type(layer).__name__}_{number}", layer)
+
+    def forward(self, images: Any) -> Any:
+        return self._function(images)
+
+
+def source_given(model: Any, transform: Any) -> Given:
+    """The source of a network in memory.
+
+    Raises:
+        ConfigurationError: it is none.
+    """
+    if isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor"):  # a pipeline
+        model, transform = model.model, transform or model.image_processor
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(
+            f"model is {reprlib.repr(model)}, but a name, a LoadedModel, a torch.nn.Module, a pipeline of Hugging "
+            "Face, or a function together with a module as its layer is needed"
+        )
+    model = getattr(model, "_orig_mod", model)  # that torch.compile() compiled
+    kind = GivenHuggingFace if hasattr(getattr(model, "config", None), "id2label") else Given
+    return kind(model, transform)
+
+
+def _refused(name: str, _image: Any) -> Any:
+    raise ConfigurationError(
+        f"the preprocessing of {name} is unknown: pass transform=, such as the transforms of its weights, or a tensor "
+        "of floats as the network gets it"
+    )

@@ -1,0 +1,149 @@
+"""What `explain` finds in an image."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.notebook import notebook_view
+from ebcli.drawing.overlay import heatmap
+from ebcli.drawing.panel import panel
+from ebcli.drawing.regions import RegionOptions, largest_region
+from ebcli.drawing.style import DrawingStyle
+from ebcli.errors import ConfigurationError
+from ebcli.files.media.medium import Shown
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Explanation
+from ebcli.run.plan import RunPlan
+
+if TYPE_CHECKING:
+    from ebcli.drawing.style import Style
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Saliency:
+    """The maps of an image; notebooks show them with the value under the pointer.
+
+    Attributes:
+        explanation: the maps in full: subjects with scores and boxes, layers, masses, and their evidence in words.
+        photo: what they are drawn over.
+        plan: what was asked, with the drawing style.
+        about: model, layer and method in words.
+
+    Examples:
+        >>> import ebcli
+        >>> found = ebcli.explain("efficientnet_lite0", "sample_images/coffee.jpg")
+        >>> found
+        <Saliency of espresso, score 0.645; efficientnet_lite0 (IMAGENET1K_V1), layer features.11, contrastive EB>
+        >>> found.picture.size, found.heatmap().shape, found.heatmap((300, 200)).shape
+        ((600, 400), (1, 400, 600), (1, 200, 300))
+    """
+
+    explanation: Explanation
+    photo: Shown
+    plan: RunPlan
+    about: str
+
+    @property
+    def style(self) -> DrawingStyle:
+        """How the maps are drawn."""
+        return self.plan.style
+
+    @property
+    def maps(self) -> NDArray[np.float32]:
+        """The maps (K, h, w), signed: one per class, and of several layers one per class and layer.
+
+        Raises:
+            ConfigurationError: the layers' maps differ in size; those of each layer are in ``explanation.by_layer``.
+        """
+        maps = [one.values for one in self.explanation.maps]
+        if len({one.shape for one in maps}) > 1:
+            raise ConfigurationError(
+                "the layers' maps differ in size: take them from explanation.by_layer, or at one size from heatmap()"
+            )
+        return np.stack(maps)
+
+    def heatmap(self, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
+        """The maps as they are drawn, (K, height, width), aligned with the photo; 0 where the network did not look.
+
+        Values are those of the map's cells, interpolated; negative ones are 0 unless they are drawn (``signed``).
+
+        Args:
+            size: (width, height); None for the photo's own.
+        """
+        whole, maps, signed = self.photo.image.size, self.explanation.maps, self.style.signed
+        size = size or whole
+        return np.stack([heatmap(one.drawn_values, one.placement.scaled(whole, size), size, signed) for one in maps])
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return self.heatmap().astype(dtype or np.float32, copy=False)
+
+    def boxes(self, threshold: float = 0.5) -> list[Box | None]:
+        """The box around the largest region above a share of each map's maximum, in pixels; None if a map is blank."""
+        options, size = RegionOptions("max", threshold, masks=False), self.photo.image.size
+        found = [largest_region(one.drawn_values, one.placement, size, options) for one in self.explanation.maps]
+        return [None if region is None else region.box for region in found]
+
+    @property
+    def classes(self) -> list[str]:
+        """The name of each map's class."""
+        return [one.subject.name or f"class {one.subject.index}" for one in self.explanation.maps]
+
+    @property
+    def scores(self) -> list[float]:
+        """The score of each map's class, detection or segment, 0 to 1."""
+        return [one.subject.score for one in self.explanation.maps]
+
+    @property
+    def mass(self) -> list[float | None]:
+        """The sum of each marginal map, 0 to 1; None where it was not computed."""
+        return [one.mass for one in self.explanation.maps]
+
+    @property
+    def strength(self) -> list[float | None]:
+        """How strong each map is, 0 to 1; None for marginal maps."""
+        return [one.strength for one in self.explanation.maps]
+
+    @property
+    def evidence(self) -> list[str | None]:
+        """How much each map rests on: ``clear``, ``weak`` or ``hardly any``; None if that is unknown."""
+        return [one.evidence for one in self.explanation.maps]
+
+    @cached_property
+    def picture(self) -> Image.Image:
+        """The photo under its map, or a panel of several maps."""
+        return self._drawn(self.style)
+
+    def _drawn(self, style: DrawingStyle) -> Image.Image:
+        drawn = self._frames(style)
+        return drawn[0].drawn(self.photo) if len(drawn) == 1 else panel([self.photo], drawn, "", self.about).image()
+
+    def _frames(self, style: DrawingStyle) -> list[FrameMaps]:
+        found, size = self.explanation, self.photo.image.size
+        return [FrameMaps.of(one, size, None, style, found.subjects.index(one.subject)) for one in found.maps]
+
+    def save(self, path: str | os.PathLike[str], style: Style | None = None) -> None:
+        """Write the picture to a file of any format that Pillow writes, also in another style.
+
+        Raises:
+            ConfigurationError: there is no such style, or the format cannot hold it.
+        """
+        suffix = Path(path).suffix.lower().removeprefix(".").replace("jpeg", "jpg")
+        others = {} if style is None else {"style": style, "signed": None}
+        plan = self.plan.but(format=suffix if suffix == "jpg" else None, panel=len(self.explanation.maps) > 1, **others)
+        self._drawn(plan.style).save(path)
+
+    def _repr_html_(self) -> str:
+        return notebook_view(self._frames(self.style), self.photo, self.about)
+
+    def __repr__(self) -> str:
+        found = ", ".join(dict.fromkeys(one.subject.title for one in self.explanation.maps))
+        return f"<Saliency of {found}; {self.about}>"

@@ -1,0 +1,151 @@
+"""Watching the maps of some images while a network learns."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.panel import COLUMNS, arranged, map_tile, small_frame, wrapped
+from ebcli.errors import ConfigurationError
+from ebcli.files.sink import check_file, replacing
+from ebcli.imports import DISTRIBUTION, import_optional
+from ebcli.pages.shell import page
+from ebcli.run.saliency import Saliency
+
+_LEAST = 1e-12  # of a map's sum, so that blank maps do not divide by 0
+
+
+class Watch:
+    """Log the maps of some images each epoch, with three curves that tell what the network comes to look at.
+
+    The curves are means over the images: ``strength``, ``agreement``, the correlation of each map with that of the call
+    before, from -1 to 1, which rises as the network converges, and ``inside``, the share of each map in a given box.
+
+    Args:
+        photos: the images, a list or a batch; see `explain`.
+        to: a folder, which gets pictures and a page; a writer of TensorBoard (``add_image``, ``add_scalar``); or a run
+            of Weights & Biases (``log``). None for the logger of Lightning's trainer.
+        every: log every so many calls, from the first one.
+        boxes: for each image, left, top, right and bottom of what the network should look at, in pixels; None for no
+            curve ``inside``.
+        options: those of `explain`, such as ``target``, ``layer`` and ``transform``.
+
+    Raises:
+        ConfigurationError: there is not a box for each image, or the folder has another program's page.
+
+    Examples:
+        >>> import ebcli, torch
+        >>> net = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten(),
+        ...                           torch.nn.Linear(4 * 30 * 30, 2))
+        >>> import tempfile
+        >>> watch = ebcli.Watch(torch.rand(2, 3, 32, 32), tempfile.mkdtemp(), target=0, layer="1")
+        >>> for epoch in range(2):  # and train in between
+        ...     curves = watch(net)
+        >>> round(curves["agreement"], 3)
+        1.0
+    """
+
+    def __init__(
+        self,
+        photos: Any,
+        to: Any = None,
+        *,
+        every: int = 1,
+        boxes: Sequence[Sequence[float]] | None = None,
+        **options: Any,
+    ) -> None:
+        if boxes is not None and len(boxes) != len(photos):
+            raise ConfigurationError(f"there are {len(boxes)} boxes for {len(photos)} images: give one for each")
+        self._photos, self._every, self._boxes, self._options = photos, every, boxes, options
+        self._to = Path(to) if isinstance(to, (str, os.PathLike)) else to
+        self._before: list[NDArray[np.float32]] | None = None
+        self._calls, self._rows = 0, list[dict[str, Any]]()
+        if isinstance(self._to, Path):
+            index = self._to / "index.html"
+            check_file(index, False, lambda: f'content="{DISTRIBUTION}"'.encode() in index.read_bytes(), "to")
+
+    def __call__(self, net: Any, epoch: int | None = None, to: Any = None) -> dict[str, float] | None:
+        """Explain the images and log the result.
+
+        Args:
+            net: the network, as `explain` takes it; it keeps its mode.
+            epoch: the number to log by; None to count the calls, from 0.
+            to: see the class; None for what it was made with.
+
+        Returns:
+            The curves' values; None if nothing is logged this time.
+        """
+        epoch, self._calls = self._calls if epoch is None else epoch, self._calls + 1
+        if (self._calls - 1) % self._every:
+            return None
+        from ebcli.run.explain import explain  # not before something is explained
+
+        found: list[Saliency] = explain(net, self._photos, **self._options)
+        curves = {"strength": float(np.mean([one.strength[0] or 0.0 for one in found]))}
+        maps = [np.maximum(one.heatmap()[0], 0) for one in found]
+        if self._before is not None:
+            curves["agreement"] = float(np.mean([*map(_correlation, maps, self._before)]))
+        if self._boxes is not None:
+            curves["inside"] = float(np.mean([*map(_inside, maps, self._boxes)]))
+        self._before = maps
+        self._log(self._to if to is None else to, epoch, curves, _drawn(found, epoch))
+        return curves
+
+    def callback(self) -> Any:
+        """A callback of Lightning, which watches the module at the end of each epoch of training."""
+        watch = self
+
+        class WatchCallback(import_optional("lightning.pytorch", "lightning").Callback):  # type: ignore[misc]
+            def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+                if trainer.is_global_zero:
+                    to = trainer.logger.experiment if watch._to is None else None
+                    watch(pl_module, trainer.current_epoch, to)
+
+        return WatchCallback()
+
+    def _log(self, to: Any, epoch: int, curves: dict[str, float], picture: Image.Image) -> None:
+        named = {f"saliency/{name}": value for name, value in curves.items()}
+        if hasattr(to, "add_scalar"):
+            to.add_image("saliency/maps", np.asarray(picture), epoch, dataformats="HWC")
+            for name, value in named.items():
+                to.add_scalar(name, value, epoch)
+        elif hasattr(to, "log"):
+            to.log(named | {"saliency/maps": import_optional("wandb").Image(picture)}, step=epoch)
+        elif isinstance(to, Path):
+            name = f"epoch-{epoch:04d}.png"
+            self._rows.append({"epoch": epoch, "picture": name, **curves})
+            with replacing(to / name) as temporary:
+                picture.save(temporary, "PNG")
+            with replacing(to / "index.html") as temporary:
+                temporary.write_bytes(page("watch.html", rows=self._rows, curves=[*curves]))
+        else:
+            raise ConfigurationError(f"cannot log to {to!r}: give a folder, or a writer of TensorBoard or wandb")
+
+
+def _correlation(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """Pearson's; 0 if a map is flat."""
+    one, other = one - one.mean(), other - other.mean()
+    return float((one * other).sum() / max(_LEAST, float(np.sqrt((one**2).sum() * (other**2).sum()))))
+
+
+def _inside(values: NDArray[np.float32], box: Sequence[float]) -> float:
+    left, top, right, bottom = (round(edge) for edge in box)
+    return float(values[top:bottom, left:right].sum() / max(_LEAST, float(values.sum())))
+
+
+def _drawn(found: Sequence[Saliency], epoch: int) -> Image.Image:
+    """The first map of each image."""
+    tiles, style = [], found[0].style
+    for number, one in enumerate(found, 1):
+        map_, shown = one.explanation.maps[0], one.photo._replace(image=small_frame(one.photo.image, one.style))
+        drawn = FrameMaps.of(map_, one.photo.image.size, None, style)
+        tiles.append(map_tile(drawn, shown, f"{number}: {map_.title}"))
+    cells = max(one.explanation.maps[0].values.size for one in found)
+    return arranged(f"epoch {epoch}", found[0].about, wrapped("", tiles, COLUMNS), style, cells).image()
