@@ -32,8 +32,11 @@ class _Impatient(H11Protocol):
         self._wait()
 
     def _wait(self) -> None:
-        before = self.cycle  # each request has one
-        self.loop.call_later(_HEADERS, lambda: self.cycle is before and self.transport.close())
+        self.loop.call_later(_HEADERS, self._give_up, self.cycle)  # each request has a cycle
+
+    def _give_up(self, before: object) -> None:
+        if self.cycle is before:
+            self.transport.close()
 
 
 def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], None]) -> None:
