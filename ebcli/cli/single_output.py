@@ -108,7 +108,7 @@ def read_stdin(images: Sequence[Path], limit: int) -> bytes | None:
     """
     if STDIN not in images:
         return None
-    if sys.stdin.isatty():
+    if sys.stdin.buffer.isatty():
         raise ConfigurationError("stdin is a terminal: redirect an image to it, as in eb-saliency - < in.jpg")
     content = sys.stdin.buffer.read(limit + 1)
     if len(content) > limit:

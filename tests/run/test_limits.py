@@ -31,15 +31,13 @@ def slow_jpeg() -> bytes:
 
 
 @pytest.mark.parametrize("how", [["photo.jpg"], ["photo.jpg", "--scale", "run"]])
-def test_a_single_photo_that_takes_for_ever_is_given_up(
-    how: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_single_photo_that_takes_for_ever_is_given_up(how: list[str], tmp_path: Path) -> None:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "photo.jpg").write_bytes(slow_jpeg())
-    monkeypatch.setenv("EB_SALIENCY_IMAGE_TIMEOUT", "2")
+    (folder / "limits.toml").write_text("image-timeout = 2")  # the environment is that of all forked processes
     begun = time.monotonic()
-    run = Forked(folder, *how, tiny=True)
+    run = Forked(folder, *how, "--config", "limits.toml", tiny=True)
     assert run.wait() == 1
     assert "photo.jpg: it took longer than 2 s: raise EB_SALIENCY_IMAGE_TIMEOUT\n" in run.err.read_text()
     assert time.monotonic() - begun < 60  # not the 100 s of the photo
