@@ -26,7 +26,8 @@ from ebcli.models.methods import IMPLEMENTED
 from ebcli.nouns.explanation import Explanation
 from ebcli.nouns.proof import Proof
 from ebcli.run.explainer import Explainer
-from ebcli.run.plan import MapOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import MapOptions
 from ebcli.run.proof import proofs_of
 from ebcli.run.reading import Reader
 from ebcli.run.tasks.task import REGISTERED, Asked

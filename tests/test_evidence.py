@@ -23,8 +23,8 @@ from benchmarks.trained.dense_training import NETWORKS
 from benchmarks.trained.methods import JOINT, STEPWISE, rule_for, rule_of
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import SIDE, TASKS
-from ebcli.run.explainer import _LONGEST
 from ebcli.run.tasks.task import REGISTERED
+from ebcli.run.tiles import _LONGEST
 
 BUNDLED = "efficientnet_lite0"
 FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))

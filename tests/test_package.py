@@ -95,4 +95,5 @@ def test_optional_packages_are_those_of_the_extras() -> None:
     named = re.findall(r'(?:import_optional|missing)\("([\w.-]+)"(?:, "([\w-]+)")?\)', source)
     optional = {(package or module.partition(".")[0]).replace("_", "-") for module, package in named}
     assert len(optional) > 10
-    assert optional - required == {"open-clip-torch", "lightning", "wandb"}  # which are documented by their names
+    documented = {"open-clip-torch", "lightning", "supervision", "wandb"}  # by their names
+    assert optional - required == documented

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import color_tasks
 import numpy as np
 import pytest
 import quantus
+import supervision as sv
 import torch
 from captum.attr import LayerAttribution, NoiseTunnel
 from captum.metrics import infidelity, sensitivity_max
-from color_net import color_net
+from color_net import GREEN, RED, color_net, painted
 from stub_run import run_python
 from torch import nn
 
@@ -78,3 +80,35 @@ def test_quantus_measures_it() -> None:
     assert max(flipped) < 0.2
     stable = quantus.MaxSensitivity(nr_samples=3, lower_bound=0.01, disable_warnings=True, display_progressbar=False)
     assert max(stable(**options, explain_func_kwargs={"layer": net[1]}, device="cpu")) < 0.5
+
+
+@pytest.mark.parametrize("kind", ["detector", "yolo"])
+def test_detections_of_supervision_go_in_and_out(kind: str) -> None:
+    net = getattr(color_tasks, kind)()
+    squares = {"red": (24, 24, 72, 72), "green": (120, 48, 168, 96)}
+    image = painted((192, 144), (RED, squares["red"]), (GREEN, squares["green"]))
+    found = ebcli.explain(net, image).detections()
+    assert isinstance(found, sv.Detections)
+    assert {*found.data["class_name"]} == {"red", "green"}
+    assert found.confidence.min() >= 0.5
+    middles = {name: ((left + right) / 2, (top + bottom) / 2) for name, (left, top, right, bottom) in squares.items()}
+    for (left, top, right, bottom), name in zip(found.xyxy, found.data["class_name"], strict=True):
+        middle = (left + right) / 2, (top + bottom) / 2
+        assert np.abs(np.subtract(middle, middles[name])).max() <= 24
+    asked = sv.Detections(xyxy=np.array([squares["green"], squares["red"]], float))
+    again = ebcli.explain(net, image, boxes=asked)
+    assert again.classes == ["green", "red"]
+    for heat, name in zip(again.heatmap(), again.classes, strict=True):
+        left, top, right, bottom = squares[name]
+        assert heat[top - 8 : bottom + 8, left - 8 : right + 8].sum() > 0.9 * heat.sum()
+    labels = sv.LabelAnnotator().annotate(np.asarray(image).copy(), found)
+    assert labels.shape == (144, 192, 3)
+
+
+def test_maps_of_classes_are_detections_too() -> None:
+    photo = red_squares()[0]
+    found = ebcli.explain(color_net(), photo, [0, 2], layer="input", categories=["red", "green", "blue"]).detections()
+    assert found.xyxy[0] == pytest.approx((2, 4, 7, 9), abs=1)
+    assert found.class_id[0] == 0
+    with pytest.raises(ebcli.ConfigurationError, match="--box works only with detectors"):
+        ebcli.explain(color_net(), photo, boxes=[(0, 0, 5, 5)])

@@ -11,7 +11,8 @@ from typing import Any
 
 from ebcli.cli.console import SOME_FAILED, one_line, put, say_error, shown, sign_of_life
 from ebcli.files.naming import answer_relpath
-from ebcli.run.plan import VALUES, RunPlan, WordOptions, part_of
+from ebcli.run.plan import VALUES, RunPlan, part_of
+from ebcli.run.plan_parts import WordOptions
 
 
 def ask(options: Mapping[str, Any]) -> int:

@@ -21,7 +21,8 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
-from ebcli.run.plan import MapOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import MapOptions, OutputOptions
 
 if TYPE_CHECKING:
     from ebcli.gallery.findings import Candidate, Mask, Seen

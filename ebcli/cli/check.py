@@ -17,7 +17,8 @@ from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import OutputOptions, RunPlan, values_of
+from ebcli.run.plan import RunPlan, values_of
+from ebcli.run.plan_parts import OutputOptions
 
 if TYPE_CHECKING:
     from ebcli.gallery.agreement import Comparison, Limits

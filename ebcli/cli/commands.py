@@ -32,9 +32,8 @@ from ebcli.cli.options import CONTEXT, OPTIONS
 from ebcli.cli.parameters import Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.imports import import_optional
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import VALUES, RunPlan, part_of
+from ebcli.run.plan import VALUES, RunPlan
 
 COMMANDS: dict[str, click.Command] = {}
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
@@ -130,16 +129,16 @@ def layers(options: Mapping[str, Any]) -> int:
     from ebcli.models.keywords import UNTRAINED
     from ebcli.models.sources import takes_texts
 
-    # layers do not depend on the weights, so none are downloaded
-    weights = UNTRAINED if options["weights"] == ModelSpec.weights else options["weights"]
+    # layers depend neither on the weights, so none are downloaded, nor on texts
+    values = {name: options[name] for name in (*_MODEL, "target", "similar_to")} | {"images": (Path("photo"),)}
+    if options["weights"] == ModelSpec.weights:
+        values["weights"] = UNTRAINED
+    if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
+        values["target"] = ("a photo",)
+    model = RunPlan.of(**values).model
+    with sign_of_life(f"Loading {model.name} ...", options["quiet"]):
+        loaded = load_model(device="cpu", **vars(model))
     rows = [("NAME", "TYPE", "OUTPUT", "STRIDE", "DEFAULT")]
-    name = options["model"]
-    texts = (options["target"] or ("a photo",)) if takes_texts(name) else None  # layers do not depend on the texts
-    preprocessing = part_of(Preprocessing, options)
-    with sign_of_life(f"Loading {name} ...", options["quiet"]):
-        loaded = load_model(
-            name, weights, "cpu", class_names=texts, like=options["similar_to"], preprocessing=preprocessing
-        )
     default = None
     with suppress(LayerError):  # none has a map
         default = default_layer(loaded)

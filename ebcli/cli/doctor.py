@@ -16,7 +16,8 @@ from tempfile import TemporaryDirectory, TemporaryFile
 from ebcli.errors import EbcliError
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
-from ebcli.run.plan import ExecutionOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import ExecutionOptions, OutputOptions
 
 HEAD = "features.17"  # the bundled network's last layer before the pooling and the classifier
 TOLERANCE = 0.01  # above rounding errors, even those of TF32, and below real ones

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ebcli.cli.model_options import PATH, section
 from ebcli.cli.parameters import BOX, ClassName, Method, PixelOrMask
 from ebcli.models.keywords import COMPARED_METHODS
-from ebcli.run.plan import MapOptions
+from ebcli.run.plan_parts import MapOptions
 
 _map = section("Map")
 

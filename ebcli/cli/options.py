@@ -23,7 +23,7 @@ from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
-from ebcli.run.plan import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
+from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
 
 _input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
 _resuming, _performance = map(section, ("Resuming", "Performance"))

@@ -20,7 +20,8 @@ from ebcli.models.keywords import CROP, DETECTION, FACTORY, PAD, WHOLE
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
     from ebcli.run.engine import Run
-    from ebcli.run.plan import MapOptions, RunPlan
+    from ebcli.run.plan import RunPlan
+    from ebcli.run.plan_parts import MapOptions
 
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _LOST_SHOWN = 3

@@ -28,6 +28,10 @@ from ebcli.files.remote import path_of
 from ebcli.imports import DISTRIBUTION
 from ebcli.run.plan import CHOOSING, VALUES, RunPlan
 
+# Unless this is set before PyTorch's threads start, those that wait for others keep their CPUs busy. The processes that
+# decode and draw lack them then: on a busy machine, a run takes several times as long
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 _LONGEST_LIST = 1 << 28  # bytes; millions of paths
 
 EPILOG = """

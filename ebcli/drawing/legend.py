@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from PIL import Image, ImageDraw
 
@@ -99,3 +101,19 @@ def on_white(picture: Image.Image) -> Image.Image:
     if picture.mode != "RGBA":
         return picture
     return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
+
+
+def with_bars(picture: Image.Image, shares: Sequence[float]) -> Image.Image:
+    """A picture above bars, one for each channel with its number from 1; without shares, the picture itself."""
+    if not shares:
+        return picture
+    height, step = max(48, picture.width // 4), picture.width / len(shares)
+    both = Image.new("RGB", (picture.width, picture.height + height), "white")
+    both.paste(picture)
+    draw, letters = ImageDraw.Draw(both), font(max(1, min(13, round(0.6 * step))))
+    foot = both.height - letters.size - 4
+    for i, share in enumerate(shares):
+        top = foot - share / max(*shares, 1e-9) * (foot - picture.height - 4)
+        draw.rectangle((i * step + 1, top, (i + 1) * step - 2, foot), fill=_PHOTO_OF_BAR)
+        draw.text(((i + 0.5) * step, foot + 2), str(i + 1), "black", letters, anchor="ma")
+    return both

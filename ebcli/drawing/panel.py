@@ -11,7 +11,7 @@ from PIL import Image
 
 from ebcli.drawing.figure import Figure, Words
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.legend import bar, ends, on_white
+from ebcli.drawing.legend import bar, ends, on_white, with_bars
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.outlines import outlined
 from ebcli.drawing.overlay import fitted_size, is_blank_on
@@ -104,7 +104,7 @@ def map_tile(one: FrameMaps, shown: Shown, title: str, notes: Sequence[str] = ()
     region = one.map.placement.scaled(one.size, shown.image.size)
     peak = peak_note(one.at(shown), region, shown.image.size, one.style)
     told = one.map.strength_in_words.removesuffix(")").split(" (")  # two short lines, as cells can be narrow
-    return Tile(on_white(one.drawn(shown)), title, (*notes, peak, *filter(None, told)))
+    return Tile(with_bars(on_white(one.drawn(shown)), one.map.channels), title, (*notes, peak, *filter(None, told)))
 
 
 def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:

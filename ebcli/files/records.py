@@ -56,6 +56,7 @@ class ClassRecord:
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
         against: of the map that tells a wrong prediction from the true class, that class.
+        channels: at the input of a network with more than three channels, each one's share of the map; else empty.
     """
 
     index: int
@@ -76,10 +77,12 @@ class ClassRecord:
     position: int | None = None
     share: float | None = None
     against: str | None = None
+    channels: tuple[float, ...] = ()
 
     @classmethod
     def parse(cls, written: dict[str, Any]) -> ClassRecord:
         """That of a JSON object."""
+        written["channels"] = tuple(written.get("channels", ()))
         for place in (written, written.get("region") or {}):
             if place.get("box") is not None:
                 place["box"] = Box.of_size(*place["box"])
@@ -101,7 +104,7 @@ class ClassRecord:
                 raise TypeError(self.proof)
         if type(self.against) not in _TEXTS:
             raise TypeError(self.against)
-        _check_numbers(self.box or ())
+        _check_numbers([*(self.box or ()), *self.channels])
         if self.region is not None:
             _check_numbers([*self.region["box"], self.region["area"], *(self.region["polygon"] or ())])
 

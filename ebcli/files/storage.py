@@ -13,11 +13,11 @@ import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import ModuleType
 from typing import IO, Any
 from urllib.request import url2pathname
 
 from ebcli.errors import ConfigurationError
-from ebcli.files import web
 from ebcli.files.remote import DEFAULT, SLOWEST, RemoteOptions, path_of, too_large, url_of
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
@@ -33,6 +33,13 @@ _METADATA = (
 _LARGEST_HEADER = 1 << 24  # bytes; for names and other metadata in tar files
 
 
+def _web() -> ModuleType:
+    """The module for the web, whose packages take as long to import as a local photo to draw."""
+    from ebcli.files import web
+
+    return web
+
+
 def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
     """The present state of a local or remote file. Raises OSError if it does not exist."""
     url = url_of(path)
@@ -40,7 +47,7 @@ def stamp_of(path: Path, options: RemoteOptions = DEFAULT) -> Stamp:
         status = path.stat()
         return Stamp(status.st_size, status.st_mtime_ns)
     if url.startswith(_WEB):
-        return Stamp(*web.head(url, options))
+        return Stamp(*_web().head(url, options))
     with _remote(url, options) as (system, name, limit):
         try:
             changed = int(system.modified(name).timestamp() * 1e9)
@@ -72,7 +79,7 @@ class Span:
                 file.seek(self.start)
                 content = file.read(self.size)
         elif url.startswith(_WEB):
-            content = web.fetch(url, options, (self.start, end))[1] if self.size else b""
+            content = _web().fetch(url, options, (self.start, end))[1] if self.size else b""
         else:
             with _remote(url, options) as (system, name, limit):
                 content = bytes(system.cat_file(name, start=self.start, end=end, **limit))
@@ -91,8 +98,8 @@ def read(path: Path, options: RemoteOptions = DEFAULT) -> tuple[Stamp, bytes]:
     url = url_of(path)
     assert url is not None
     if url.startswith(_WEB):
-        headers, content = web.fetch(url, options)
-        return Stamp(*web.state(headers)), content
+        headers, content = _web().fetch(url, options)
+        return Stamp(*_web().state(headers)), content
     stamp = stamp_of(path, options)
     if stamp.bytes > options.max_bytes:
         raise too_large(options.max_bytes)
@@ -117,7 +124,7 @@ def walk(path: Path, options: RemoteOptions = DEFAULT) -> tuple[list[Path], str 
             if path.suffix or "?" in path.name:  # to look for links in it would be to fetch it
                 return [path], None
             try:
-                found.extend(map(path_of, web.files_below(url, options)))
+                found.extend(map(path_of, _web().files_below(url, options)))
             except OSError as error:
                 problem = error.strerror
         else:
@@ -187,7 +194,7 @@ def _opened(path: Path, options: RemoteOptions) -> Iterator[IO[bytes]]:
         with safe_open(path) as file:
             yield file
     elif url.startswith(_WEB):
-        yield web.WebFile(url, options)
+        yield _web().WebFile(url, options)
     else:
         with _remote(url, options) as (system, name, _), system.open(name, "rb") as file:
             yield file

@@ -75,6 +75,8 @@ class Map:
         proof: how small a part of the image keeps half of the score; None if it was not measured.
         share: of a word in an answer, the share of its evidence that is in the picture, which then tells how much the
             map rests on; None for other subjects.
+        channels: at the input of a network with more than three, each channel's share of the positive relevance; else
+            empty.
     """
 
     subject: Subject
@@ -92,6 +94,7 @@ class Map:
     is_two_sided: bool = False
     proof: Proof | None = None
     share: float | None = None
+    channels: tuple[float, ...] = ()
 
     @property
     def title(self) -> str:

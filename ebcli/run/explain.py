@@ -16,6 +16,8 @@ from ebcli.models import LoadedModel, load_model
 from ebcli.models.device import default_batch_size, resolve_device
 from ebcli.models.keywords import BUNDLED, CROP, DETECTION
 from ebcli.models.sources.given import FunctionOfTensor
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Explanation
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.explainer import Explainer
 from ebcli.run.given_images import Array, File, is_input, listed, read_all
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
         fit: str | None
         transform: Any
         categories: Sequence[str] | None
+        boxes: Any
 
 
 @overload
@@ -74,6 +77,7 @@ def explain(
     fit: str | None = None,
     transform: Any = None,
     categories: Sequence[str] | None = None,
+    boxes: Any = None,
 ) -> Any:
     """Explain what a network sees in images, with the command's defaults: whole image, default layer, contrastive.
 
@@ -101,6 +105,8 @@ def explain(
             unless the model was loaded with settings of its own.
         transform: of a `torch.nn.Module`, what makes its input of an image; see `load_model`.
         categories: the names of the classes, for models that do not know them.
+        boxes: of a detector, explain the detections nearest to these boxes (N, 4), left, top, right and bottom in
+            pixels; or `Detections` of supervision. None for all detections.
 
     Returns:
         The maps of the image, or a list of these.
@@ -138,12 +144,15 @@ def explain(
         "top_k": top_k,
         "style": style,
     }
+    places = [Box(*map(float, one)) for one in getattr(boxes, "xyxy", () if boxes is None else boxes)]
+    if places:
+        values["box"] = places[0]
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
         plan, loaded = _planned(model, transform, categories, layers, fit, spec, values)
         numbers = [i for i, one in enumerate(tensors) if one == shape]
-        made = _explained(plan, loaded, [found[i] for i in numbers])
+        made = _explained(plan, loaded, [found[i] for i in numbers], places[1:])
         results |= dict(zip(numbers, made, strict=True))
     return [results[i] for i in range(len(found))] if several else results[0]
 
@@ -191,7 +200,7 @@ def _planned(
     return plan, loaded.with_preprocessing(plan.model.preprocessing)
 
 
-def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any]) -> list[Saliency]:
+def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_boxes: Sequence[Box]) -> list[Saliency]:
     both = read_all(images, loaded.transforms)
     inputs = [one for one, _ in both]
     largest = max(Counter(one.form for one in inputs).values())  # the number of images that can share a batch
@@ -199,7 +208,8 @@ def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any]) -> lis
     plan = plan.but(batch_size=min(largest, default_batch_size(str(device))))
     explainer = Explainer(plan, len(images), loaded)
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
-    found = dict(zip(order, explainer.explain([inputs[i] for i in order]), strict=True))
+    asked = [explainer, *(explainer.asked(replace(plan.maps, box=box)) for box in other_boxes)]
+    found = dict(zip(order, map(_joined, *(one.explain([inputs[i] for i in order]) for one in asked)), strict=True))
     about, several = in_a_sentence(explainer.network.provenance_of_picture()), len(images) > 1
     results = []
     for i, (_, shown) in enumerate(both):
@@ -210,3 +220,11 @@ def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any]) -> lis
             raise ImageError(f"{which}{loaded.name} finds nothing to explain: name a class")
         results.append(Saliency(made, shown, plan, about))
     return results
+
+
+def _joined(*parts: Explanation | ImageError) -> Explanation | ImageError:
+    """The maps of an image for each of several boxes; or the first error."""
+    made = [one for one in parts if isinstance(one, Explanation)]
+    if len(made) < len(parts):
+        return next(one for one in parts if isinstance(one, ImageError))
+    return replace(made[0], maps=[map_ for one in made for map_ in one.maps])

@@ -7,7 +7,6 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from contextlib import suppress
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -24,28 +23,26 @@ import ebcli.run.tasks  # noqa: F401 - registers them
 from ebcli.eb import ExcitationResult, excitation_backprop
 from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.errors import ConfigurationError, ImageError, LayerError, NonFiniteError
+from ebcli.errors import ConfigurationError, ImageError, NonFiniteError
 from ebcli.imports import contained
-from ebcli.models import LoadedModel, default_layer, load_model
+from ebcli.models import LoadedModel, load_model
 from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory, resolve_device
-from ebcli.models.keywords import INPUT, VIDEO, WHOLE
-from ebcli.nouns.box import Box
+from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.nouns.explanation import Explanation, Map, Subject
 from ebcli.run.batch_sizes import batch_sizes
-from ebcli.run.layer_choice import check_distinct, chosen_layers
-from ebcli.run.layer_maps import compared_maps, in_sequence, maps_of, priors
+from ebcli.run.layer_choice import described
+from ebcli.run.layer_maps import in_sequence, maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.noise import tried
-from ebcli.run.plan import MapOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import MapOptions
 from ebcli.run.proof import prove
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 from ebcli.run.tiles import Tiles
 
 Targets = Tensor | Callable[[Tensor], Tensor]
-
-_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 
 class Explainer:
@@ -88,7 +85,7 @@ class Explainer:
         if self.loaded.task not in REGISTERED:
             raise ConfigurationError(f"{model.name} is for {self.loaded.task}, but there is no such task")
         self._task, self._is_video = REGISTERED[self.loaded.task], self.loaded.task == VIDEO
-        self._keep_relevance = plan.output.raw
+        self._keep_relevance = plan.output.raw and not self._is_video
         # most convolutions are faster in channels_last, on CPUs and on GPUs; a network that others use stays as it is
         if loaded is None and self.loaded.transforms.axes == "HW" and self._task.explain is None:
             self.loaded.net.to(memory_format=torch.channels_last)
@@ -105,22 +102,8 @@ class Explainer:
 
     def _described(self, plan: RunPlan) -> NetworkDescription:
         """The layers, the classes and the method."""
-        maps, loaded = plan.maps, self.loaded
-        if (layer := self._task.layer) is not None:
-            method = plan.words.method if plan.words else ""
-            return NetworkDescription(loaded=loaded, layers=(layer,), default_layer=layer, method=method)
-        layers = chosen_layers(maps.layers, loaded)
-        usual = None if maps.layers else layers[0]
-        if len(layers) == 1 and maps.layers:
-            with suppress(LayerError):  # this layer may do nevertheless
-                usual = default_layer(loaded)
-        if not plan.output.panel:
-            check_distinct(layers)
-        classes, against = chosen_classes(maps, loaded)
-        self.network = NetworkDescription(
-            loaded=loaded, layers=layers, default_layer=usual, classes=classes, against=against
-        )
-        return self._tried(maps)
+        self.network = described(plan, self.loaded, self._task.layer)
+        return self.network if self._task.layer else self._tried(plan.maps)
 
     def asked(self, maps: MapOptions) -> Explainer:
         """The same network at the same layers, asked about other classes."""
@@ -185,10 +168,7 @@ class Explainer:
 
     def _tiles(self, image: NetworkInput) -> Tiles | None:
         """The tiles in which an image is explained; None if it is explained at once."""
-        spec, size = self.loaded.transforms, image.pixels.shape[:2]
-        if spec.fit != WHOLE or not self._task.in_batches or not (spec.tiles or max(size) > _LONGEST * min(size)):
-            return None
-        return Tiles.of((size[0], size[1]), spec.shape[0], spec.step)
+        return Tiles.needed(self.loaded.transforms, image.pixels.shape) if self._task.in_batches else None
 
     def _about(self, image: NetworkInput) -> Asked:
         asked = replace(self._asked, label=image.label, size=image.size)
@@ -254,11 +234,13 @@ class Explainer:
         if self._task.run is not None:
             find(self._task.run(inputs, asked))
         maps: list[list[Map]] = [[] for _ in images]
-        first, places = 0, [about.place for about in asked]
+        first = 0
         while not rows or first < max(map(len, rows)):
             results = self._backprop(inputs, partial(targets, first), self._asked.maps)
             chosen = [row[first : first + self._width] for row in rows]
-            for of_image, found in zip(maps, self._maps_of(inputs, results, chosen, places), strict=True):
+            for of_image, found in zip(
+                maps, maps_of(asked, inputs, results, chosen, self._keep_relevance), strict=True
+            ):
                 of_image.extend(found)
             first += self._width
         if self._asked.maps.prove:
@@ -296,7 +278,7 @@ class Explainer:
             chosen, found = row[first : first + self._width], list[list[Map]]()
             for inputs in self._unless_stopping(batches):
                 results = self._backprop(inputs, partial(priors, [chosen], 1), self._asked.maps)
-                found += self._maps_of(inputs, results, [chosen] * len(inputs), [asked.place] * len(inputs))
+                found += maps_of([asked] * len(inputs), inputs, results, [chosen] * len(inputs), self._keep_relevance)
             maps += [join(each.cpu().numpy(), of_pieces) for of_pieces in zip(*found, strict=True)]
         best = None if asked.label is None else int(scores.argmax())
         apart = [one for part in self._unless_stopping(batches) for one in self._against_label(part, row, asked, best)]
@@ -310,7 +292,8 @@ class Explainer:
             return []
         predicted = replace(next(one for one in row if one.index == best))  # a subject of its own
         results = self._backprop(inputs, partial(priors, [[predicted]], 1), maps, [label])
-        found = self._maps_of(inputs, results, [[predicted]] * len(inputs), [asked.place] * len(inputs))
+        every, rows = [asked] * len(inputs), [[predicted]] * len(inputs)
+        found = maps_of(every, inputs, results, rows, self._keep_relevance)
         name = class_labels(self.loaded, [label])[0]
         return [[replace(one, against=name, is_two_sided=True, noise=None, beside={}) for one in of] for of in found]
 
@@ -332,33 +315,6 @@ class Explainer:
     def _scores(self, logits: Tensor) -> Tensor:
         """The scores (B, ..., num_classes) of logits (B, num_classes, ...)."""
         return self.loaded.to_scores(logits.detach().movedim(1, -1))
-
-    def _maps_of(
-        self,
-        inputs: Tensor,
-        results: Sequence[ExcitationResult],
-        rows: Sequence[Sequence[Subject]],
-        places: Sequence[Box],
-    ) -> list[list[Map]]:
-        """The maps of each image, with those of other methods beside them if they are asked for."""
-        maps, by_layer = self._asked.maps, {}
-        if maps.beside and any(rows):
-            known = [[subject.index for subject in row] for row in rows]
-            width = max(map(len, known))
-            targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
-            compared = partial(compared_maps, self.loaded.net, maps.beside, inputs[: len(rows)], targets)
-            by_layer = {layer: compared(layer) for layer in self.network.layers}
-        return maps_of(
-            dict(zip(self.network.layers, results, strict=True)),
-            rows,
-            places,
-            "contrastive" if maps.contrastive else "marginal",
-            self._keep_relevance and not self._is_video,
-            by_layer,
-            self.network.noise,
-            self.network.strides,
-            ", ".join(class_labels(self.loaded, self.network.against)),
-        )
 
     def _inputs(self, pixels: NDArray[np.uint8]) -> Tensor:
         return self.loaded.transforms.normalize(pixels).to(self.device, self._dtype)
@@ -382,8 +338,8 @@ class Explainer:
         """The network's description after noise was explained; for errors, see ``ebcli.run.noise``."""
         network, spec = self.network, self.loaded.transforms
         if self._task.run is not None:  # noise has no detections
-            labels = class_labels(self.loaded, network.against)
-            return replace(network, method=method_in_words(maps, labels, joint=bool(self._joint)))
+            method = method_in_words(maps, network.labels_against, joint=bool(self._joint))
+            return replace(network, method=method)
         image = torch.randn(1, spec.channels, *spec.shape, generator=torch.Generator().manual_seed(0))
         image = image.to(self.device, self._dtype)
         found, self._joint = tried(network, maps, image, lambda target: self._backprop(image, target, maps))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from ebcli.eb import ExcitationResult
 from ebcli.errors import ConfigurationError
 from ebcli.models.keywords import INPUT
 from ebcli.models.methods import IMPLEMENTED
-from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
+from ebcli.run.tasks.task import Asked
 
 Arrays = Mapping[str, NDArray[np.float32]]
 
@@ -46,35 +45,33 @@ def priors(rows: Sequence[Sequence[Subject]], count: int, logits: Tensor) -> Ten
 
 
 def maps_of(
-    results: Mapping[str, ExcitationResult],
+    asked: Sequence[Asked],
+    inputs: Tensor,
+    results: Sequence[ExcitationResult],
     rows: Sequence[Sequence[Subject]],
-    places: Sequence[Box],
-    method: str,
     keep_relevance: bool,
-    compared: Mapping[str, Arrays] = MappingProxyType({}),
-    noise: Mapping[str, float] = MappingProxyType({}),
-    strides: Mapping[str, int] = MappingProxyType({}),
-    against: str = "",
 ) -> list[list[Map]]:
-    """The maps of each image, subject by subject and layer by layer.
+    """The maps of each image, subject by subject and layer by layer, with those of other methods beside them.
 
     Args:
-        results: by layer.
+        asked: what is asked of each image.
+        inputs: what the network got, (B, C, ...); the last ones may only fill the batch.
+        results: one for each layer of the network.
         rows: the subjects of each image.
-        places: the rectangle of each image that its maps cover.
-        method: ``"contrastive"`` or ``"marginal"``.
         keep_relevance: whether maps have their relevance.
-        compared: the maps (B, K, h, w) of other methods by their names, by layer.
-        noise: the strength of maps of noise, by layer.
-        against: the names of the classes contrasted with.
-        strides: of how many cells only one is read, by layer.
     """
+    network, maps = asked[0].network, asked[0].maps
+    method, against = "contrastive" if maps.contrastive else "marginal", ", ".join(network.labels_against)
+    known = [[subject.index for subject in row] for row in rows]
+    width = max(map(len, known))
+    targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
     by_layer = []
-    for layer, result in results.items():
+    for layer, result in zip(network.layers, results, strict=True):
         values, mass = result.maps.float().cpu().numpy(), result.mass.tolist()
         lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
         relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
-        others = compared.get(layer, {})
+        of_channels = _channel_shares(result.relevance) if layer == INPUT else None
+        others = compared_maps(network.loaded.net, maps.beside if width else (), inputs[: len(rows)], targets, layer)
         by_layer.append(
             [
                 [
@@ -83,21 +80,31 @@ def maps_of(
                         layer=layer,
                         values=values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
                         mass=mass[i][k],
-                        placement=place,
+                        placement=about.place,
                         lost_mass=None if lost is None else {name: one[i][k] for name, one in lost.items()},
                         relevance=None if relevance is None else relevance[i, k].copy(),
                         method=method,
                         beside={name: one[i, k].copy() for name, one in others.items()},
-                        noise=noise.get(layer),
-                        stride=strides.get(layer, 1),
+                        noise=network.noise.get(layer),
+                        stride=network.strides.get(layer, 1),
                         against=against,
+                        channels=() if of_channels is None else tuple(of_channels[i][k]),
                     )
                     for k, subject in enumerate(row)
                 ]
-                for i, (row, place) in enumerate(zip(rows, places, strict=True))
+                for i, (row, about) in enumerate(zip(rows, asked, strict=True))
             ]
         )
     return [[map_ for maps in zip(*of_image, strict=True) for map_ in maps] for of_image in zip(*by_layer, strict=True)]
+
+
+def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
+    """Each channel's share of the positive relevance (B, K, C, ...) at the input; None for colors."""
+    if relevance.shape[2] <= 3:
+        return None
+    sums = relevance.float().clamp(min=0).flatten(3).sum(3)
+    found: list[list[list[float]]] = (sums / sums.sum(2, keepdim=True).clamp(min=torch.finfo().tiny)).tolist()
+    return found
 
 
 def strengths_by_layer(results: Mapping[str, ExcitationResult]) -> dict[str, float]:

@@ -12,7 +12,8 @@ from ebcli.models.efficientnet_lite_weights import DEFAULT_LAYER, NAME, PRESET, 
 from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT, SOFTMAX, WHOLE
 from ebcli.models.loaded import LoadedModel
-from ebcli.run.plan import MapOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import MapOptions
 
 _NOT_LOADED: Any = None
 
@@ -49,6 +50,11 @@ class NetworkDescription:
         return [*every] if self.classes is None else [index for group in self.classes for index in group]
 
     @property
+    def labels_against(self) -> list[str]:
+        """The names of the classes to contrast with."""
+        return class_labels(self.loaded, self.against)
+
+    @property
     def provenance(self) -> dict[str, Any]:
         """How maps are made, as records have it: the model, its weights, the layer, the method and the fit."""
         loaded = self.loaded
@@ -75,16 +81,7 @@ class NetworkDescription:
         model = plan.model
         if model.name.lower() != BUNDLED or model.weights not in (DEFAULT, NAME) or model.class_names or model.like:
             return None
-        names, scores = tuple(imagenet_classes()), model.scores or SOFTMAX
-        loaded = LoadedModel(
-            BUNDLED,
-            _NOT_LOADED,
-            transforms=PRESET,
-            categories=names,
-            weights=NAME,
-            num_classes=len(names),
-            scores=scores,
-        )
+        loaded = _unloaded(BUNDLED, NAME, model.scores, tuple(imagenet_classes()))
         classes, against = chosen_classes(plan.maps, loaded)
         if plan.maps.layers or plan.maps.beside or model.preprocessing.crop is not None:
             return None
@@ -106,17 +103,13 @@ class NetworkDescription:
         """As the user named it, for records of files that cannot be read."""
         model, maps = plan.model, plan.maps
         against = [model.described[int(index)] for index in maps.against] if model.described else maps.against
-        scores = model.scores or SOFTMAX
-        loaded = LoadedModel(
-            model.name,
-            _NOT_LOADED,
-            transforms=PRESET,
-            categories=None,
-            weights=model.weights,
-            num_classes=0,
-            scores=scores,
-        )
+        loaded = _unloaded(model.name, model.weights, model.scores)
         return cls(loaded=loaded, layers=maps.layers, method=method_in_words(maps, against))
+
+
+def _unloaded(name: str, weights: str, scores: str | None, names: tuple[str, ...] | None = None) -> LoadedModel:
+    known: dict[str, Any] = {"categories": names, "num_classes": len(names or ()), "scores": scores or SOFTMAX}
+    return LoadedModel(name, _NOT_LOADED, transforms=PRESET, weights=weights, **known)
 
 
 def in_a_sentence(provenance: Mapping[str, str]) -> str:

@@ -13,8 +13,8 @@ from ebcli.errors import LayerError
 from ebcli.models import default_layer
 from ebcli.models.probe import probe, strides_of_cells
 from ebcli.run.layer_maps import compared_maps, strengths_by_layer
-from ebcli.run.network_description import NetworkDescription, class_labels, method_in_words
-from ebcli.run.plan import MapOptions
+from ebcli.run.network_description import NetworkDescription, method_in_words
+from ebcli.run.plan_parts import MapOptions
 
 
 def tried(
@@ -52,7 +52,7 @@ def tried(
     except LayerError as error:
         raise LayerError(f"{error}, such as {default_layer(loaded)!r}") from error
     strides = {layer: by_grid[grid] for layer, grid in grids.items() if grid in by_grid}
-    rules, labels = {result.joint for result in results}, class_labels(loaded, network.against)
+    rules, labels = {result.joint for result in results}, network.labels_against
     words = [
         method_in_words(maps, labels, joint=result.joint, over_cells=bool(result.special_tokens)) for result in results
     ]

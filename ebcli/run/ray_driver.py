@@ -23,7 +23,8 @@ from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.models.device import default_batch_size
 from ebcli.run import ray_process
-from ebcli.run.plan import InputOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import InputOptions
 from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import prepare
 from ebcli.run.ray_tasks import StopFile, make_pipeline

@@ -17,7 +17,7 @@ from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.imports import import_optional
-from ebcli.run.plan import ExecutionOptions
+from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.workers import processors
 
 if TYPE_CHECKING:

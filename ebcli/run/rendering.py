@@ -170,6 +170,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         proof=None if map_.proof is None else map_.proof.recorded,
         share=map_.share,
         position=subject.position,
+        channels=map_.channels,
         against=map_.against if map_.is_two_sided else None,
     )
 

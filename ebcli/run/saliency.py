@@ -20,6 +20,7 @@ from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
+from ebcli.imports import import_optional
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.plan import RunPlan
@@ -92,6 +93,21 @@ class Saliency:
         found = [largest_region(one.drawn_values, one.placement, size, options) for one in self.explanation.maps]
         return [None if region is None else region.box for region in found]
 
+    def detections(self, threshold: float = 0.5) -> Any:
+        """The maps that are not blank as `Detections` of supervision: detections' own boxes, else those of `boxes`.
+
+        Their ``data`` has ``class_name`` and ``strength``.
+        """
+        both = zip(self.explanation.maps, self.boxes(threshold), strict=True)
+        found = [(one, one.subject.box or box) for one, box in both if one.subject.box or box]
+        subjects = [one.subject for one, _ in found]
+        return import_optional("supervision").Detections(
+            xyxy=np.array([box for _, box in found], np.float32).reshape(-1, 4),
+            confidence=np.array([one.score for one in subjects], np.float32),
+            class_id=np.array([one.index for one in subjects], int),
+            data={"class_name": [one.name for one in subjects], "strength": [one.strength for one, _ in found]},
+        )
+
     @property
     def classes(self) -> list[str]:
         """The name of each map's class."""
@@ -106,6 +122,11 @@ class Saliency:
     def mass(self) -> list[float | None]:
         """The sum of each marginal map, 0 to 1; None where it was not computed."""
         return [one.mass for one in self.explanation.maps]
+
+    @property
+    def channels(self) -> list[tuple[float, ...]]:
+        """Each channel's share of each map, for maps at the input of a network with more than three channels."""
+        return [one.channels for one in self.explanation.maps]
 
     @property
     def strength(self) -> list[float | None]:

@@ -12,6 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ebcli.nouns.explanation import Map
+from ebcli.nouns.input_spec import InputSpec
+
+_LONGEST = 2.5  # times as long as wide; longer images are explained in tiles, see docs/evidence.md
 
 
 class Tiles(NamedTuple):
@@ -26,6 +29,14 @@ class Tiles(NamedTuple):
     corners: list[tuple[int, int]]
     side: int
     size: tuple[int, int]
+
+    @classmethod
+    def needed(cls, spec: InputSpec, shape: Sequence[int]) -> Tiles | None:
+        """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
+        size = height, width = shape[0], shape[1]
+        if spec.fit != "whole" or not (spec.tiles or max(size) > _LONGEST * min(size)):
+            return None
+        return cls.of((height, width), spec.shape[0], spec.step)
 
     @classmethod
     def of(cls, size: tuple[int, int], side: int, step: int) -> Tiles:
@@ -62,6 +73,7 @@ class Tiles(NamedTuple):
             mass=mass,
             lost_mass=None if first.lost_mass is None else dict(lost),
             relevance=None,
+            channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),
             beside={name: self._averaged(shares, [map_.beside[name] for map_ in maps]) for name in first.beside},
         )
 

@@ -18,7 +18,8 @@ from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.nouns.explanation import Explanation, Subject
-from ebcli.run.plan import MapOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.plan_text import as_command
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.question import EVERY, Question

@@ -183,6 +183,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "proof": None,
             "position": None,
             "share": None,
+            "against": None,
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")

@@ -18,7 +18,8 @@ from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
-from ebcli.run.plan import InputOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import InputOptions, OutputOptions
 
 SPOT = np.zeros((7, 7), np.float32)
 SPOT[2, 3] = 1

@@ -19,7 +19,7 @@ from benchmarks.trained.rounded import restored
 from benchmarks.trained.sentence_maps import DEFAULT
 from ebcli.models.sources.vision_language import VisionLanguage
 from ebcli.run.network_description import NetworkDescription
-from ebcli.run.plan import MapOptions, WordOptions
+from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import Asked
 from ebcli.run.tasks.words import LAYER, explain

@@ -87,6 +87,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "position": None,
             "share": None,
             "against": None,
+            "channels": [],
         }
     ]
     assert entry["schema"] == 1

@@ -11,7 +11,8 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.spec import ModelSpec
-from ebcli.run.plan import ExecutionOptions, InputOptions, MapOptions, OutputOptions, RunPlan
+from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import ExecutionOptions, InputOptions, MapOptions, OutputOptions
 
 
 def make_plan(*images: Path | str, **options: Any) -> RunPlan:

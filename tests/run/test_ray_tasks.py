@@ -18,7 +18,7 @@ from ebcli.files.naming import RECORDS
 from ebcli.files.ownership import OwnFiles
 from ebcli.run import ray_tasks
 from ebcli.run.pipeline import Pipeline
-from ebcli.run.plan import ExecutionOptions
+from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.prepare import prepare
 from ebcli.run.ray_process import allocation
 from ebcli.run.ray_tasks import StopFile, explain_part, make_pipeline

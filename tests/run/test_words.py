@@ -16,7 +16,7 @@ from ebcli.models.patches import patches
 from ebcli.models.sources.vision_language import KINDS, VisionLanguage
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.network_description import NetworkDescription
-from ebcli.run.plan import MapOptions, WordOptions
+from ebcli.run.plan_parts import MapOptions, WordOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.tasks.task import Asked
 from ebcli.run.tasks.words import LAYER, _Said, explain

@@ -13,7 +13,8 @@ from ebcli.models import LoadedModel
 from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation, Subject
-from ebcli.run.plan import MapOptions, RunPlan, WordOptions, values_of
+from ebcli.run.plan import RunPlan, values_of
+from ebcli.run.plan_parts import MapOptions, WordOptions
 
 if TYPE_CHECKING:
     from ebcli.run.network_description import NetworkDescription

@@ -18,7 +18,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.models.keywords import WORDS
 from ebcli.models.patches import patches
 from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.run.plan import WordOptions
+from ebcli.run.plan_parts import WordOptions
 from ebcli.run.tasks.task import Asked, Task, register
 
 if TYPE_CHECKING:

@@ -1,0 +1,47 @@
+"""A fixture of pytest around `eb-saliency check`: a network whose maps moved fails its test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_given: list[Any] = []  # the network of the test that runs
+
+
+def network() -> Any:
+    """The factory that the command is told of."""
+    return _given[-1]
+
+
+@pytest.fixture
+def saliency_unchanged(tmp_path: Path) -> Callable[..., None]:
+    """A function that repeats a run with another network, and fails the test if the maps differ from the run's.
+
+    Call it as ``saliency_unchanged(baseline, net, min_correlation=0.9)``: the directory of a run with ``--raw``; the
+    network, if it is another one, a module or a model's name; and options of `eb-saliency check`, with underscores.
+    """
+
+    def check(baseline: str | Path, net: Any = None, **options: Any) -> None:
+        from click.testing import CliRunner
+
+        from ebcli.cli.saliency import main
+
+        page, told = tmp_path / "saliency", {name.replace("_", "-"): value for name, value in options.items()}
+        if net is not None:
+            told["model"] = net if isinstance(net, str) else f"{__name__}:{network.__name__}"
+        _given.append(net)
+        try:
+            given = [f"--{name}={value}" for name, value in told.items()]
+            done = CliRunner().invoke(main, ["check", str(baseline), "-o", str(page), *given])
+        finally:
+            _given.pop()
+        if done.exit_code > 1:
+            pytest.fail(done.stderr.strip(), pytrace=False)
+        if done.exit_code:
+            *wrong, shown = done.stdout.splitlines()
+            pytest.fail("\n".join([f"the saliency maps changed, see {shown}", *wrong]), pytrace=False)
+
+    return check

@@ -1,0 +1,237 @@
+"""The parts of a plan, which check themselves; the command's options check choices among words.
+
+Imports neither torch nor Click.
+"""
+
+from __future__ import annotations
+
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+
+from ebcli.errors import ConfigurationError, check_at_least
+from ebcli.files.frame_ranges import ClipOptions
+from ebcli.files.naming import AUTO, FIGURE_FORMATS
+from ebcli.files.remote import RemoteOptions
+from ebcli.nouns.box import Box
+
+FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS)
+DTYPES = ("float32", "bfloat16")
+SCALES = IMAGE, RUN = "image", "run"
+ANNOTATIONS = BOXES, MASKS = "boxes", "masks"
+ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True)
+class InputOptions:
+    """Which images a run works on.
+
+    Attributes:
+        images: files, directories, tar files and URLs, as the user named them.
+        include, exclude: glob patterns; see ``ebcli.files.sources.find``.
+        shard: (i, n) for the i-th, from 1, of n shards; None for all images.
+        remote: limits for files behind URLs and in tar files.
+        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
+        stdin: the bytes that the input ``-`` stands for.
+        clips: which part of each video is explained.
+        labels: the true classes, see ``ebcli.run.labels``; each image is explained for its own and, if it differs, for
+            the predicted class, and for what tells the two apart.
+
+    Raises:
+        ConfigurationError: there are no images, a pattern is empty, or the shard does not exist.
+    """
+
+    images: tuple[Path, ...]
+    _: KW_ONLY
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    shard: tuple[int, int] | None = None
+    remote: RemoteOptions = field(default_factory=RemoteOptions)
+    clips: ClipOptions = field(default_factory=ClipOptions)
+    max_pixels: int | None = None
+    stdin: bytes | None = None
+    labels: Path | None = None
+
+    def __post_init__(self) -> None:
+        if not self.images:
+            raise ConfigurationError("no images given: name some, as in eb-saliency photo.jpg; -h lists options")
+        if not all((*self.include, *self.exclude)):
+            raise ConfigurationError("a pattern is empty: drop it, or give one such as '*.jpg'")
+        if self.shard is not None and not 1 <= self.shard[0] <= self.shard[1]:
+            i, n = self.shard
+            raise ConfigurationError(f"shard {i}/{n} does not exist: choose 1/{n} to {n}/{n}")
+        check_at_least(1, max_pixels=self.max_pixels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapOptions:
+    """Which maps are computed.
+
+    Attributes:
+        targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
+        against: classes by index or name, whose mean map is subtracted in place of the dual's.
+        top_k: the number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
+            segmented classes, the largest number; None for all.
+        above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
+            segmented classes, those that cover more than this share of the pixels; None for 0.01.
+        score: explain the detections that score at least this.
+        box: of a detector, explain the detection nearest to this one.
+        where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file.
+        layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
+            pixels; empty for the model's default layer.
+        contrastive: contrastive maps; marginal ones if False.
+        beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
+        allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
+        track_lost_mass: also find the operations at which probability is lost.
+        prove: also find how small a part of each image keeps half of the score, in the order of its first map.
+
+    Raises:
+        ConfigurationError: a value is out of range, or two of them exclude each other.
+    """
+
+    targets: tuple[str, ...] = ()
+    against: tuple[str, ...] = ()
+    top_k: int | None = None
+    above: float | None = None
+    score: float = 0.5
+    box: Box | None = None
+    where: tuple[int, int] | Path | None = None
+    layers: tuple[str, ...] = ()
+    contrastive: bool = True
+    beside: tuple[str, ...] = ()
+    allow_unsupported: bool = False
+    track_lost_mass: bool = False
+    prove: bool = False
+
+    @property
+    def most(self) -> int:
+        """The number of classes per image, if they are the most likely ones."""
+        return self.top_k or 1
+
+    def __post_init__(self) -> None:
+        check_at_least(1, top_k=self.top_k)
+        if not 0 <= self.score <= 1:
+            raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
+        if self.box is not None and not self.box.area > 0:
+            raise ConfigurationError("--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0")
+        if self.against and not self.contrastive:
+            raise ConfigurationError("--against makes a contrastive map: drop --marginal")
+        if "marginal" in self.beside and not self.contrastive:
+            raise ConfigurationError("the marginal map goes beside the contrastive one: drop --marginal")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordOptions:
+    """What is asked of a vision-language model.
+
+    Attributes:
+        question: the question about each image; if it is empty, that for a description.
+        answer: the answer to explain; None for the network's own.
+        words: the words to explain; none for those with a meaning of their own.
+        against: another word to contrast each of them with.
+        all_words: explain all words, also such as "of".
+        max_tokens: the longest answer of the network.
+
+    Raises:
+        ConfigurationError: two of them exclude each other.
+    """
+
+    question: str = ""
+    answer: str | None = None
+    words: tuple[str, ...] = ()
+    against: str | None = None
+    all_words: bool = False
+    max_tokens: int = 64
+
+    def __post_init__(self) -> None:
+        if self.against is not None and self.all_words:
+            raise ConfigurationError("--against contrasts with one word: drop --all-words")
+
+    @property
+    def method(self) -> str:
+        """How the maps of words are computed, in words."""
+        against = "" if self.against is None else f" against {self.against}"
+        return f"contrastive EB{against}{', given answer' * (self.answer is not None)}"
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Which files are written, and where.
+
+    Attributes:
+        directory: the output directory; nothing is written outside it.
+        format: the format of pictures, one of ``FORMATS``; ``auto`` is JPEG for JPEG photos, else PNG.
+        max_side: pictures are drawn over photos reduced to this longest side, in pixels; None for their own size.
+        raw: also write each image's relevance to a ``.npz`` file.
+        panel: one figure per image with all its maps, instead of one picture per map.
+        report: also write a gallery page of all results.
+        scale: ``"image"`` scales each map on its own, ``"run"`` puts all maps of a run on one scale.
+        skip_existing: skip images whose results are up to date.
+        overwrite: also replace files that this program did not write.
+        annotations: ``"boxes"`` or ``"masks"``: find the region that each map marks, and write all as COCO annotations;
+            masks have polygons. None for no regions.
+        threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
+        records: the file of a table with a row per map; None for no table.
+
+    Raises:
+        ConfigurationError: ``max_side`` is below 1.
+    """
+
+    directory: Path = Path("saliency")
+    _: KW_ONLY
+    format: str = AUTO
+    max_side: int | None = None
+    raw: bool = False
+    panel: bool = False
+    report: bool = False
+    scale: str = IMAGE
+    skip_existing: bool = False
+    overwrite: bool = False
+    annotations: str | None = None
+    threshold: tuple[str, float] = ("max", 0.5)
+    records: Path | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least(1, max_side=self.max_side)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExecutionOptions:
+    """How a run is carried out.
+
+    Attributes:
+        dry_run: only list the images.
+        fail_fast: stop at the first image that fails.
+        batch_size: images per batch; None for the device's default.
+        workers: on this machine, the number of processes that decode and draw, 0 for none, None for one per CPU; on
+            Ray, the number of processes that hold the network, None for as many as fit.
+        image_timeout: the seconds that decoding or drawing an image may take; None for no limit.
+        device: ``"auto"`` or any name that torch knows, such as ``"cpu"`` or ``"cuda:1"``.
+        dtype: the network's floating-point type, one of ``DTYPES``.
+        engine: ``"local"``, this machine, or ``"ray"``, a Ray cluster.
+        gpus_per_worker: on Ray, the number of GPUs per worker, or a fraction; None for 1 if there are any.
+
+    Raises:
+        ConfigurationError: a value is out of range, or two of them exclude each other.
+    """
+
+    dry_run: bool = False
+    fail_fast: bool = False
+    batch_size: int | None = None
+    workers: int | None = None
+    image_timeout: float | None = 300.0
+    device: str = "auto"
+    dtype: str = "float32"
+    engine: str = "local"
+    gpus_per_worker: float | None = None
+
+    def __post_init__(self) -> None:
+        check_at_least(1, batch_size=self.batch_size)
+        check_at_least(0, workers=self.workers, gpus_per_worker=self.gpus_per_worker)
+        if self.image_timeout is not None and not 0 < self.image_timeout <= 1e6:  # the system's own limit is 2.1e6
+            raise ConfigurationError(
+                f"image-timeout is {self.image_timeout:g}, but it must be above 0 and at most 1e+06 s"
+            )
+        if self.engine == "ray" and self.workers == 0:
+            raise ConfigurationError("on Ray, at least one worker must hold the network")
+        if self.engine == "ray" and self.device not in ("auto", "cpu", "cuda"):
+            raise ConfigurationError(f"Ray assigns the GPUs: instead of the device {self.device!r}, give cuda or cpu")
