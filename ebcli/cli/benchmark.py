@@ -21,7 +21,7 @@ set by environment variables: --layer of grid by EB_SALIENCY_BENCHMARK_GRID_LAYE
 Measurements are saved in the directory of --output, one line per image. Repeat a command to resume an interrupted run.
 
 Exit status: 0 success, 1 some images failed and are missing from the table, 2 wrong usage or unwritable files, 130
-interrupted.
+interrupted (143 by SIGTERM, 129 by SIGHUP).
 """
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

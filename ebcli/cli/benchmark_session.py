@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import INTERRUPTED, SOME_FAILED, note_environment, plain_errors, plain_warnings, put, say
+from ebcli.cli.console import SOME_FAILED, note_environment, plain_errors, plain_warnings, put, say
 from ebcli.cli.model_options import MODEL, with_options
 from ebcli.cli.parameters import Method, Output, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
@@ -137,8 +137,8 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
             try:
                 rows = benchmark.summarize(session.measure(benchmark))
             except KeyboardInterrupt:
-                say(f"Interrupted. Measurements are saved in '{options['output']}': repeat the command to resume")
-                sys.exit(INTERRUPTED)
+                saved = f"with measurements saved in '{options['output']}': repeat the command to resume"
+                raise KeyboardInterrupt(saved) from None
             put("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
             if session.failed:
                 say(f"{session.failed} could not be measured")

@@ -6,13 +6,13 @@ import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.repetition import carry_out, plan_of
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
+from ebcli.files.directory import scratch
 from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
@@ -47,8 +47,8 @@ def check(options: Mapping[str, Any], of_baseline: Sequence[str]) -> int:
         import_optional("scipy.stats", "scipy")  # for the page
     if junit is not None:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
-    with TemporaryDirectory(prefix="eb-saliency-") as temporary:
-        directory = options["output"] or Path(temporary, "maps")
+    with scratch() as temporary:
+        directory = options["output"] or temporary / "maps"
         given = {name: options[name] for name in of_baseline if options[name] not in (None, ())}
         carry_out(_repeated(plan, given, directory, options["overwrite"]), quiet=options["quiet"])
         photos = plan.inputs.images if options["output"] is not None else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -18,7 +20,7 @@ from ebcli.errors import EbcliError, OutputError, UnfinishedError
 
 _LONGEST = 2000  # characters of a message; names in untrusted files have any number
 
-SOME_FAILED, MISUSED, UNFINISHED, INTERRUPTED = 1, 2, 75, 130  # 75 is EX_TEMPFAIL of sysexits.h: repeat it
+SOME_FAILED, MISUSED, UNFINISHED = 1, 2, 75  # 75 is EX_TEMPFAIL of sysexits.h: repeat it
 CLOSED = 141  # as of a program that SIGPIPE ends
 
 
@@ -106,14 +108,44 @@ def shown(path: Path | str) -> str:
     return name if name.isprintable() else repr(name)
 
 
+class _Ended(KeyboardInterrupt):
+    """A signal. After a plain KeyboardInterrupt within ``exec``, Python ends with SIGINT whatever the status was."""
+
+
 @contextmanager
-def plain_errors(debug: bool) -> Iterator[None]:
-    """Turn any error into one sentence on stderr and an exit status; with ``--debug``, a traceback."""
+def handled(handler: Callable[[int, object], None]) -> Iterator[None]:
+    """Have the signals that end a program handled."""
+    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
+        yield
+        return
+    ending = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [number for number in ending if signal.getsignal(number) is not signal.SIG_IGN]  # nohup ignores SIGHUP
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
-    except KeyboardInterrupt as interrupt:
-        say(" ".join(("Interrupted", *map(str, interrupt.args))) + ".")
-        sys.exit(INTERRUPTED)
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
+@contextmanager
+def plain_errors(debug: bool) -> Iterator[None]:
+    """Turn any error into one sentence on stderr and an exit status; with ``--debug``, a traceback.
+
+    SIGTERM and SIGHUP interrupt like Ctrl-C, so that what was begun is put away.
+    """
+    caught: list[int] = []
+
+    def interrupt(number: int, _frame: object) -> None:
+        caught.append(number)
+        raise _Ended
+
+    try:
+        with handled(interrupt):
+            yield
+    except KeyboardInterrupt as interrupted:
+        say(" ".join(("Interrupted", *map(str, interrupted.args))) + ".")
+        sys.exit(128 + (caught or [signal.SIGINT])[0])
     except (click.exceptions.Exit, click.ClickException, click.Abort):
         raise
     except Exception as error:

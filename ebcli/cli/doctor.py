@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from math import isclose
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
+from tempfile import TemporaryFile
 
 from ebcli.errors import EbcliError
+from ebcli.files.directory import scratch
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan
@@ -90,10 +91,10 @@ def _small_run(device: str) -> str:
     from ebcli.run.engine import run
 
     start = time.perf_counter()
-    with TemporaryDirectory(prefix="eb-saliency-") as folder:
-        image = Path(folder, "image.png")
+    with scratch() as folder:
+        image = folder / "image.png"
         Image.radial_gradient("L").convert("RGB").save(image)
-        maps = {"layer": (HEAD, INPUT), "contrastive": False, "output": Path(folder, "maps")}
+        maps = {"layer": (HEAD, INPUT), "contrastive": False, "output": folder / "maps"}
         work = run(RunPlan.of(images=(image,), workers=0, device=device, **maps))
         (record,) = work.results
         if record.error is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
 from collections import Counter
@@ -12,7 +11,7 @@ from contextlib import closing, contextmanager
 from itertools import chain, repeat
 from typing import IO, TYPE_CHECKING, Any
 
-from ebcli.cli.console import SOME_FAILED, note, note_once, one_line, put, say, say_error, shown
+from ebcli.cli.console import SOME_FAILED, handled, note, note_once, one_line, put, say, say_error, shown
 from ebcli.errors import EbcliError
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import CROP, DETECTION, FACTORY, PAD, WHOLE
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from ebcli.run.plan import RunPlan
     from ebcli.run.plan_parts import MapOptions
 
-_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 _LOST_SHOWN = 3
 _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
@@ -249,9 +247,6 @@ def _summarize(work: Run, counts: Counter[str], interrupted: bool, quiet: bool, 
 def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
     """Let the first SIGINT, SIGTERM or SIGHUP finish the images in progress, and the second abort; yields the first."""
     caught: list[int] = []
-    if threading.current_thread() is not threading.main_thread():  # the only one that gets signals
-        yield caught
-        return
 
     def stop(number: int, _frame: object) -> None:
         if caught:
@@ -259,11 +254,5 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
         caught.append(number)
         stopping.set()
 
-    # nohup ignores SIGHUP
-    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
+    with handled(stop):
         yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

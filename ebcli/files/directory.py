@@ -261,10 +261,28 @@ def _private_directory(directory: Path) -> tuple[Path, IO[bytes]]:
         lock.close()
 
 
-def finish_killed_runs(directory: Path) -> None:
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A directory among the system's temporary ones, for a moment; those that killed processes left are removed."""
+    shared = Path(tempfile.gettempdir())
+    finish_killed_runs(shared, restore=False)
+    try:
+        private, lock = _private_directory(shared)
+    except OSError as error:
+        raise OutputError(f"cannot write to '{shared}': {error.strerror or error}") from error
+    try:
+        yield private
+    finally:
+        lock.close()
+        shutil.rmtree(private, ignore_errors=True)
+
+
+def finish_killed_runs(directory: Path, restore: bool = True) -> None:
     """Remove the private directories of killed runs: those with such a name, a marker, and no lock.
 
-    Results in them that are recorded already are moved to their places.
+    Args:
+        directory: what they are in.
+        restore: first move results in them that are recorded already to their places; not where others may write.
     """
     for private in directory.glob(f"{PRIVATE}*"):
         if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
@@ -276,7 +294,8 @@ def finish_killed_runs(directory: Path) -> None:
                 if not lock_descriptor(lock.fileno(), blocking=False):  # in use
                     continue
                 with contextlib.suppress(OSError):
-                    _restore(directory, private)
+                    if restore:
+                        _restore(directory, private)
                 os.write(lock.fileno(), b"removed")
             shutil.rmtree(private)  # Windows removes no open file
 

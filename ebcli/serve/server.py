@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import signal
 import socket
 import threading
 import webbrowser
@@ -40,7 +39,7 @@ class _Impatient(H11Protocol):
 
 
 def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], None]) -> None:
-    """Answer requests until Ctrl-C or SIGTERM.
+    """Answer requests until Ctrl-C, SIGTERM or SIGHUP.
 
     Args:
         page: the page.
@@ -75,7 +74,6 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
             ws="none",
             timeout_graceful_shutdown=0,
         )
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # which is raised again in the end
         server = uvicorn.Server(config)
         config.app = Guard(page.app, names, token, server.server_state.connections)
         server.run([listening])

@@ -81,7 +81,7 @@ def test_an_interrupt_says_how_to_resume(tmp_path: Path, monkeypatch: pytest.Mon
     result = run("deletion", tmp_path / "photos")
     assert (result.exit_code, result.stdout) == (130, "")
     kept = tmp_path / "kept"
-    assert result.stderr.splitlines()[-1].startswith(f"Interrupted. Measurements are saved in '{kept}'")
+    assert result.stderr.splitlines()[-1].startswith(f"Interrupted with measurements saved in '{kept}'")
     assert list(kept.iterdir())
 
 

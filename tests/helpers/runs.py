@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -74,7 +75,7 @@ def seen(pixels: Any) -> Any:
 
 
 class Forked:
-    """``eb-saliency ARGUMENTS`` in a directory; its stdout and stderr in files.
+    """``eb-saliency ARGUMENTS`` in a directory; its stdout, stderr and temporary files are beside it.
 
     Args:
         tiny: with a tiny network, whatever its name.
@@ -123,6 +124,9 @@ def _main(cwd: Path, out: Path, err: Path, arguments: tuple[str, ...], tiny: boo
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(file, number)
     os.chdir(cwd)
+    temporary = cwd.with_name("temporary")
+    temporary.mkdir(exist_ok=True)
+    tempfile.tempdir = str(temporary)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if packages is not None:
         sys.path.insert(0, str(packages))
