@@ -83,8 +83,6 @@ def check_rule(
         raise ConfigurationError(
             f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}"
         )
-            f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}"
-        )
     try:
         _check(trial)
     except RuleError:
