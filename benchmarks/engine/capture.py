@@ -49,7 +49,7 @@ class Capture(ExitStack):
                 raise LayerError(f"{label_of(name)} was not called during the forward pass")
         return [self._values[name] for name in self.names]
 
-    def _capture(self, name: str | None, tensor: Tensor, args: Sequence[Any] = ()) -> Tensor:
+    def _capture(self, name: str | None, tensor: Tensor) -> Tensor:
         label = label_of(name)
         if name in self._values:
             raise LayerError(
@@ -60,7 +60,7 @@ class Capture(ExitStack):
         value = self._record.value_of(tensor)
         if not isinstance(value, Value):
             raise LayerError(f"{label} does not depend on the input: choose another layer")
-        if value.reads or any(a is tensor for a in args):  # what else reads it is not behind the layer
+        if value.reads:  # what read it before is not behind the layer
             with self._record:
                 tensor = aten.alias.default(tensor)
             value = self._record.value_of(tensor)
@@ -81,7 +81,7 @@ class Capture(ExitStack):
                 "tensors, not a single one: choose a layer inside or after it"
             )
         ((at, tensor),) = tensors.items()
-        return _replaced(output, at, self._capture(name, tensor, args))
+        return _replaced(output, at, self._capture(name, tensor))
 
 
 def label_of(name: str | None) -> str:
