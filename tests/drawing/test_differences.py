@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -148,7 +149,7 @@ def test_a_clip_that_only_speaks_against_its_class_is_drawn_in_the_frame_where_i
 @pytest.mark.parametrize("shape", [(2, 3, 6), (4, 2, 3)])
 def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tuple[int, int, int]) -> None:
     """A volume of 8 slices of 18 rows and 24 columns, where each pixel tells its place."""
-    sides, style = (8, 18, 24), DrawingStyle(percentile=100)
+    sides, style = (8, 18, 24), DrawingStyle(vmax=4.0 * math.prod(shape))
     slices = Slices(starts=(0,), frames=8, frame_rate=1.0, total=8)
     values = np.ones(shape, np.float32)
 
