@@ -53,7 +53,7 @@ def proofs_of(
     loaded: LoadedModel, task: Task, inputs: Tensor, maps: Sequence[Map], asked: Sequence[Asked]
 ) -> list[Proof]:
     """The proof of one map of each image; for the arguments, see ``prove``."""
-    easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, box=None)) for about in asked]
+    easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, where=None)) for about in asked]
 
     def scores(outputs: Iterable[Any]) -> list[float]:
         pairs = zip(outputs, maps, strict=False)  # some only fill the batch
