@@ -131,12 +131,22 @@ def faithfulness() -> str:
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
 
 
-def proofs() -> str:
+def sufficiency() -> str:
     """For each method: the part of a photo that suffices, likewise shuffled, and what is left of the score without."""
-    rows = read("proofs")
-    heads = ["method", "part that suffices", "in random order", "score left without it", "proofs that hold"]
+    rows = read("sufficiency")
+    heads = [
+        "method",
+        "part that suffices",
+        "of a blob at the center",
+        "in random order",
+        "score left without it",
+        "maps that suffice",
+    ]
     lines = [
-        [*(row[name] for name in ("method", "part", "shuffled", "left")), f"{row['holds']} of {row['photos']}"]
+        [
+            *(row[name] for name in ("method", "part", "center", "shuffled", "left")),
+            f"{row['suffices']} of {row['photos']}",
+        ]
         for row in rows
     ]
     return markdown(heads, lines, 1)
@@ -215,7 +225,7 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, proofs, trained, sentences, words, cost, rates)
+    one.__name__: one for one in (layers, fits, faithfulness, sufficiency, trained, sentences, words, cost, rates)
 }
 
 

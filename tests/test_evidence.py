@@ -195,7 +195,7 @@ def test_a_file_is_linked_and_says_when_it_was_measured(name: str, page: str) ->
     assert all(re.fullmatch(r"20\d\d-[01]\d", row["date"]) and row["torch"] for row in evidence.read(name))
 
 
-@pytest.mark.parametrize("name", ["fits", "tiles", "perturbation", "randomization", "proofs"])
+@pytest.mark.parametrize("name", ["fits", "tiles", "perturbation", "randomization", "sufficiency"])
 def test_they_were_measured_at_the_default_layer(name: str) -> None:
     assert {(row["network"], row["layer"]) for row in evidence.read(name)} == {(BUNDLED, default_layer(BUNDLED))}
 

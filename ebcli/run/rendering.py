@@ -167,7 +167,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         box=subject.box,
         strength=map_.strength,
         evidence=map_.evidence,
-        proof=None if map_.proof is None else map_.proof.recorded,
+        sufficiency=None if map_.sufficiency is None else map_.sufficiency.recorded,
         share=map_.share,
         position=subject.position,
         channels=map_.channels,
@@ -211,8 +211,8 @@ class _Drawn:
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
-    clips, proof = maps.clips, maps.map.proof
-    if proof is not None and not proof.holds:  # without words, the picture would convince
+    clips, test = maps.clips, maps.map.sufficiency
+    if test is not None and not test.suffices:  # without words, the picture would convince
         maps = replace(maps, style=replace(maps.style, caption=True))
     if isinstance(clips, Slices):
         return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
@@ -227,12 +227,12 @@ def file_name(source: Source) -> str:
 
 
 def about(maps: Sequence[Map]) -> dict[str, str]:
-    """The layer, class, score, strength and proof of the maps in a picture or figure."""
+    """The layer, class, score, strength and sufficiency of the maps in a picture or figure."""
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
     strengths = [map_.strength_in_words.removeprefix("strength ") for map_ in maps]
     return {
         **({"strength": ", ".join(strengths)} if all(strengths) else {}),
-        **({} if (proof := maps[0].proof) is None else {"proof": proof.words}),
+        **({} if (test := maps[0].sufficiency) is None else {"sufficiency": test.words}),
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
         "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
         "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),
