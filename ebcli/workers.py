@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import multiprocessing
 import os
@@ -12,12 +13,18 @@ import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from functools import cache
+from importlib import import_module
+from math import inf
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from ebcli.errors import EbcliError, WorkerError
+
+FEWEST = 1  # processes of a run, however few its files are: what they decode is not trusted
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,10 +42,11 @@ class Workers:
     Args:
         count: the number of processes; 0 for one thread without a process, in which ``call`` runs the function.
         timeout: the seconds that a call may take; None for no limit. Without processes there is none.
+        memory: the bytes that a process may claim; likewise.
     """
 
-    def __init__(self, count: int, timeout: float | None = None) -> None:
-        self._processes, self._timeout = count > 0, timeout
+    def __init__(self, count: int, timeout: float | None = None, memory: float = inf) -> None:
+        self._processes, self._timeout, self._memory = count > 0, timeout, memory
         self._threads = ThreadPoolExecutor(max(1, count), thread_name_prefix="eb-saliency")
         self._own = threading.local()
         self._started: list[Process] = []
@@ -76,10 +84,10 @@ class Workers:
         for last in (False, True):
             process = getattr(self._own, "process", None)
             if process is None:
-                process = self._own.process = Process()
+                process = self._own.process = _spare.pop() if _spare else Process()
                 self._started.append(process)
             try:
-                return process.call(function, arguments, self._timeout)
+                return process.call(function, arguments, self._timeout, self._memory)
             except _StuckError:
                 self._own.process = None
                 raise WorkerError(f"it took longer than {self._timeout:g} s: raise EB_SALIENCY_IMAGE_TIMEOUT") from None
@@ -91,6 +99,16 @@ class Workers:
                     raise WorkerError(f"{death}, the second to die on this image") from None
                 warnings.warn(f"{death}; retrying its image", stacklevel=2)
         raise AssertionError  # pragma: no cover - the loop returns or raises
+
+
+def warm(module: str) -> None:
+    """Start the process that the next call will take, and import a module there, while something else takes time."""
+    if FEWEST and not _spare:
+        _spare.append(Process(module=module))
+        atexit.register(_spare[0].end, at_once=True)
+
+
+_spare: list[Process] = []
 
 
 class DiedError(Exception):
@@ -106,21 +124,28 @@ class Process:
 
     Args:
         grace: the seconds for which it may finish when this process dies.
+        module: what it imports before it is called.
     """
 
-    def __init__(self, grace: float = 0) -> None:
+    def __init__(self, grace: float = 0, module: str = __name__) -> None:
         context = multiprocessing.get_context("spawn")  # a fork would copy the locks of torch's threads
         self._pipe, other = context.Pipe()
-        self._process = context.Process(target=_serve, args=(other, grace), daemon=True)
+        self._process = context.Process(target=_serve, args=(other, grace, module), daemon=True)
         # Ctrl-C reaches all processes of a terminal, but only the main one may act on it
         with _interrupts_blocked():
             self._process.start()
         other.close()
 
-    def call(self, function: Callable[..., Any], arguments: tuple[Any, ...], timeout: float | None = None) -> Any:
+    def call(
+        self,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        timeout: float | None = None,
+        memory: float = inf,
+    ) -> Any:
         """As ``Workers.call``, but raises DiedError if the process dies, and then cannot be used any more."""
         try:
-            self._pipe.send((function, arguments))
+            self._pipe.send((function, arguments, memory))
             if not self._pipe.poll(timeout):
                 self.end(at_once=True)
                 raise _StuckError
@@ -161,24 +186,37 @@ def _interrupts_blocked() -> Any:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(pipe: Connection, grace: float) -> None:
+def _serve(pipe: Connection, grace: float, module: str) -> None:
     """The main loop of a worker process: receive calls, send values or errors."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # terminals, systemd and Slurm send them to all processes of a job
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
     warnings.simplefilter("ignore")  # Pillow's warnings do not name the file
     threading.Thread(target=_exit_with_parent, args=(grace,), daemon=True).start()
+    import_module(module)
     with contextlib.suppress(EOFError, OSError):  # the main process closed the pipe or died
         while True:
-            function, arguments = pipe.recv()
+            function, arguments, memory = pipe.recv()  # which may import much
             answer: tuple[bool, Any]
             try:
+                _limit_memory(memory)
                 answer = True, function(*arguments)
             except (EbcliError, MemoryError) as error:
                 answer = False, error
             except Exception as error:  # not every exception survives pickling
                 answer = False, RuntimeError(f"{type(error).__name__}: {error}")
             pipe.send(answer)
+
+
+@cache
+def _limit_memory(size: float) -> None:
+    """Let this process claim so many bytes more than it has, where the system has such a limit."""
+    if sys.platform == "linux" and size < inf:
+        import resource
+
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit, most = pages * resource.getpagesize() + int(size), resource.getrlimit(resource.RLIMIT_AS)[1]
+        resource.setrlimit(resource.RLIMIT_AS, (limit if most == resource.RLIM_INFINITY else min(limit, most), most))
 
 
 def _exit_with_parent(grace: float) -> None:
@@ -188,6 +226,11 @@ def _exit_with_parent(grace: float) -> None:
     parent.join()
     time.sleep(grace)
     os._exit(1)
+
+
+def enough_for(files: int) -> int:
+    """The number of processes for so many files: starting one takes as long as drawing a few photos."""
+    return max(FEWEST, min(processors(), files // 2))
 
 
 def processors() -> int:

@@ -14,10 +14,17 @@ from color_net import load_colors
 from PIL import ImageDraw
 from runs import no_strengths, tiny_model
 from stub_run import DONE, finished
+from watch import ELSEWHERE, WATCH
 
 engines.choose()
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
+
+
+@pytest.fixture(autouse=True)
+def no_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs of a few files within the process of a test start none, unless the test says so."""
+    monkeypatch.setattr("ebcli.workers.FEWEST", 0)
 
 
 @pytest.fixture(autouse=True)
@@ -72,3 +79,21 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float, str]]:
 
     monkeypatch.setattr(ImageDraw.ImageDraw, "text", text)
     return found
+
+
+@pytest.fixture
+def watched(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fail if anything opens a file that is not the test's or installed, starts a program or asks a server."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path_factory.getbasetemp()))
+    with WATCH.over(tmp_path_factory.getbasetemp()):
+        WATCH.seen.clear()
+        yield
+    assert not WATCH.seen
+
+
+@pytest.fixture
+def elsewhere(watched: None, tmp_path: Path) -> Path:
+    """A directory with files that nobody names."""
+    folder = tmp_path / ELSEWHERE
+    folder.mkdir()
+    return folder

@@ -30,7 +30,7 @@ ROOMS = {
     "run": {"pages", "drawing", "models", "eb", "files", "nouns", "workers", "imports", "errors"},
     "evaluate": {"drawing", "models", "eb", "files", "nouns", "imports", "errors"},
     "gallery": {"pages", "drawing", "files", "nouns", "workers", "errors"},
-    "serve": {"pages", "run", "drawing", "models", "files", "nouns", "errors"},
+    "serve": {"pages", "run", "drawing", "models", "files", "nouns", "workers", "errors"},
     "cli": {
         "serve",
         "gallery",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 import warnings
 from pathlib import Path
@@ -13,7 +15,7 @@ import pytest
 from runs import until
 
 from ebcli.errors import ImageError, WorkerError
-from ebcli.workers import Workers
+from ebcli.workers import Workers, warm
 
 
 def die_at_first(marker: Path) -> str:
@@ -149,3 +151,30 @@ def test_a_worker_in_the_middle_of_a_call_ends_with_its_killed_parent(tmp_path: 
     parent.kill()
     parent.join()
     until(lambda: over(int(pids.read_text())))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such limit")
+def test_a_process_claims_no_more_memory_than_it_may() -> None:
+    with Workers(1, memory=1 << 28) as workers:
+        with pytest.raises(MemoryError):
+            workers.call(bytearray, 1 << 29)
+        assert len(workers.call(bytearray, 1 << 20)) == 1 << 20
+
+
+def test_a_process_that_was_started_before_takes_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ebcli.workers.FEWEST", 1)
+    warm("wave")
+    (started,) = multiprocessing.active_children()
+    with Workers(1) as workers:
+        assert workers.call(os.getpid) == started.pid
+        assert workers.call(_imported, "wave")
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_that_no_call_takes_ends_with_the_program() -> None:
+    program = "from ebcli.workers import warm\nif __name__ == '__main__': warm('wave')"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def _imported(name: str) -> bool:
+    return name in sys.modules

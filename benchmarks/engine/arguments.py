@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,28 +32,24 @@ def batch_checked(net: nn.Module, inputs: Tensor) -> Iterator[None]:
     """A context for the forward pass. Raises ConfigurationError if it fails because inputs are not a batch."""
     try:
         yield
-    except (RuntimeError, ValueError, IndexError) as error:
-        if not is_unbatched(net, inputs):
-            raise
-        raise ConfigurationError(_unbatched(inputs)) from error
+    except (RuntimeError, ValueError, IndexError):
+        _check_batch(net, inputs)
+        raise
 
 
-def is_unbatched(net: nn.Module, inputs: Tensor) -> bool:
-    """Whether inputs have the shape of a single input of the first convolution."""
-    convolution = next((module for module in net.modules() if isinstance(module, nn.modules.conv._ConvNd)), None)
-    if convolution is None:
-        return False
-    return inputs.ndim == convolution.weight.ndim - 1 and len(inputs) == convolution.in_channels
-
-
-def _unbatched(inputs: Tensor) -> str:
-    return f"inputs of shape {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]"
+def _check_batch(net: nn.Module, inputs: Tensor) -> None:
+    """Raises ConfigurationError if inputs have the shape of a single input of the first convolution."""
+    first = next((module for module in net.modules() if isinstance(module, nn.modules.conv._ConvNd)), None)
+    if first is not None and inputs.ndim == first.weight.ndim - 1 and len(inputs) == first.in_channels:
+        raise ConfigurationError(
+            f"inputs of shape {tuple(inputs.shape)} have no batch dimension: add it with inputs[None]"
+        )
 
 
 def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
     """Check that logits are (B, num_classes, ...) and finite."""
-    if is_unbatched(net, inputs) and (logits.ndim < 2 or len(logits) != len(inputs)):
-        raise ConfigurationError(_unbatched(inputs))
+    if logits.ndim < 2 or len(logits) != len(inputs):
+        _check_batch(net, inputs)
     if logits.ndim < 2:
         raise ConfigurationError(f"the network's output must be (B, num_classes, ...), not {tuple(logits.shape)}")
     if not is_finite(logits):
@@ -66,14 +62,13 @@ def check_logits(net: nn.Module, inputs: Tensor, logits: Tensor) -> None:
         raise NonFiniteError(f"the network's output is too close to zero for {logits.dtype}: use torch.float64")
 
 
-def check_relevance(relevances: Sequence[Tensor]) -> None:
+def check_relevance(relevance: Tensor) -> None:
     """Raises NonFiniteError if relevance is not finite."""
-    for relevance in relevances:
-        if not is_finite(relevance):
-            raise NonFiniteError(
-                f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so "
-                "use torch.float64"
-            )
+    if not is_finite(relevance):
+        raise NonFiniteError(
+            f"the map contains NaN or infinite values: activations are too close to zero for {relevance.dtype}, so use "
+            "torch.float64"
+        )
 
 
 def is_finite(value: Tensor) -> bool:
@@ -83,8 +78,8 @@ def is_finite(value: Tensor) -> bool:
 
 def is_subnormal(value: Tensor) -> bool:
     """Whether an item of a batch has no element with full precision, but is not zero. Items on meta have none."""
-    if value.is_meta or not value.is_floating_point() or not value.numel():
+    is_rescaled = value.dtype == torch.float16
+    if is_rescaled or value.is_meta or not (value.is_floating_point() and value.numel()):
         return False
-    largest = value.detach().abs().flatten(1).amax(1) if value.ndim > 1 else value.detach().abs()
-    is_wide = value.dtype != torch.float16  # whose products are rescaled
-    return is_wide and bool(((largest > 0) & (largest < torch.finfo(value.dtype).tiny)).any())
+    largest = value.detach().abs().reshape(*value.shape[:1], -1).amax(-1)
+    return bool(((largest > 0) & (largest < torch.finfo(value.dtype).tiny)).any())

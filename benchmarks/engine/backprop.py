@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, overload
 
 import torch
 from torch import Tensor, nn
@@ -14,17 +16,23 @@ from torch import Tensor, nn
 from benchmarks.engine import joint as jointly
 from benchmarks.engine.arguments import batch_checked, check_arguments, check_logits, check_relevance
 from benchmarks.engine.capture import Capture, LayerChoice, label_of, single_tensor
+from benchmarks.engine.facts import Facts
 from benchmarks.engine.mode import Listening, Unsupported, new_record, refuse
-from benchmarks.engine.paths import Images, Path, is_constant, joins_constants, walk
-from benchmarks.engine.products import ratio
+from benchmarks.engine.paths import Path, descend, joins_constants, walk
+from benchmarks.engine.places import Places
+from benchmarks.engine.products import added, ratio
 from benchmarks.engine.record import Op, Record, Value
 from benchmarks.engine.result import ExcitationResult
+from benchmarks.engine.rules.rule import MISSING
 from benchmarks.engine.stepwise import Stepwise, total
-from ebcli.eb.contrast import Against, difference, difference_from_mean, mass, priors_against
+from ebcli.eb.contrast import Against, priors_against
 from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.maps import channel_axis_of, special_tokens
 from ebcli.eb.targets import Targets, Where, priors
 from ebcli.errors import ConfigurationError, LayerError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class HasNetwork(Protocol):
@@ -34,43 +42,45 @@ class HasNetwork(Protocol):
     def net(self) -> nn.Module: ...
 
 
+class Options(TypedDict, total=False):
+    """What `excitation_backprop` takes by name."""
+
+    against: Against | None
+    joint: bool | None
+    where: Where | None
+    unsupported: Unsupported
+    track_lost_mass: bool
+
+
+Chosen = Targets | Callable[[Tensor], Targets]
+Several = list[Any] | tuple[LayerChoice, ...]
+
+
 @overload
 def excitation_backprop(
     net: nn.Module | HasNetwork,
     inputs: Tensor,
-    targets: Targets | Callable[[Tensor], Targets],
+    targets: Chosen,
     layer: LayerChoice = None,
     contrastive: bool = False,
-    *,
-    against: Against | None = None,
-    joint: bool | None = None,
-    where: Where | None = None,
-    unsupported: Unsupported = "error",
-    track_lost_mass: bool = False,
+    **options: Unpack[Options],
 ) -> ExcitationResult: ...
-
-
 @overload
 def excitation_backprop(
     net: nn.Module | HasNetwork,
     inputs: Tensor,
-    targets: Targets | Callable[[Tensor], Targets],
-    layer: list[Any] | tuple[LayerChoice, ...],
+    targets: Chosen,
+    layer: Several,
     contrastive: bool = False,
-    *,
-    against: Against | None = None,
-    joint: bool | None = None,
-    where: Where | None = None,
-    unsupported: Unsupported = "error",
-    track_lost_mass: bool = False,
+    **options: Unpack[Options],
 ) -> tuple[ExcitationResult, ...]: ...
 
 
 def excitation_backprop(
     net: nn.Module | HasNetwork,
     inputs: Tensor,
-    targets: Targets | Callable[[Tensor], Targets],
-    layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
+    targets: Chosen,
+    layer: LayerChoice | Several = None,
     contrastive: bool = False,
     *,
     against: Against | None = None,
@@ -147,13 +157,13 @@ def excitation_backprop(
             others = None if against is None else priors_against(against, prior)
             refuse([name for path in forward.paths for name in path.without_rule], unsupported)
             explanation = Explanation(forward, prior, others, contrastive=contrastive, tracks=track_lost_mass)
-            by_layer = [path.explains_jointly() if joint is None else joint for path in forward.paths]
+            ops = forward.record.ops
+            by_layer = [path.explains_jointly(ops) if joint is None else joint for path in forward.paths]
             found: dict[Path, ExcitationResult] = {}
             for is_joint in sorted(set(by_layer)):
                 paths = [path for path, which in zip(forward.paths, by_layer, strict=True) if which == is_joint]
-                shares = explanation.jointly(paths) if is_joint else explanation.stepwise(paths)
-                check_relevance([relevance for relevance, *_ in shares])
-                for path, (relevance, mass, lost) in zip(paths, shares, strict=True):
+                for path, (relevance, mass, lost) in zip(paths, explanation.of(paths, is_joint=is_joint), strict=True):
+                    check_relevance(relevance)
                     found[path] = ExcitationResult(
                         relevance=relevance[0] if single else relevance.transpose(0, 1),
                         mass=None if mass is None else _by_image(mass, single),
@@ -197,7 +207,7 @@ class Forward:
     output: Value
     paths: list[Path]
     names: dict[Path, str | None]
-    images: Images
+    images: Places
 
     @classmethod
     def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice]) -> Forward:
@@ -209,30 +219,64 @@ class Forward:
                 result = single_tensor(net(entered), "the network's output")
             output = record.value_of(result)
         check_logits(net, inputs, result.detach())
-        layers_at = [-1 if value.maker is None else value.maker.index for value in capture.values()]
+        first = min(value.maker.index if value.maker else -1 for value in capture.values())
         # numbers that come back are constants for the record, and their maps would be wrong without a word
-        refuse([name for name, at in record.left.items() if any(at > index for index in layers_at)], "error")
+        refuse([name for name, at in record.left.items() if at > first], "error")
         if not isinstance(output, Value):
             raise LayerError("the network's output does not depend on its input")
+        paths = {Path.between(output, value): name for value, name in zip(capture.values(), capture.names, strict=True)}
         if output.facts.is_softmax:
             warnings.warn(
                 "the network ends in a softmax: the map explains the score before it, as without the softmax",
                 stacklevel=3,
             )
-        paths = [Path.between(output, value) for value in capture.values()]
-        for path, name in zip(paths, capture.names, strict=True):
+        for path, name in paths.items():
             if not path.ops and path.layer is not output:
                 raise LayerError(
                     f"the network's output does not depend on {label_of(name)}, or torch.no_grad() in the network cuts "
                     "the path between them: choose a layer closer to the output"
                 )
-        names = dict(zip(paths, capture.names, strict=True))
-        return cls(record, result.detach(), output, paths, names, Images(capture.source))
+        return cls(record, result.detach(), output, [*paths], paths, Places(capture.source, 0, record.ops))
 
 
-Explained = tuple[
-    Tensor, Tensor | None, dict[str, Tensor] | None
-]  # relevance (K, B, ...), mass (K, B), lost mass (K, B)
+Found = tuple[Tensor, dict[str, Tensor]]  # relevance (K, ...) or of one prior (...), and what was lost (K, B) or (B,)
+
+
+def _stacked(by_prior: Sequence[Sequence[Found]]) -> list[Found]:
+    """For each layer, what was found for each prior; what rounding leaves is not lost."""
+    found = []
+    for of_layer in zip(*by_prior, strict=True):
+        maps = torch.stack([P for P, _ in of_layer])
+        sites = {site: torch.stack([of[site] for _, of in of_layer]) for site in of_layer[0][1]}
+        least = 100 * torch.finfo(maps.dtype).eps
+        found.append((maps, {site: lost for site, lost in sites.items() if (lost > least).any()}))
+    return found
+
+
+def _of_image(priors: Tensor, b: int) -> Tensor:
+    """Priors (K, B, ...) without the other images."""
+    alone = torch.zeros_like(priors)
+    alone[:, b] = priors[:, b]
+    return alone
+
+
+def _merged(by_image: Sequence[Explained]) -> Explained:
+    relevance, masses, lost = zip(*by_image, strict=True)
+    if lost[0] is None:
+        return Explained(added(relevance), None if masses[0] is None else torch.cat(masses, 1), None)
+    zero = torch.zeros_like(masses[0])
+    sites = {
+        site: torch.cat([of.get(site, zero) for of in lost], 1) for site in dict.fromkeys(s for of in lost for s in of)
+    }
+    return Explained(added(relevance), torch.cat(masses, 1), sites)
+
+
+class Explained(NamedTuple):
+    """Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation."""
+
+    relevance: Tensor
+    mass: Tensor | None
+    lost: dict[str, Tensor] | None
 
 
 class Explanation:
@@ -249,134 +293,114 @@ class Explanation:
     def __init__(
         self, forward: Forward, prior: Tensor, others: Tensor | None, *, contrastive: bool, tracks: bool
     ) -> None:
-        self._forward, self._prior, self._others = forward, prior, others
+        self._forward, self._images, self._prior, self._others = forward, forward.images, prior, others
         self._contrastive, self._tracks = contrastive and others is None, tracks
 
-    def stepwise(self, paths: Sequence[Path]) -> list[Explained]:
-        """Step by step."""
-        self._check_below_classifier(paths)
-        targets = len(self._prior)
-        start = self._prior if self._others is None else torch.cat([self._prior, self._others])
-        contrasts = self._down(start, paths, contrastive=True)[0] if self._contrastive else None
-        special = [self._special(path) for path in paths]
-        needs_marginal = contrasts is None or self._tracks or any(special)
-        maps, lost = self._down(start, paths, tracks=self._tracks) if needs_marginal else ([None] * len(paths), None)
-        found: list[Explained] = []
-        for i, (path, n) in enumerate(zip(paths, special, strict=True)):
-            P, contrast = maps[i], None if contrasts is None else contrasts[i]
-            is_marginal = contrasts is None and self._others is None
-            masses = mass(self._leading(P, path)[:targets]) if is_marginal or self._tracks else None
-            if self._others is not None:
-                P = self._difference(P[:targets], P[targets:], path, n, of_mean=True)
-            elif contrast is not None:
-                # where every cell is part of the map, both maps sum to 1 at the classifier's inputs already
-                P = self._difference(P, P - contrast, path, n) if n else contrast
-            found.append((P, masses, None if lost is None else lost[i]))
-        return found
-
-    def jointly(self, paths: Sequence[Path]) -> list[Explained]:
-        """All winning neurons as one."""
-        self._check_below_classifier(paths)
-        maps, constants = self._joint(self._prior, paths)
-        others = None
-        if self._contrastive or self._others is not None:
-            others = self._joint(-self._prior if self._others is None else self._others, paths)[0]
-        found: list[Explained] = []
-        for i, path in enumerate(paths):
-            P = maps[i]
-            masses = mass(self._leading(P, path)) if others is None or self._tracks else None
-            if others is not None:
-                P = self._difference(P, others[i], path, self._special(path), of_mean=self._others is not None)
-            found.append((P, masses, constants[i] if self._tracks else None))
-        return found
-
-    def _joint(self, priors: Tensor, paths: Sequence[Path]) -> tuple[list[Tensor], list[dict[str, Tensor]]]:
-        forward = self._forward
-        by_prior = [jointly.explained(forward.output, prior, paths, forward.images) for prior in priors]
-        maps, constants = [], []
-        for of_layer in zip(*by_prior, strict=True):
-            maps.append(torch.stack([P for P, _ in of_layer]))
-            sites = dict.fromkeys(site for _, shares in of_layer for site in shares)
-            zero = of_layer[0][0].new_zeros(forward.images.count)
-            stacked = {site: torch.stack([shares.get(site, zero) for _, shares in of_layer]) for site in sites}
-            constants.append({site: share for site, share in stacked.items() if share.any()})
-        return maps, constants
-
-    def _down(
-        self, priors: Tensor, paths: Sequence[Path], *, contrastive: bool = False, tracks: bool = False
-    ) -> tuple[list[Tensor], list[dict[str, Tensor]] | None]:
-        """Maps (K, B, ...), and what was lost above each layer (K, B)."""
-        forward = self._forward
-        ops = dict.fromkeys(op for path in paths for op in path.ops)
-        lost: dict[Op, Tensor] = {}
-        for op in filter(joins_constants, ops if tracks else ()):  # which vmap could not find
-            op.once(partial(is_constant, op, op.out))
-
-        def lose(op: Op, P: Tensor) -> None:
-            of_op = forward.images.sums(P, op.out)
-            lost[op] = lost[op] + of_op if op in lost else of_op
-
-        answer = Stepwise(forward.record.ops, contrastive=contrastive, lose=lose if tracks else None)
-
-        def down(prior: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-            lost.clear()
-            arrived = walk(
-                {forward.output: [(prior, answer.start(forward.output))]}, [path.layer for path in paths], answer, ops
-            )
-            return [total(arrived.get(path.layer, []), path.layer) for path in paths], list(lost.values())
-
-        if len(priors) == 1 or not all(op.is_native for op in ops):
-            results = [down(prior) for prior in priors]
-            maps, ends = ([torch.stack(of) for of in zip(*parts, strict=True)] for parts in zip(*results, strict=True))
-        else:
-            with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
-                warnings.filterwarnings("ignore", "There is a performance drop")
-                maps, ends = torch.vmap(down)(priors)
-        if not tracks:
-            return maps, None
-        by_layer: list[dict[str, Tensor]] = []
-        for path in paths:
-            above, by_site = set(path.ops), {}
-            for op, of_op in zip(list(lost), ends, strict=True):
-                if op in above and of_op.any():
-                    by_site[op.site] = by_site.get(op.site, 0) + of_op
-            by_layer.append(by_site)
-        return maps, by_layer
-
-    def _check_below_classifier(self, paths: Sequence[Path]) -> None:
+    def of(self, paths: Sequence[Path], *, is_joint: bool) -> list[Explained]:
+        """The maps of layers."""
         for path in paths:
             if self._contrastive and not path.is_below_classifier:
                 raise LayerError(
                     f"{label_of(self._forward.names[path])} is not below the classifier, so it has no contrastive map: "
                     "choose a layer closer to the input"
                 )
+        images, batch = self._forward.images, len(self._forward.logits)
+        joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]
+        if batch == 1 or (all(map(images.tell, [*(path.layer for path in paths), *joins])) and not self._tracks):
+            return self._found(paths, is_joint)
+        by_image = []  # operations may merge images, so each one is explained alone
+        for b in range(batch):
+            one = copy.copy(self)
+            one._images = images.alone()
+            one._prior, one._others = (p if p is None else _of_image(p, b) for p in (self._prior, self._others))
+            by_image.append(one._found(paths, is_joint))
+        return [_merged(of_layer) for of_layer in zip(*by_image, strict=True)]
+
+    def _found(self, paths: Sequence[Path], is_joint: bool) -> list[Explained]:
+        find, prior = self._joint if is_joint else self._stepwise, self._prior
+        special = [self._special(path) for path in paths]
+        contrasts = None
+        if self._contrastive and not is_joint:
+            contrasts = [P for P, _ in self._stepwise(prior, paths, contrastive=True)]
+            if not (self._tracks or any(special)):
+                return [Explained(P, None, None) for P in contrasts]
+        marginal = find(prior, paths)
+        duals: list[Any] = [None] * len(paths)
+        if self._others is not None or (self._contrastive and is_joint):
+            duals = [P for P, _ in find(-prior if self._others is None else self._others, paths)]
+        found = []
+        for i, (path, n, (P, lost)) in enumerate(zip(paths, special, marginal, strict=True)):
+            relevance, dual = P, duals[i]
+            if contrasts is not None:
+                # where every cell is part of the map, both maps sum to 1 at the classifier's inputs already
+                relevance, dual = contrasts[i], P - contrasts[i] if n else None
+            if dual is not None:
+                dual = self._normalized(dual, path, n)
+                relevance = self._normalized(P, path, n) - (
+                    dual if self._others is None else dual.mean(0, keepdim=True)
+                )
+            mass = self._sums(P, path) if relevance is P or self._tracks else None
+            found.append(Explained(relevance, mass, lost if self._tracks else None))
+        return found
+
+    def _joint(self, priors: Tensor, paths: Sequence[Path]) -> list[Found]:
+        """All winning neurons of an image as one."""
+        return _stacked([jointly.explained(self._forward.output, prior, paths, self._images) for prior in priors])
+
+    def _stepwise(self, priors: Tensor, paths: Sequence[Path], *, contrastive: bool = False) -> list[Found]:
+        """Each neuron by itself."""
+        output = self._forward.output
+        ops = dict.fromkeys(op for path in paths for op in path.ops)
+        lost: dict[Op, Any] = {}
+
+        def lose(op: Op, P: list[Any], shares: list[Any]) -> None:
+            if op.operands and op.rule is not MISSING:
+                went = added([0, *(share[0].sum(dtype=torch.float64) for share in shares if share)])
+                lost[op] = lost.get(op, 0) + added([p.sum(dtype=torch.float64) for p in P if p is not None]) - went
+
+        tracks = self._tracks and not contrastive
+        answer = Stepwise(self._forward.record.ops, contrastive=contrastive, lose=lose if tracks else None)
+
+        def down(prior: Tensor) -> list[Tensor]:
+            lost.clear()
+            arrived = walk({output: [(prior, answer.start(output))]}, [path.layer for path in paths], answer, ops)
+            return [total(arrived.get(path.layer, []), path.layer) for path in paths]
+
+        def with_losses(prior: Tensor) -> list[Found]:
+            found = []
+            for path, P in zip(paths, down(prior), strict=True):
+                sites: dict[str, Any] = {}
+                for op in filter(lost.__contains__, path.ops):
+                    sites[op.site] = sites.get(op.site, 0) + lost[op].to(P.dtype)[None]
+                found.append((P, sites))
+            return found
+
+        if tracks or len(priors) == 1 or not all(op.is_native for op in ops):
+            return _stacked(list(map(with_losses, priors)))
+        with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return [(maps, {}) for maps in torch.vmap(down)(priors)]
 
     def _special(self, path: Path) -> int:
         """How many tokens at the front are not cells of the map."""
-        axis, shape = self._forward.images.axis(path.layer), list(path.layer.shape)
-        if axis is None:
-            return 0
-        return special_tokens((shape.pop(axis), *shape), tuple(self._forward.images.source.shape))
+        of = path.layer
+        return special_tokens(of.shape, self._images.source.shape, self._images.axis(of))
 
-    def _leading(self, maps: Tensor, path: Path) -> Tensor:
-        """Maps with the images on axis 1, or their sums if no axis has the images alone."""
-        images = self._forward.images
-        axis = images.axis(path.layer)
-        if axis is not None:
-            return maps.movedim(axis + 1, 1)
-        return torch.stack([images.sums(P, path.layer) for P in maps])[..., None]
+    def _sums(self, maps: Tensor, path: Path, special: int = 0) -> Tensor:
+        """The sum (K, B) of maps (K, ...) over their cells."""
+        if special:
+            tokens = 2 - (self._images.axis(path.layer) or 0)
+            maps = maps.narrow(tokens, special, maps.shape[tokens] - special)
+        return torch.stack([self._images.sums(P, path.layer) for P in maps])
 
-    def _difference(self, maps: Tensor, others: Tensor, path: Path, special: int, *, of_mean: bool = False) -> Tensor:
-        images = self._forward.images
-        subtract = difference_from_mean if of_mean else difference
-        axis = images.axis(path.layer)
-        if axis is not None:
-            return subtract(maps.movedim(axis + 1, 1), others.movedim(axis + 1, 1), special).movedim(1, axis + 1)
-        shares = [
-            torch.stack([ratio(P, images.spread(images.sums(P, path.layer), path.layer)) for P in of])
-            for of in (maps, others)
-        ]
-        return shares[0] - (shares[1].mean(0, keepdim=True) if of_mean else shares[1])
+    def _normalized(self, maps: Tensor, path: Path, special: int) -> Tensor:
+        """Maps (K, ...) over the probability on their cells; maps without any stay 0.
+
+        Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
+        other would leave the difference of the rest below zero everywhere.
+        """
+        totals = self._sums(maps, path, special)
+        return torch.stack([ratio(P, self._images.spread(of, path.layer)) for P, of in zip(maps, totals, strict=True)])
 
 
 def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
@@ -387,8 +411,19 @@ def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> lis
         inputs: (B, ...), which may be on the meta device if the network is.
         layers: names of modules, each called once and returning a single tensor.
     """
-    with torch.inference_mode(False), torch.no_grad():
-        record = new_record(net)
-        with evaluating(net), Listening(record), Capture(net, layers, record) as capture:
-            output = record.value_of(single_tensor(net(capture.enter(inputs)), "the network's output"))
-        return [name for name, value in zip(layers, capture.values(), strict=True) if Path.between(output, value).ops]
+    values: dict[str, Value] = {}
+    record = new_record(net)
+
+    def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(value := record.value_of(single_tensor(output, name)), Value):  # not another thread's
+            values[name] = value
+
+    with torch.inference_mode(False), torch.no_grad(), evaluating(net), Listening(record), ExitStack() as hooks:
+        for name in layers:
+            hooks.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
+        inputs = inputs.detach().clone()
+        record.keeps = False
+        record.start(inputs, Facts())
+        output = record.value_of(single_tensor(net(inputs), "the network's output"))
+        reached = {output, *(value for op in descend([output]) for value in op.operands)}
+    return [name for name in layers if values.get(name) in reached]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -13,7 +12,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from benchmarks.engine.facts import Facts
-from benchmarks.engine.record import Record, Value, aten
+from benchmarks.engine.record import Record, Value, active, aten
 from ebcli.errors import LayerError, closest
 
 LayerChoice = str | nn.Module | None
@@ -28,35 +27,31 @@ class Capture(ExitStack):
     def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], record: Record) -> None:
         super().__init__()
         self._record = record
+        self._values: dict[str | None, Value] = {}
         modules = dict(net.named_modules(remove_duplicate=False))
-        found = [_find(modules, layer) for layer in layers]
-        self.names = [name for name, _ in found]
-        self._values: dict[int, Value] = {}
-        self._thread = threading.get_ident()
-        for i, (_, module) in enumerate(found):
-            if module is not None:  # before the network's own hooks, which may keep the output for another layer
-                self.callback(module.register_forward_hook(partial(self._output, i), prepend=True).remove)
+        self.names = [_name_of(layer, modules) for layer in layers]
+        for name in dict.fromkeys(self.names):
+            if name is not None:  # before the network's own hooks, which may keep the output for another layer
+                hook = modules[name].register_forward_hook(partial(self._output, name), prepend=True)
+                self.callback(hook.remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""
         inputs = inputs.detach().clone()  # which the network may overwrite
         self.source = self._record.start(inputs, Facts())
         self._record.keeps = None in self.names
-        for i, name in enumerate(self.names):
-            if name is None:
-                self._capture(i, inputs)
-        return inputs
+        return self._capture(None, inputs) if None in self.names else inputs
 
     def values(self) -> list[Value]:
         """The layers' values, in order. Raises LayerError if one was not called."""
-        for i, name in enumerate(self.names):
-            if i not in self._values:
+        for name in self.names:
+            if name not in self._values:
                 raise LayerError(f"{label_of(name)} was not called during the forward pass")
-        return [self._values[i] for i in range(len(self.names))]
+        return [self._values[name] for name in self.names]
 
-    def _capture(self, i: int, tensor: Tensor) -> Tensor:
-        label = label_of(self.names[i])
-        if i in self._values:
+    def _capture(self, name: str | None, tensor: Tensor) -> Tensor:
+        label = label_of(name)
+        if name in self._values:
             raise LayerError(
                 f"{label} is called more than once during the forward pass: choose a layer that is called once"
             )
@@ -65,7 +60,7 @@ class Capture(ExitStack):
         value = self._record.value_of(tensor)
         if not isinstance(value, Value):
             raise LayerError(f"{label} does not depend on the input: choose another layer")
-        if value.reads or value in self._values.values():  # what read it before is not behind the layer
+        if value.reads:  # what read it before is not behind the layer
             with self._record:
                 tensor = aten.alias.default(tensor)
             value = self._record.value_of(tensor)
@@ -73,21 +68,20 @@ class Capture(ExitStack):
         self._record.keep(value)
         value.facts.is_layer = True
         value.reads += 1  # so that it stays
-        self._values[i] = value
+        self._values[name] = value
         return tensor
 
-    def _output(self, i: int, _module: nn.Module, args: Any, output: Any) -> Any:
-        if threading.get_ident() != self._thread:
+    def _output(self, name: str, _module: nn.Module, args: Any, output: Any) -> Any:
+        if active() is not self._record:
             return output  # another thread's forward pass
-        if isinstance(output, Tensor):
-            return self._capture(i, output)
-        tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
+        tensors = _tensors_in(output)
         if len(tensors) != 1:
             raise LayerError(
-                f"{label_of(self.names[i])} returns a {type(output).__name__} with {len(tensors)} floating-point "
+                f"{label_of(name)} returns a {type(output).__name__} with {len(tensors)} floating-point "
                 "tensors, not a single one: choose a layer inside or after it"
             )
-        return _replaced(output, tensors[0], self._capture(i, dict(_items(output))[tensors[0]]))
+        ((at, tensor),) = tensors.items()
+        return _replaced(output, at, self._capture(name, tensor))
 
 
 def label_of(name: str | None) -> str:
@@ -96,48 +90,50 @@ def label_of(name: str | None) -> str:
 
 def single_tensor(output: Any, what: str) -> Tensor:
     """The first floating-point tensor in a module's output."""
-    if isinstance(output, Tensor):
-        return output
-    tensors = [item for _, item in _items(output) if isinstance(item, Tensor) and item.is_floating_point()]
+    tensors = _tensors_in(output)
     if not tensors:
         raise LayerError(f"{what} must contain a floating-point tensor, but it is a {type(output).__name__}")
-    return tensors[0]
+    return next(iter(tensors.values()))
 
 
-def _items(output: Any) -> list[tuple[Any, Any]]:
-    if dataclasses.is_dataclass(output) and not isinstance(output, dict):
-        return list(vars(output).items())
-    if isinstance(output, dict):
-        return list(output.items())
-    return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
+def _tensors_in(output: Any) -> dict[Any, Tensor]:
+    """A module's output if that is a tensor; else the floating-point tensors in it, by index, key or attribute."""
+    if isinstance(output, Tensor):
+        return {None: output}
+    items = _items(output)
+    pairs = items.items() if isinstance(items, dict) else enumerate(items)
+    return {at: item for at, item in pairs if isinstance(item, Tensor) and item.is_floating_point()}
 
 
-def _replaced(output: Any, key: Any, value: Tensor) -> Any:
-    """A copy of a container with one item replaced."""
+def _replaced(output: Any, at: Any, tensor: Tensor) -> Any:
+    """A module's output, or a copy of it, with one tensor replaced."""
+    if isinstance(output, Tensor):
+        return tensor
     if isinstance(output, tuple):
-        items = [value if i == key else item for i, item in enumerate(output)]
-        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
+        items = (*output[:at], tensor, *output[at + 1 :])
+        return type(output)(*items) if hasattr(output, "_fields") else items
     output = copy.copy(output)
-    if isinstance(output, (dict, list)):
-        output[key] = value
-    else:
-        object.__setattr__(output, key, value)
+    _items(output)[at] = tensor
     return output
 
 
-def _find(modules: dict[str, nn.Module], layer: LayerChoice) -> tuple[str | None, nn.Module | None]:
-    """A layer's name and module, from either."""
-    if layer is None:
-        return None, None
+def _items(output: Any) -> Any:
+    if isinstance(output, (list, tuple, dict)):
+        return output
+    return vars(output) if dataclasses.is_dataclass(output) else {}
+
+
+def _name_of(layer: LayerChoice, modules: dict[str, nn.Module]) -> str | None:
+    """A layer's name; None for the input."""
     if isinstance(layer, nn.Module):
-        for name, module in modules.items():
-            if module is layer:
-                return name, layer
-        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+        name = next((name for name, module in modules.items() if module is layer), None)
+        if name is None:
+            raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+        return name
+    if layer is None:
+        return None
     layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled
     if not layer or layer not in modules:
-        if layer == "input":
-            raise LayerError("the network has no layer 'input': use layer=None for the input")
-        hint = closest(layer, filter(None, modules))
+        hint = closest(layer, filter(None, modules)) if layer != "input" else "use layer=None for the input"
         raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
-    return layer, modules[layer]
+    return layer

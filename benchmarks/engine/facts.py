@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ MIXED = 3  # attention weights after a linear layer, as in talking heads
 SWITCH = 4  # between 0 and 1: a gate or attention weights by design
 MASK = 5  # 0 or 1
 
+AFFINE, CURVED = 1, 2  # functions of the element at the same place
+MOVED = 3  # an element of another place
+
 SIGNED = {BOUNDED: ACTIVATED, SWITCH: MIXED, MASK: MIXED}  # after a product with constants of both signs
 
 
@@ -28,13 +31,12 @@ class Facts:
     """What the operations so far tell about a value.
 
     Attributes:
-        nonnegative, nonpositive: no element is negative, or positive.
+        nonnegative: no element is negative.
         gate: how clearly it is meant to be a factor, from 0 to MASK.
         activations, layers, mixtures: how many activations, layers with weights, and products of two signals it has
             come through, each on the path with the most.
         is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
-        elementwise: each element is a function of the same element of its maker's operand: 1 if an affine one, 2 if an
-            activation. 0 otherwise.
+        elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
         weighed: the axes along which a softmax has weighed the elements, which a sum then mixes as attention does.
         is_softmax: a softmax, or its logarithm.
         is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
@@ -50,7 +52,6 @@ class Facts:
     elementwise: int = 0
     weighed: frozenset[int] = frozenset()
     is_softmax: bool = False
-    nonpositive: bool = False
     is_layer: bool = False
     unknown: str = ""
 
@@ -61,63 +62,56 @@ def inherited(op: Op) -> Facts:
     if len(of) == 1:
         (f,) = of
         return Facts(f.nonnegative, f.gate, f.activations, f.layers, f.mixtures)
-    return Facts(
-        all(f.nonnegative for f in of),
-        min((f.gate for f in of), default=0),
-        max((f.activations for f in of), default=0),
-        max((f.layers for f in of), default=0),
-        max((f.mixtures for f in of), default=0),
-    )
+    depths = zip(*((f.activations, f.layers, f.mixtures) for f in of), strict=True)
+    return Facts(all(f.nonnegative for f in of), min((f.gate for f in of), default=0), *map(max, depths))
 
 
-Link = tuple[Value, tuple[Value, ...], bool]  # a value, the rearranged ones after it, whether a function is affine
+class Link(NamedTuple):
+    """A value that another one is an elementwise function of.
+
+    Attributes:
+        source: the value.
+        moves: the rearranged values after it, which commute with elementwise functions.
+        is_affine: whether the function is.
+    """
+
+    source: Value
+    moves: tuple[Value, ...] = ()
+    is_affine: bool = True
 
 
 def sources(value: Value) -> Iterator[Link]:
-    """The values that a value is an elementwise function of, nearest first.
-
-    Each comes with the rearrangements that lead from there, which commute with elementwise functions, and with whether
-    the function is affine.
-    """
-    moves: tuple[Value, ...] = ()
-    is_affine = True
-    yield value, moves, is_affine
-    while value.maker is not None and not (value.maker.is_cut or value.facts.is_layer):
-        maker = value.maker
-        if value.facts.elementwise:
-            is_affine &= value.facts.elementwise == 1
-        elif maker.rule.rearranges(maker):
-            moves = (value, *moves)
+    """The values that a value is an elementwise function of, nearest first."""
+    link = Link(value)
+    yield link
+    while (maker := link.source.maker) and not (maker.is_cut or link.source.facts.is_layer):
+        source, moves, is_affine = link
+        if source.facts.elementwise == MOVED:
+            moves = (source, *moves)
+        elif source.facts.elementwise:
+            is_affine &= source.facts.elementwise == AFFINE
         else:
             return
-        value = maker.operands[0]
-        yield value, moves, is_affine
+        link = Link((maker.operands or maker.inputs)[0], moves, is_affine)  # a comparison has no operands
+        yield link
 
 
 def common_source(*values: Value) -> Link | None:
-    """The nearest value that all values are elementwise functions of, and whether all are affine in it."""
-    others = [list(sources(value)) for value in values[1:]]
-    for value, moves, is_affine in sources(values[0]):
-        matches = [next((m for m in of if m[0] is value and same_moves(value, m[1], moves)), None) for of in others]
-        if None not in matches:
-            return value, moves, is_affine and all(match[2] for match in matches if match)
+    """The nearest value that all values are elementwise functions of."""
+    others = [{link.source: link for link in sources(value)} for value in values[1:]]
+    for link in sources(values[0]):
+        same = [of.get(link.source) for of in others]
+        if all(other and same_moves(link, other) for other in same):
+            return link._replace(is_affine=all(other.is_affine for other in (link, *same) if other))
     return None
 
 
-def same_moves(start: Value, a: tuple[Value, ...], b: tuple[Value, ...]) -> bool:
-    """Whether two chains of rearrangements of a value put each element in the same place."""
-
-    def what(value: Value) -> tuple[object, ...]:
-        op = value.maker
-        assert op is not None
-        return op.function, op.args[1:], op.kwargs, value.at
-
-    if len(a) == len(b) and all(x is y or what(x) == what(y) for x, y in zip(a, b, strict=True)):
+def same_moves(a: Link, b: Link) -> bool:
+    """Whether the rearrangements of a value put each element in the same place."""
+    if a.moves == b.moves:
         return True
-    if (a[-1] if a else start).shape != (b[-1] if b else start).shape or start.device.type == "meta":
-        return False
-    numbers = torch.arange(start.shape.numel(), device=start.device).reshape(start.shape)
-    return torch.equal(rearranged(numbers, a), rearranged(numbers, b))
+    numbers = torch.arange(a.source.shape.numel(), dtype=torch.float64).reshape(a.source.shape)
+    return torch.equal(rearranged(numbers, a.moves), rearranged(numbers, b.moves))
 
 
 def rearranged(u: Tensor, moves: tuple[Value, ...]) -> Tensor:
@@ -139,10 +133,10 @@ def arranged_back(arrived: Tensor, moves: tuple[Value, ...]) -> Tensor:
     return arrived
 
 
-def one_sign(op: Op, source: Value) -> int:
-    """1 or -1 if an elementwise function of a source has no values of the other sign, by trial; else 0."""
+def never_negative(op: Op, source: Value) -> bool:
+    """Whether an elementwise function of a source has no negative values, by trial."""
     if source.device.type == "meta":
-        return 0
+        return False
     numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
     found = {source: numbers[:, None]}
 
@@ -150,8 +144,9 @@ def one_sign(op: Op, source: Value) -> int:
         if value not in found:
             maker = value.maker
             assert maker is not None
-            rearranges = maker.rule.rearranges(maker)
-            made = of(maker.operands[0]) if rearranges else maker.at(*map(of, maker.inputs), constant=some)
+            if value.facts.elementwise == MOVED:
+                return of(maker.operands[0])
+            made = maker.at(*map(of, maker.inputs), constant=some)
             found[value] = made if isinstance(made, Tensor) else made[value.at]
         return found[value]
 
@@ -162,40 +157,34 @@ def one_sign(op: Op, source: Value) -> int:
 
     try:
         result = op.at(*map(of, op.inputs), constant=some)
-        values = (result if isinstance(result, Tensor) else result[0]).nan_to_num()
+        return bool(((result if isinstance(result, Tensor) else result[0]).nan_to_num() >= 0).all())
     except (RuntimeError, TypeError, ValueError):  # it depends on shapes
-        return 0
-    return int((values >= 0).all()) - int((values <= 0).all())
+        return False
 
 
 def is_mean_of(mean: Value, value: Value) -> bool:
-    """Whether a value is the mean of another one, over some axes: an average M with M M a = M a."""
+    """Whether a value is the mean of another one, over some axes: an average M with M M a = M a, by trial."""
     chain: list[Op] = []
-    start = mean
     while mean is not value:
-        op = mean.maker
-        if op is None or len(op.inputs) != 1 or not op.rule.is_linear(op):
+        if mean.maker is None or len(mean.maker.inputs) != 1:
             return False
-        chain.append(op)
-        mean = op.signal
-    if not any(op.rule.averages(op) for op in chain) or value.device.type == "meta":
+        chain.insert(0, mean.maker)
+        mean = mean.maker.signal
+    if value.device.type == "meta":
         return False
 
     def applied(a: Tensor) -> Tensor:
-        for op in reversed(chain):
+        for op in chain:
             a = op.at(a)
-        return a.expand(torch.broadcast_shapes(a.shape, value.shape))
+        return a.expand(value.shape)
 
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.rand(value.shape, generator=generator, dtype=torch.float64).to(value.device, value.dtype)
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device, value.dtype)
     try:
-        once = applied(noise)
-        ones = applied(torch.ones_like(noise))
-        return bool(
-            torch.allclose(ones, torch.ones_like(ones), atol=1e-2) and torch.allclose(applied(once), once, atol=1e-2)
-        )
-    except RuntimeError:
-        return start is value
+        once, ones = applied(noise), torch.ones_like(noise)
+        pairs = [(applied(ones), ones), (applied(once), once), (applied(-noise), -once)]
+    except (RuntimeError, TypeError):
+        return False
+    return all(torch.allclose(*pair, atol=1e-2) for pair in pairs) and not torch.allclose(once, noise, atol=1e-2)
 
 
 def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:

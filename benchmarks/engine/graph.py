@@ -1,12 +1,16 @@
-"""What the rest of the package takes from a module of this name."""
+"""The graph of autograd."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from benchmarks.engine.mode import nodes_below
-
 
 def descend(start: Iterable[Any], stops: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
-    """The nodes of autograd at and below some others."""
-    for node in start:
-        yield from nodes_below(node, stops)
+    """The nodes at and below some others, each once; nothing below those at which it stops."""
+    waiting, seen = list(start), {None}
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            if not stops(node):
+                waiting += [parent for parent, _ in node.next_functions]

@@ -23,8 +23,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from benchmarks.engine.paths import Images, Path, descend, is_constant, is_learned, joins_constants, walk
-from benchmarks.engine.products import ratio
+from benchmarks.engine.paths import Path, descend, is_constant, is_learned, joins_constants, walk
+from benchmarks.engine.places import Places
+from benchmarks.engine.products import added, ratio
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import Activation
 
@@ -34,44 +35,38 @@ Weights = tuple[Tensor, int]  # G and an exponent: G stands for G * 2 ** exponen
 class Joint:
     """An answer for `walk`: the weights of one joint neuron.
 
-    The rule is homogeneous, so weights may be scaled: in float16, and deep in a network, their product underflows.
+    The rule is homogeneous, so its activations keep the largest weight near 1, by powers of two: the product of all
+    would underflow in float16, or deep in a network.
 
     Args:
         output: the logits' value.
-        scales: keep the largest weight near 1, by powers of two.
     """
 
-    def __init__(self, output: Value, *, scales: bool = False) -> None:
+    def __init__(self, output: Value) -> None:
         self._above = {op for op in descend([output], is_learned) if isinstance(op.rule, Activation)}
-        self._scales = scales
 
     def __call__(self, op: Op, arrived: list[list[Weights]]) -> list[list[Weights]]:
-        if op.is_cut:
-            return [[] for _ in op.operands]
         exponent = max(e for weights in arrived for _, e in weights)
         G = [_sum(weights, exponent) if weights else None for weights in arrived]
         slopes = op.rule.slopes_above_classifier(op, G) if op in self._above else op.rule.slopes(op, G)
-        return [[] if g is None else [self._scaled(g, exponent)] for g in slopes]
+        scales = isinstance(op.rule, Activation)
+        return [[] if g is None else [_scaled(g, exponent) if scales else (g, exponent)] for g in slopes]
 
-    def _scaled(self, G: Tensor, exponent: int) -> Weights:
-        if not self._scales or not G.numel():
-            return G, exponent
-        largest = float(G.abs().amax())
-        if largest == 0 or not math.isfinite(largest):
-            return G, exponent
-        shift = math.frexp(largest)[1]
-        return torch.ldexp(G, torch.tensor(-shift, device=G.device)) if G.dtype != torch.float16 else (
-            G.float() * 2.0**-shift
-        ).half(), exponent + shift
+
+def _scaled(G: Tensor, exponent: int) -> Weights:
+    largest = 0.0 if G.is_meta or not G.numel() else float(G.abs().amax())
+    if largest == 0 or not math.isfinite(largest):
+        return G, exponent
+    shift = max(-100, min(100, math.frexp(largest)[1]))
+    return G * 2.0**-shift, exponent + shift
 
 
 def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:
-    terms = [G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights]
-    return sum(terms[1:], terms[0])
+    return added([G if e == exponent else G * 2.0 ** (e - exponent) for G, e in weights])
 
 
 def explained(
-    output: Value, prior: Tensor, paths: Sequence[Path], images: Images, *, scales: bool | None = None
+    output: Value, prior: Tensor, paths: Sequence[Path], images: Places
 ) -> list[tuple[Tensor, dict[str, Tensor]]]:
     """For each layer, its relevance, and the shares (B,) of constants above it.
 
@@ -80,18 +75,11 @@ def explained(
         prior: where probability starts, shaped like the logits.
         paths: to the layers.
         images: of each element.
-        scales: see `Joint`; None if weights would be lost otherwise.
     """
-    if scales is None:
-        if prior.dtype != torch.float16:
-            found = explained(output, prior, paths, images, scales=False)
-            if all(bool((P != 0).flatten().any()) and bool(P.isfinite().all()) for P, _ in found if P.numel()):
-                return found
-        return explained(output, prior, paths, images, scales=True)
     ops = dict.fromkeys(op for path in paths for op in path.ops)
     joins = {op.out: op for op in ops if joins_constants(op)}
     wanted = [*(path.layer for path in paths), *joins]
-    arrived = walk({output: [(prior, 0)]}, wanted, Joint(output, scales=scales), ops)
+    arrived = walk({output: [(prior, 0)]}, wanted, Joint(output), ops)
     masks = {op: op.once(partial(is_constant, op, out)) for out, op in joins.items() if out in arrived}
     found = []
     for path in paths:

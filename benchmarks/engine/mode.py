@@ -7,8 +7,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FrameType
 from typing import Any, Literal
 
@@ -19,13 +17,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
+from benchmarks.engine import graph
 from benchmarks.engine.facts import Facts
 from benchmarks.engine.own_rules import OWN, Call, name_of
 from benchmarks.engine.paths import descend, walk
 from benchmarks.engine.record import Record, Value, active, quiet
 from benchmarks.engine.rules import rule_of
 from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
-from benchmarks.engine.rules.rule import Missing, Share
+from benchmarks.engine.rules.rule import MISSING, Share
 from benchmarks.engine.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
@@ -96,14 +95,9 @@ class Listening(TorchFunctionMode):
 
 
 # What modules ask tensors most often, answered without more ado
-_READS_NO_VALUES = frozenset(
-    [Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]
-    + [
-        getattr(Tensor, name).__get__
-        for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
-    ]
-)
-
+_READS_NO_VALUES = frozenset([Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]) | {
+    getattr(Tensor, name).__get__ for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
+}
 
 _LEAVES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])
 
@@ -118,46 +112,40 @@ def _autograd_function(frame: FrameType | None) -> str:
     return "an autograd.Function"
 
 
-@dataclass(frozen=True)
-class Tape:
-    """What backward passes need of a mode. Nothing here leads to a node of autograd, which would keep itself alive."""
-
-    record: Record
-    unsupported: Unsupported
-
-    def walked(self, value: Value, P: Tensor, ends: list[Value]) -> dict[Value, list[Share]]:
-        """What arrives at some values, if a probability is at another one."""
-        answer = Stepwise(self.record.ops)
-        how = answer.start(value)
-        missing = [
-            op for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs)) if isinstance(op.rule, Missing)
-        ]
-        if missing:
-            refuse([op.site for op in reversed(descend([value])) if isinstance(op.rule, Missing)], self.unsupported)
-        found = walk({value: [(P, how)]}, ends, answer, stops=set(ends))
-        outside = [end.facts.unknown for end in found if getattr(end.facts, "unknown", None)]
-        if outside:
-            refuse(outside, self.unsupported)
-        return found
-
-
 class Boundary(Function):
-    """The node of a tensor that holds a value: its backward pass is a walk down the record, to some other tensors."""
+    """The node of a tensor that holds a value: its backward pass is a walk down the record, to some other tensors.
+
+    Nothing that it holds leads to a node of autograd, which would keep itself alive.
+    """
 
     @staticmethod
-    def forward(ctx: Any, box: list[Tensor], tape: Tape, value: Value, ends: list[Value], *_: Tensor) -> Tensor:
+    def forward(
+        ctx: Any,
+        box: list[Tensor],
+        record: Record,
+        unsupported: Unsupported,
+        value: Value,
+        ends: list[Value],
+        *_: Tensor,
+    ) -> Tensor:
         ctx.set_materialize_grads(False)
-        ctx.tape, ctx.value, ctx.ends = tape, value, ends
+        ctx.record, ctx.unsupported, ctx.value, ctx.ends = record, unsupported, value, ends
         return box[0]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, P: Tensor | None) -> tuple[Any, ...]:
+        value, ends = ctx.value, set(ctx.ends)
         found: dict[Value, list[Share]] = {}
         if P is not None:
+            passed = descend([value], lambda op: not ends.isdisjoint(op.outs))
+            if any(op.rule is MISSING for op in passed):  # all of them are named
+                refuse([op.site for op in reversed(descend([value])) if op.rule is MISSING], ctx.unsupported)
             with quiet(), torch.no_grad():
-                found = ctx.tape.walked(ctx.value, P, ctx.ends)
-        return None, None, None, None, *(total(found[end], end) if end in found else None for end in ctx.ends)
+                answer = Stepwise(ctx.record.ops)
+                found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=ends)
+            refuse([end.facts.unknown for end in found if end.facts.unknown], ctx.unsupported)
+        return (None,) * 5 + tuple(total(found[end], end) if end in found else None for end in ctx.ends)
 
 
 class ExcitationMode(Listening):
@@ -188,7 +176,7 @@ class ExcitationMode(Listening):
     def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
         refuse([], unsupported)
         super().__init__(new_record(net))
-        self._tape = Tape(self.record, unsupported)
+        self._unsupported = unsupported
         self._starts: dict[Value, Tensor] = {}
         self._ends: dict[Value, dict[Value, Tensor]] = {}  # of values of layers, to which norms may still be added
 
@@ -210,30 +198,22 @@ class ExcitationMode(Listening):
             result = self._own(result)
         elif type(result) in (tuple, list):
             result = type(result)(map(self._own, result))
-        for tensor in (
-            *tensors_in(result),
-            *tensors[:1],
-            *(now for v in self.record.overwritten if (now := v.live()) is not None),
-        ):
+        overwritten = [now for value in self.record.overwritten if (now := value.live()) is not None]
+        for tensor in (*tensors_in(result), *tensors[:1], *overwritten):
             self._enter(tensor, operands)
         return result
 
     def _admit(self, tensor: Tensor) -> None:
         """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
-        record = self.record
-        if (
-            isinstance(tensor, Parameter)
-            or isinstance(record.value_of(tensor), Value)
-            or isinstance(tensor._base, Parameter)
-        ):
+        record, node = self.record, tensor.grad_fn
+        if isinstance(record.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, tensor._base)):
             return
-        if not tensor.is_leaf and all(
-            isinstance(getattr(node, "variable", None), (Parameter, type(None))) for node in nodes_below(tensor.grad_fn)
-        ):
+        leaves = [below.variable for below in graph.descend([node]) if hasattr(below, "variable")]
+        if node is not None and all(isinstance(leaf, Parameter) for leaf in leaves):
             return
         value = record.start(tensor, Facts())
-        if not tensor.is_leaf:  # made where no mode sees it
-            value.facts.unknown = name_of_node(tensor.grad_fn)
+        if node is not None:  # made where no mode sees it
+            value.facts.unknown = name_of_node(node)
         self._starts[value] = tensor
 
     def _node(self, tensor: Tensor) -> Any:
@@ -251,24 +231,15 @@ class ExcitationMode(Listening):
     def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
         """Give a tensor a node, unless the one that it has stands for its value."""
         value = self.record.value_of(tensor)
-        if (
-            not isinstance(value, Value)
-            or value in self._starts
-            or self._node(tensor) is not None
-            or not value.is_floating
-        ):
+        if not isinstance(value, Value) or value in self._starts or self._node(tensor) or not value.is_floating:
             return
         ends = dict(self._starts)
         for operand in operands:
-            node = self._node(operand)
-            if node is None or node.value is value:
-                continue
-            if node.value.facts.is_open:  # a norm or a ReLU may follow: they are one neuron
-                ends |= self._ends[node.value]
-            else:
-                ends[node.value] = operand
+            of = self.record.value_of(operand)
+            if of is not value:  # a norm or a ReLU may follow an open response: they are one neuron
+                ends |= self._ends[of] if of.facts.is_open else {of: operand}
         with torch.enable_grad(), torch._C.DisableTorchFunction():
-            Boundary.apply([tensor], self._tape, value, list(ends), *ends.values())
+            Boundary.apply([tensor], self.record, self._unsupported, value, list(ends), *ends.values())
         if value.facts.is_open:
             self._ends[value] = ends
 
@@ -303,24 +274,7 @@ def refuse(operations: Sequence[str], unsupported: Unsupported) -> None:
     warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=3)
 
 
-@contextmanager
-def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> Iterator[ExcitationMode]:
-    """`ExcitationMode` as a context manager, with the same arguments.
-
-    Examples:
-        >>> import ebcli, torch
-        >>> from torch import nn
-        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
-        >>> x = torch.rand(1, 3, 4, 4, requires_grad=True)
-        >>> with ebcli.excitation_mode(net):
-        ...     logits = net(x)
-        >>> (relevance,) = torch.autograd.grad(logits, x, torch.eye(5)[[2]])  # of class 2
-        >>> relevance.shape, bool((relevance >= 0).all())
-        (torch.Size([1, 3, 4, 4]), True)
-    """
-    with ExcitationMode(net, unsupported=unsupported) as mode:
-        yield mode
-
+excitation_mode = ExcitationMode
 
 _enabled = threading.local()
 
@@ -365,18 +319,6 @@ def disable() -> None:
         raise ModeError("excitation backprop is not enabled in this thread")
     _enabled.mode = None
     mode.__exit__(None, None, None)
-
-
-def nodes_below(node: Any, stops: Callable[[Any], bool] = lambda _: False) -> Iterator[Any]:
-    """A node of autograd, and those below it, each once; nothing below a node at which it stops."""
-    waiting, seen = [node], set()
-    while waiting:
-        node = waiting.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            yield node
-            if not stops(node):
-                waiting += [parent for parent, _ in node.next_functions]
 
 
 def name_of_node(node: Any) -> str:

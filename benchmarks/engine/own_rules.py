@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
 from benchmarks.engine.products import LinearMap, vjp
-from benchmarks.engine.record import Op, Record, quiet
+from benchmarks.engine.record import Record, quiet
 from benchmarks.engine.rules import RULES
 from benchmarks.engine.rules.activations import Activation
 from benchmarks.engine.rules.arithmetic import Sum
@@ -51,10 +50,10 @@ class Call:
 
     def again(self, *operands: Tensor) -> Callable[..., Any]:
         """The function of these operands, which are among its arguments or made of them."""
-        at = {id(operand): i for i, operand in enumerate(operands)}
 
         def repeated(*others: Tensor) -> Any:
-            args, kwargs = tree_map(lambda a: others[at[id(a)]] if id(a) in at else a, (self.args, self.kwargs))
+            by_id = dict(zip(map(id, operands), others, strict=True))
+            args, kwargs = tree_map(lambda a: by_id.get(id(a), a), (self.args, self.kwargs))
             return self.func(*args, **kwargs)
 
         return repeated
@@ -98,13 +97,11 @@ def pass_through(
         True
     """
     if affine is False:
-        rule: Rule = Activation(gate or 0, keeps_zero=keeps_zero, nonnegative=nonnegative)
-    else:
-        function = call.again(signal) if affine is True else affine
-        like = signal.detach()
-        rule = Norm(lambda _, G: vjp(function, like, G))
-        rule._nonnegative, rule.keeps_zero, rule._gate = nonnegative, keeps_zero, gate or 0
-    return call.made(rule, signal)
+        return call.made(Activation(gate or 0, keeps_zero=keeps_zero, nonnegative=nonnegative), signal)
+    function = call.again(signal) if affine is True else affine
+    norm = Norm(lambda op, G: vjp(function, op.signal.empty(), G))
+    norm._nonnegative, norm.keeps_zero, norm._gate = nonnegative, keeps_zero, gate or 0
+    return call.made(norm, signal)
 
 
 def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
@@ -130,24 +127,12 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     """
     if linear.weight is not None and not isinstance(call.record.value_of(linear.weight), Tensor):
         return NotImplemented  # the rule is for fixed weights
-    return call.made(Fixed(linear) if linear.weight is None else Layer(lambda _: linear), signal)
-
-
-class Fixed(Layer):
-    """A weighted sum with fixed weights, as in an average."""
-
-    def __init__(self, linear: LinearMap) -> None:
-        super().__init__(lambda _: linear)
-
-    @property
-    def is_learned(self) -> bool:
-        return False
-
-    def learn(self, op: Op) -> None:
-        super().learn(op)
-        facts = op.out.facts
-        facts.is_open, facts.layers = False, facts.layers - 1
-        facts.nonnegative = self._linear(op).is_nonnegative and op.signal.facts.nonnegative
+    layer = Layer(
+        lambda _: linear,
+        is_learned=linear.weight is not None,
+        nonnegative=lambda op: linear.is_nonnegative and op.signal.facts.nonnegative,
+    )
+    return call.made(layer, signal)
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
@@ -175,16 +160,7 @@ def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float])
     """
     if len(signals) != len(scales):
         raise ConfigurationError(f"{name_of(call.func)}: got {len(signals)} signals but {len(scales)} scales")
-    return call.made(_ScaledSum(scales), *signals)
-
-
-class _ScaledSum(Sum):
-    def __init__(self, scales: Sequence[float]) -> None:
-        super().__init__()
-        self._scales = scales
-
-    def scales(self, _op: Op) -> Sequence[float]:
-        return self._scales
+    return call.made(Sum(lambda _: scales), *signals)
 
 
 def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
@@ -216,10 +192,10 @@ def rule(*functions: Callable[..., Any] | str) -> Callable[[_RuleT], _RuleT]:
     for function in functions:
         if function in OWN:
             raise ConfigurationError(f"{name_of(function)} already has the rule {OWN[function].__name__}")
-        if has_rule(function):
-            raise ConfigurationError(f"{name_of(function)} already has the rule for its operations")
         if not isinstance(function, str):
             _refuse_if_hidden(function)
+        if has_rule(function):
+            raise ConfigurationError(f"{name_of(function)} already has the rule for its operations")
 
     def register(own: _RuleT) -> _RuleT:
         OWN.update(dict.fromkeys(functions, own))
@@ -241,58 +217,37 @@ def unregister(*functions: Callable[..., Any] | str) -> None:
         ebcli.errors.MissingRuleError: "there is no rule for 'cumprod'"
     """
     for function in functions:
-        if function not in OWN:
+        if OWN.pop(function, None) is None:
             raise MissingRuleError(f"there is no rule for {getattr(function, '__name__', function)!r}")
-        del OWN[function]
 
 
 def name_of(func: Callable[..., Any] | str) -> str:
     """A function's name in messages."""
     if isinstance(func, str):
         return func.rpartition(".")[2]
-    if isinstance(func, torch._ops.OpOverload):
-        func = func.overloadpacket
-    return getattr(func, "__name__", None) or repr(func)
+    return getattr(func, "__name__", "").partition(".")[0] or repr(func)  # without an operator's overload
 
 
 def has_rule(function: Callable[..., Any] | str) -> bool:
     """Whether it is PyTorch's own, and explained by the operations that it is made of."""
-    if isinstance(function, str):
-        name = function.removeprefix("aten.")
-        return name in RULES or name in RESPELLED
-    if function in FUNCTIONS:
-        return True
-    if not is_visible(function) or inspect.isclass(function):
-        return False
     if inspect.isfunction(function):
         return function.__module__ in (F.__name__, torch.functional.__name__)
-    name = name_of(function).removesuffix("_")
-    return name in RULES or name in RESPELLED or name == "linear"
+    name = function.removeprefix("aten.") if isinstance(function, str) else name_of(function).removesuffix("_")
+    return function in FUNCTIONS or name in (*RULES, *RESPELLED, "linear")
 
 
 def _refuse_if_hidden(function: Callable[..., Any]) -> None:
+    """Raise TypeError if function modes do not see calls of a function."""
     if inspect.isclass(function) and issubclass(function, torch.autograd.Function):
         raise ArgumentError(
             f"{function.__name__} is an autograd.Function, and function modes do not see calls of apply(): wrap it, "
             f"op = torch.overrides.wrap_torch_function(lambda *args: args)({function.__name__}.apply), "
             "call op in the network and register op"
         )
-    if not is_visible(function):
+    is_native = inspect.isbuiltin(function) and (function.__module__ or "").startswith("torch")
+    hands_over = "handle_torch_function" in getattr(getattr(function, "__code__", None), "co_names", ())
+    if not (is_native or hands_over or function in torch.overrides.get_testing_overrides()):
         raise ArgumentError(
             f"function modes do not see calls of {name_of(function)}, because it does not call "
             "torch.overrides.handle_torch_function: wrap it with torch.overrides.wrap_torch_function"
         )
-
-
-def is_visible(function: Any) -> bool:
-    """Whether function modes see calls of `function`."""
-    if not callable(function) or inspect.isclass(function):
-        return False
-    native = inspect.isbuiltin(function) and (function.__module__ or "").startswith("torch")
-    hands_over = "handle_torch_function" in getattr(getattr(function, "__code__", None), "co_names", ())
-    return native or hands_over or function in _overridable()
-
-
-@functools.cache
-def _overridable() -> frozenset[Callable[..., Any]]:
-    return frozenset(torch.overrides.get_testing_overrides())

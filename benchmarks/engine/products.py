@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,33 +70,20 @@ class LinearMap:
             return self.back(q) if self.weight is None else self.back(q, self.weight)
         return vjp(self.exact, like, q)
 
-    def halves(self, turned: Tensor | None) -> tuple[Half, Callable[[], Half]]:
-        """The map with max(W, 0), and a function that makes the one with max(-W, 0).
+    def halves(self, turned: Tensor | None) -> Iterator[LinearMap]:
+        """The map with max(W, 0), and then the one with max(-W, 0).
 
         Args:
             turned: -1 or +1 for each weight, broadcastable: the sign of a norm's scale. None means +1 everywhere.
         """
         if self.weight is None:
-            return Half(self.apply, self.back), lambda: Half(self.negative or self.apply, None)
+            yield LinearMap(self.apply, back=self.back)
+            yield LinearMap(self.negative or self.apply)
+            return
         weight = self.weight if turned is None else self.weight * turned
         positive = weight.clamp(min=0)
-
-        def half(w: Tensor) -> Half:
-            back = None if self.back is None else (lambda q: self.back(q, w))  # type: ignore[misc]
-            return Half(lambda a: self.apply(a, w), back)
-
-        return half(positive), lambda: half(positive - weight)  # exact, because one of the two is zero
-
-
-@dataclass(frozen=True)
-class Half:
-    """A map with non-negative weights."""
-
-    apply: Callable[[Tensor], Tensor]
-    back: Callable[[Tensor], Tensor] | None
-
-    def transposed(self, q: Tensor, like: Tensor) -> Tensor:
-        return vjp(self.apply, like, q) if self.back is None else self.back(q)
+        yield LinearMap(self.apply, positive, back=self.back)
+        yield LinearMap(self.apply, positive - weight, back=self.back)  # exact, because one of the two is zero
 
 
 def vjp(function: Callable[[Tensor], Tensor], like: Tensor, vector: Tensor) -> Tensor:
@@ -136,94 +123,91 @@ def added(terms: Sequence[Any]) -> Any:
     return sum(terms[1:], terms[0])
 
 
-class Neurons:
-    """The neurons of a layer y = W a + b, with the signs s of what they explain: Z_n = sum_k max(s_n a_k w_kn, 0).
+def shared(
+    linear: LinearMap,
+    a: Tensor,
+    P: Tensor,
+    signs: Signs,
+    *,
+    nonnegative: bool,
+    response: Tensor | None = None,
+    bias: Tensor | int | None = None,
+) -> Tensor:
+    """P_in = a * W^T (P / Z), where Z_n = sum_k max(s_n a_k w_kn, 0): a signal's share of its neurons' probabilities.
 
     Args:
         linear: W.
         a: the signal.
-        nonnegative: whether no a_k is negative.
+        P: of the neurons y = W a + b.
         signs: s, of all neurons or, as a tensor with these signs, of each.
-        product: W a, if it is known: the response without its bias.
-        bias: that bias.
+        nonnegative: whether no a_k is negative.
+        response: y, if it is known.
+        bias: b, if it is known.
     """
+    weight = linear.weight
+    if linear.apply is torch.matmul and weight is not None and weight.numel() >= _LARGE and weight.device.type == "cpu":
+        return _by_blocks(linear, a, P, signs, nonnegative=nonnegative)
+    if isinstance(signs, Tensor) and not nonnegative and weight is not None and a.dtype == torch.float32:
+        product = None if bias is None or response is None else response if isinstance(bias, int) else response - bias
+        share = _by_sizes(linear, a, P, signs, product, bias)
+        if share is not None:
+            return share
+    return _by_halves(linear, a, P, signs, nonnegative=nonnegative)
 
-    def __init__(
-        self,
-        linear: LinearMap,
-        a: Tensor,
-        *,
-        nonnegative: bool,
-        signs: Signs,
-        product: Tensor | None = None,
-        bias: Tensor | None = None,
-    ) -> None:
-        self._linear, self._a, self._signs = linear, a, signs
-        self._parts = parts_of(a, nonnegative=nonnegative)
-        self._found: list[tuple[Any, list[tuple[Tensor, Half]], Tensor]] = []
-        if isinstance(signs, Tensor) and not nonnegative and linear.weight is not None and a.dtype == torch.float32:
-            self._by_sizes(signs, product, bias)
-        if not self._found:
-            self._by_halves()
 
-    def _by_halves(self) -> None:
-        """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
-        signs, linear, turned = self._signs, self._linear, None
-        if isinstance(signs, Tensor) and linear.per_output is not None and (scale := by_channel(signs)) is not None:
-            turned, signs = linear.per_output(scale.sign().to(self._a.dtype)), 1
-        positive, negative = linear.halves(turned)
-        if linear.is_nonnegative:  # responses have the sign of what excites them
-            halves: dict[int, list[Any]] = {1: [positive], -1: [None, positive]}
-        else:
-            both = len(self._parts) > 1 or isinstance(signs, Tensor) or signs != 1
-            other = negative() if both else None
-            halves = {1: [positive, other], -1: [other, positive]}
-        for sign in (1, -1) if isinstance(signs, Tensor) else (signs,):
-            pairs = [(a, half) for a, half in zip(self._parts, halves[sign], strict=False) if half is not None]
-            if pairs:
-                takes = True if isinstance(signs, int) else (signs * sign > 0).to(self._a.dtype)
-                self._found.append((takes, pairs, added([half.apply(a) for a, half in pairs])))
+def _by_halves(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
+    """Z = W+ a+ + W- a- for s = +1, and W- a+ + W+ a- for s = -1."""
+    turned = None
+    if isinstance(signs, Tensor) and linear.per_output is not None and (scale := by_channel(signs)) is not None:
+        turned, signs = linear.per_output(scale.sign().to(a.dtype)), 1
+    parts = [a] if nonnegative else [(positive := a.clamp(min=0)), positive - a]
+    halves = linear.halves(turned)
+    up = [next(halves)]
+    if not linear.is_nonnegative and (len(parts) > 1 or isinstance(signs, Tensor) or signs != 1):
+        up.append(next(halves))
+    down = [None, *up] if linear.is_nonnegative else up[::-1]  # responses have the sign of what excites them
+    total: Any = None
+    for sign in (1, -1) if isinstance(signs, Tensor) else (signs,):
+        pairs = [(part, half) for part, half in zip(parts, up if sign > 0 else down, strict=False) if half is not None]
+        if not pairs:
+            continue
+        z = added([half.exact(part) for part, half in pairs])
+        q, rest = quotient(P if isinstance(signs, int) else P * (signs * sign > 0), z)
+        for part, half in pairs:
+            share = part * half.transposed(q, part)
+            share = share if rest is None else (share.float() * rest)
+            total = share if total is None else total.add_(share)
+    return torch.zeros_like(a) if total is None else total.to(a.dtype)
 
-    def _by_sizes(self, signs: Tensor, product: Tensor | None, bias: Tensor | None) -> None:
-        """2 Z = |W| |a| + s W a: two products instead of four, where that is exact enough. The factor 2 cancels."""
-        linear, weight = self._linear, self._linear.weight
-        assert weight is not None
-        size = linear.apply(self._a.abs(), weight.abs())
-        exact = linear.exact(self._a) if product is None else product
-        s = signs.sign().to(exact.dtype)
-        z = torch.addcmul(size, s, exact)
-        rounded = size if product is None or bias is None else size + bias.abs()
-        if not z.numel() or bool(torch.sub(z, rounded, alpha=2 * _LEAST).amin() >= 0):
-            self._found = [(s, [], z)]
 
-    @property
-    def normalizer(self) -> Tensor:
-        """Z, or 2 Z; 0 where s = 0."""
-        return added([z if takes is True else z * (takes != 0) for takes, _, z in self._found])
+def _by_sizes(
+    linear: LinearMap, a: Tensor, P: Tensor, signs: Tensor, product: Tensor | None, bias: Any
+) -> Tensor | None:
+    """2 Z = |W| |a| + s W a: two products instead of four; None where that is not exact enough. The 2 cancels."""
+    size = a.abs()
+    absolute = LinearMap(linear.apply, linear.weight.abs(), back=linear.back)  # type: ignore[union-attr]
+    sizes, s = absolute.exact(size), signs.sign().to(a.dtype)
+    exact = linear.exact(a) if product is None else product
+    z = torch.addcmul(sizes, s, exact)
+    rounded = sizes if product is None or isinstance(bias, int) else sizes + bias.abs()
+    if z.numel() and not bool(torch.sub(z, rounded, alpha=2 * _LEAST).amin() >= 0):
+        return None
+    q = ratio(P * s.abs(), z)
+    share = size * absolute.transposed(q, size) + a * linear.transposed(q * s, size)
+    # a share of 0 may come out negative, but none is less than all negative probability, as in contrastive passes
+    return torch.maximum(share, P.clamp(max=0).sum())
 
-    def shares(self, P: Tensor) -> Tensor:
-        """The signal's share of their probabilities."""
-        total, scale = None, None
-        for takes, pairs, z in self._found:
-            if not pairs:
-                return self._by_difference(P, takes, z)
-            q, scale = quotient(P if takes is True else P * takes, z)
-            for a, half in pairs:
-                share = a * half.transposed(q, a) if scale is None else (a * half.transposed(q, a).float() * scale)
-                total = share if total is None else total.add_(share)
-        if total is None:  # nothing excites them
-            return torch.zeros_like(self._a)
-        return total.to(self._a.dtype)
 
-    def _by_difference(self, P: Tensor, s: Tensor, z: Tensor) -> Tensor:
-        q = ratio(P * s.abs(), z)
-        size = self._a.abs()
-        weight = self._linear.weight
-        assert weight is not None
-        absolute = LinearMap(self._linear.apply, weight.abs(), back=self._linear.back)
-        share = size * absolute.transposed(q, size) + self._a * self._linear.transposed(q * s, size)
-        # a share of 0 may come out negative, but none is less than all negative probability, as in contrastive passes
-        return torch.maximum(share, P.clamp(max=0).sum())
+def _by_blocks(linear: LinearMap, a: Tensor, P: Tensor, signs: Signs, *, nonnegative: bool) -> Tensor:
+    """A large matrix (in, out) by blocks of neurons, whose W+ and W- stay in the processor's cache."""
+    assert linear.weight is not None
+    parts = []
+    for at in torch.arange(linear.weight.shape[1]).split(max(1, _BLOCK // len(linear.weight))):
+        neurons = ..., slice(int(at[0]), int(at[-1]) + 1)
+        block = LinearMap(F.linear, linear.weight[neurons].t(), back=torch.matmul)
+        of_block = signs.expand(P.shape)[neurons] if isinstance(signs, Tensor) else signs
+        parts.append(_by_halves(block, a, P[neurons], of_block, nonnegative=nonnegative))
+    return added(parts)
 
 
 def quotient(P: Tensor, z: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -235,14 +219,6 @@ def quotient(P: Tensor, z: Tensor) -> tuple[Tensor, Tensor | None]:
     return ratio(q, scale).half(), scale
 
 
-def parts_of(a: Tensor, *, nonnegative: bool) -> list[Tensor]:
-    """a+, and a- unless the signal is non-negative."""
-    if nonnegative:
-        return [a]
-    positive = a.clamp(min=0)
-    return [positive, positive - a]
-
-
 def by_channel(signs: Tensor) -> Tensor | None:
     """Signs (C,) that depend on the channel alone; None if they do not."""
     shape, stride = signs.shape, signs.stride()
@@ -251,56 +227,3 @@ def by_channel(signs: Tensor) -> Tensor | None:
     ):
         return signs[(0, slice(None), *[0] * (signs.ndim - 2))]
     return None
-
-
-class Blocks:
-    """The neurons of a layer whose matrix takes longer to read than to multiply with.
-
-    The matrix is processed in blocks of rows, whose W+ and W- stay in the processor's cache.
-
-    Args:
-        weight: W (out, in).
-        a: the signal (..., in).
-        nonnegative: whether no a_k is negative.
-        signs: s, of all neurons or of each.
-    """
-
-    def __init__(self, weight: Tensor, a: Tensor, *, nonnegative: bool, signs: Signs) -> None:
-        self._weight, self._signs, self._parts = weight, signs, parts_of(a, nonnegative=nonnegative)
-
-    @staticmethod
-    def suit(weight: Tensor | None) -> bool:
-        """Whether the matrix is so large."""
-        return weight is not None and weight.numel() >= _LARGE and not (weight.is_cuda or weight.dtype == torch.float16)
-
-    @property
-    def normalizer(self) -> Tensor:
-        """Z; 0 where s = 0."""
-        return self._walk(None)[0]
-
-    def shares(self, P: Tensor) -> Tensor:
-        """The signal's share of their probabilities (..., out), reading W once."""
-        return self._walk(P)[1]
-
-    def _walk(self, P: Tensor | None) -> tuple[Tensor, Any]:
-        slopes: list[Any] = [0] * len(self._parts)
-        totals = []
-        both = len(self._parts) > 1 or isinstance(self._signs, Tensor) or self._signs < 0
-        width = max(1, _BLOCK // self._weight.shape[1])
-        buffers = [self._weight.new_empty(0) for _ in range(2)]
-        for start in range(0, len(self._weight), width):
-            block = slice(start, start + width)
-            w = self._weight[block]
-            halves = [torch.clamp(w, min=0, out=buffers[0].resize_(w.shape))]
-            if both:
-                halves.append(torch.sub(halves[0], w, out=buffers[1].resize_(w.shape)))
-            z: Any = 0
-            for sign in (1, -1) if isinstance(self._signs, Tensor) else (self._signs,):
-                takes: Any = self._signs[..., block] * sign > 0 if isinstance(self._signs, Tensor) else True
-                total = added([F.linear(up, half) for up, half in zip(self._parts, halves[::sign], strict=False)])
-                z = z + total * takes
-                if P is not None:
-                    q = ratio(P[..., block] * takes, total)
-                    slopes = [slope + q @ half for slope, half in zip(slopes, halves[::sign], strict=False)]
-            totals.append(z)
-        return torch.cat(totals, -1), added([part * slope for part, slope in zip(self._parts, slopes, strict=True)])

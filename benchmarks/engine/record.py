@@ -6,6 +6,7 @@ compiled and exported programs. Each value has one maker: overwriting a tensor, 
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import weakref
@@ -66,15 +67,14 @@ class Value:
         reads: how many operations read it.
     """
 
-    __slots__ = ("__weakref__", "_layout", "at", "facts", "is_floating", "kept", "live", "maker", "reads")
+    __slots__ = "__weakref__ at device dtype facts is_floating kept live maker reads shape stride".split()
 
     def __init__(self, tensor: Tensor, maker: Op | None = None, at: int = 0) -> None:
-        self._layout = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        self.shape, self.stride, self.dtype, self.device = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
+        self.is_floating, self.live = tensor.is_floating_point(), weakref.ref(tensor)
         self.maker, self.at, self.reads = maker, at, 0
         self.facts: Any = None
-        self.is_floating = tensor.is_floating_point()
         self.kept: Tensor | None = None
-        self.live = weakref.ref(tensor)
 
     @property
     def tensor(self) -> Tensor:
@@ -85,37 +85,18 @@ class Value:
             self.kept = result if isinstance(result, Tensor) else result[self.at]
         return self.kept
 
-    @property
-    def shape(self) -> torch.Size:
-        return self._layout[0]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self._layout[2]
-
-    @property
-    def device(self) -> torch.device:
-        return self._layout[3]
+    def varies_along(self, axis: int) -> bool:
+        """Whether its elements along an axis are not copies of one."""
+        return self.shape[axis] > 1 and self.stride[axis] != 0
 
     @property
     def distinct(self) -> int:
         """The number of elements, without the copies that broadcasting made."""
-        return torch.Size(n for n, step in zip(*self._layout[:2], strict=True) if step or n < 2).numel()
+        return math.prod(n for n, step in zip(self.shape, self.stride, strict=True) if step or n < 2)
 
-    def varies_along(self, axis: int) -> bool:
-        """Whether its elements along an axis are not copies of one."""
-        shape, stride, *_ = self._layout
-        return shape[axis] > 1 and stride[axis] != 0
-
-    def empty(self, **options: Any) -> Tensor:
+    def empty(self) -> Tensor:
         """A tensor with its layout, and no numbers yet."""
-        shape, stride, dtype, device = self._layout
-        return torch.empty_strided(shape, stride, **{"dtype": dtype, "device": device, **options})
-
-    def zeros(self) -> Tensor:
-        shape, stride, dtype, device = self._layout
-        extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True)) if shape.numel() else 0
-        return torch.zeros(extent, dtype=dtype, device=device).as_strided(shape, stride)
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
 
 
 class Op:
@@ -125,8 +106,7 @@ class Op:
         name: in ATen, without namespace, overload and the underscore of operations in place.
         args, kwargs: its arguments, with Values in the places of tensors that depend on the input.
         inputs: these Values.
-        operands: the Values that its probability goes to. Those are its inputs, but for an activation that is written
-            out, whose operand is what all of it is a function of.
+        operands: the Values that its probability goes to: inputs, or what an activation is a function of.
         rule: how it shares probability, an entry of `benchmarks.engine.rules`.
         outs: its results.
         is_cut: probability ends here, because the network computes it without gradients.
@@ -138,7 +118,7 @@ class Op:
     ) -> None:
         self.index, self.name, self.function, self.args, self.kwargs = index, name, function, tuple(args), kwargs
         self.inputs = [a for a in flat((*args, *kwargs.values())) if isinstance(a, Value)]
-        self.operands, self.outs = self.inputs, list[Value]()
+        self.operands, self.outs = list[Value](), list[Value]()
         self.is_cut, self.site, self.rule = False, name, None  # type: Any
 
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
@@ -178,9 +158,6 @@ class Op:
     @property
     def out(self) -> Value:
         return self.outs[0]
-
-    def __repr__(self) -> str:
-        return f"<{self.index} {self.name} {[tuple(v.shape) for v in self.inputs]}>"
 
 
 def flat(arguments: Iterable[Any]) -> Iterator[Any]:
@@ -248,8 +225,8 @@ class Record(TorchDispatchMode):
     def start(self, tensor: Tensor, facts: Any) -> Value:
         """Make a tensor a signal."""
         value = Value(tensor)
-        value.facts, value.kept = facts, None
-        self._keep(value, tensor)
+        value.facts = facts
+        self.keep(value)
         return self._is_now(tensor, value)
 
     def value_of(self, tensor: Any) -> Any:
@@ -272,11 +249,8 @@ class Record(TorchDispatchMode):
     def keep(self, value: Value) -> None:
         """Keep a value's numbers until the end."""
         if value.kept is None and (tensor := value.live()) is not None:
-            self._keep(value, tensor)
-
-    def _keep(self, value: Value, tensor: Tensor) -> None:
-        value.kept = tensor.detach()  # which, unlike the tensor, does not lead back here
-        self._kept.setdefault(storage_of(tensor), []).append(value)
+            value.kept = tensor.detach()  # which, unlike the tensor, does not lead back here
+            self._kept.setdefault(storage_of(tensor), []).append(value)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -287,7 +261,7 @@ class Record(TorchDispatchMode):
         is_mutable = func._schema.is_mutable
         if not any(isinstance(a, Value) for a in flat((*values, *named.values()))):
             if is_mutable:
-                self._copy_constants(args)
+                self._copy_constants(args[0])
             return func(*args, **kwargs)
         if func._schema.name in _SHAPE_ONLY:
             return func(*args, **kwargs)
@@ -303,9 +277,7 @@ class Record(TorchDispatchMode):
             raise EbcliError(f"{name} writes its result into out=, in place of what is there: assign it instead")
         parts = self._spelled_out(name, values, args, kwargs)
         result = func(*args, **kwargs)
-        if name == "copy":
-            func, values = self._out_of_place(name, func, args[0], values)
-        elif name in _AFFINE and isinstance(result, Tensor):
+        if name in _AFFINE and isinstance(result, Tensor):
             values = changed(values, lambda a: self._expanded(a, result.shape))
         if parts is not NotImplemented:
             self.equate(parts, result, is_gate=name in _GATES)
@@ -370,7 +342,7 @@ class Record(TorchDispatchMode):
         return self._made(Op(len(self.ops), name, function, args, kwargs), result, rule)
 
     def _made(self, op: Op, result: Any, rule: Any = None) -> Op:
-        op.is_cut, op.rule = self.is_cut, rule or self._rule_of(op)
+        self._find_rule(op, rule)
         for at, tensor in enumerate((result,) if isinstance(result, Tensor) else result):
             if isinstance(tensor, Tensor):
                 op.outs.append(self._is_now(tensor, Value(tensor, op, at)))
@@ -380,10 +352,16 @@ class Record(TorchDispatchMode):
         if self.names is not None:
             op.site = f"{op.name.rpartition('.')[2]}{module_calling(sys._getframe(2), self.names)}"
         op.rule.learn(op)
-        if self.keeps:
+        if self.is_cut:
+            op.is_cut, op.operands = True, []
+        elif self.keeps:
             for value in op.rule.keeps(op):
                 self.keep(value)
         return op
+
+    def _find_rule(self, op: Op, rule: Any = None) -> None:
+        op.rule = rule or self._rule_of(op)
+        op.operands = op.rule.operands(op)
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
@@ -393,9 +371,9 @@ class Record(TorchDispatchMode):
         if not isinstance(old, Value):  # a constant, which the result replaces
             values = target.clone(), *values[1:]
         parts = self._spelled_out(name, values, args, kwargs)
-        function, inputs = self._out_of_place(name, func, target, values)
-        op = Op(len(self.ops), name, function, inputs, named)
-        needed = self._rule_of(op).keeps(op)
+        op = Op(len(self.ops), name, self._out_of_place(name, func), values, named)
+        self._find_rule(op)
+        needed = op.rule.keeps(op)
         for value in needed if self.keeps and parts is NotImplemented else ():
             self.keep(value)  # before the numbers are gone
         if isinstance(old, Value) and not old.reads and old.maker is not None and old not in needed:
@@ -419,18 +397,11 @@ class Record(TorchDispatchMode):
         self._is_now(target, new)
         return target
 
-    def _out_of_place(self, name: str, func: Any, target: Tensor, values: Any) -> tuple[Any, Any]:
-        if name == "copy":
-            shape, dtype = target.shape, target.dtype
-            return (lambda a: a.expand(shape).to(dtype)), values[1:2]
-        if name in ("fill", "zero"):  # a constant, whatever was there
-            shape, filling = target.shape, values[1] if name == "fill" else 0
-            return (lambda a: torch.zeros_like(a.expand(shape)) + filling), values[:1]
-        functional = getattr(aten, name, None) if func.namespace == "aten" else None
-        overload = getattr(functional, func._overloadname, None)
+    def _out_of_place(self, name: str, func: Any) -> Any:
+        overload = getattr(getattr(aten, name, None), func._overloadname, None) if func.namespace == "aten" else None
         if overload is not None and not overload._schema.is_mutable:
-            return overload, values
-        return (lambda a, *rest, **named: func(a.clone(), *rest, **named)), values
+            return overload
+        return lambda a, *rest, **named: func(a.clone(), *rest, **named)
 
     def _base(self, view: Tensor, value: Any, size: int) -> tuple[Any, Geometry]:
         """What the memory of a view held: a value or, if that was constant, a copy; and its layout."""
@@ -438,11 +409,10 @@ class Record(TorchDispatchMode):
         if storage in self._written:
             return self._written[storage][1:]
         root = value
-        while isinstance(root, Value) and root.maker is not None and root.maker.rule.is_view:
-            root = root.maker.signal
-        owner = root.live() if isinstance(root, Value) else None
-        if owner is not None and owner.numel() == size:
-            return root, geometry_of(owner)
+        while isinstance(root, Value) and (owner := root.live()) is not None and storage_of(owner) == storage:
+            if owner.numel() == size:
+                return root, geometry_of(owner)
+            root = root.maker.signal if root.maker is not None else None
         if isinstance(value, Value):
             raise EbcliError("a part of a tensor is overwritten whose other parts are unknown: write into a copy")
         everything = view.as_strided((size,), (1,), 0).clone()
@@ -450,26 +420,22 @@ class Record(TorchDispatchMode):
 
     def _save(self, storage: int) -> None:
         """Copy the numbers of values whose storage is about to be overwritten."""
-        values = [value for value in self._kept.pop(storage, ()) if value.kept is not None]
-        copy = None
-        for value in values:
-            kept = value.kept
-            assert kept is not None
-            if storage_of(kept) != storage:
-                continue
-            if copy is None:
-                copy = kept.new_empty(0).set_(kept.untyped_storage()).clone()
-            value.kept = copy.as_strided(kept.shape, kept.stride(), kept.storage_offset())
+        memory = None
+        for value in self._kept.pop(storage, ()):
+            if (kept := value.kept) is not None and storage_of(kept) == storage:
+                if memory is None:
+                    memory = kept.new_empty(0).set_(kept.untyped_storage()).clone()
+                value.kept = memory.as_strided(kept.shape, kept.stride(), kept.storage_offset())
 
-    def _copy_constants(self, args: Any) -> None:
+    def _copy_constants(self, overwritten: Any) -> None:
         """Copy constants that recorded operations have read, and that are about to be overwritten."""
-        if not (self.keeps and isinstance(args[0], Tensor)):
-            return
-        storage = storage_of(args[0])
-        for op in self.ops:
-            if any(isinstance(a, Tensor) and storage_of(a) == storage for a in flat((*op.args, *op.kwargs.values()))):
-                copied = changed(op.args, lambda a: _copy_of(a, storage))
-                op.args, op.kwargs = copied, {k: _copy_of(a, storage) for k, a in op.kwargs.items()}
+
+        def copied(a: Any) -> Any:
+            return a.clone() if isinstance(a, Tensor) and storage_of(a) == storage_of(overwritten) else a
+
+        for op in self.ops if self.keeps and isinstance(overwritten, Tensor) else ():
+            op.args = changed(op.args, copied)
+            op.kwargs = dict(zip(op.kwargs, changed(op.kwargs.values(), copied), strict=True))
 
     @property
     def overwritten(self) -> list[Value]:
@@ -486,10 +452,6 @@ class Record(TorchDispatchMode):
         version = self._written[storage_of(tensor)][0] if self._written and storage_of(tensor) in self._written else 0
         setattr(tensor, _ATTRIBUTE, (self._token, value, version))
         return value
-
-
-def _copy_of(a: Any, storage: int) -> Any:
-    return a.clone() if isinstance(a, Tensor) and storage_of(a) == storage else a
 
 
 def storage_of(tensor: Tensor) -> int:

@@ -69,7 +69,7 @@ class ExcitationResult:
     @property
     def special_tokens(self) -> int:
         """How many tokens at the front of the layer's output, such as a class token, are not cells of the map."""
-        return special_tokens(self._shape, self.input_shape)
+        return special_tokens(self.layer_shape, self.input_shape, self.image_axis or 0)
 
     @property
     def maps(self) -> Tensor:
@@ -81,15 +81,8 @@ class ExcitationResult:
             LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
         """
         lead = self.relevance.ndim - len(self.layer_shape)
-        axis = self.image_axis or 0
-        relevance = self.relevance.movedim(0, 1) if lead and axis else self.relevance  # (K, ...), K is not counted
-        relevance = relevance.movedim(axis + lead, 0) if axis else relevance
-        flat = relevance.reshape(-1, *self._shape[1:])
+        relevance = self.relevance.transpose(0, 1) if lead else self.relevance  # (K, ...)
+        relevance = relevance.movedim(lead + (self.image_axis or 0), 0)
+        flat = relevance.flatten(0, lead)
         maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
         return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])
-
-    @property
-    def _shape(self) -> tuple[int, ...]:
-        """The layer's shape with the images first."""
-        shape = list(self.layer_shape)
-        return (shape.pop(self.image_axis or 0), *shape)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.engine.paths import is_constant, is_learned, joins_constants
+from benchmarks.engine.paths import is_learned
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.rule import How, Share
 
@@ -18,11 +19,11 @@ class Stepwise:
     Args:
         ops: the whole list.
         contrastive: subtract, at the classifiers, the shares of their duals.
-        lose: is told the operation, and the probability that is lost there.
+        lose: is told each operation, the probability of its results, and its operands' shares.
     """
 
     def __init__(
-        self, ops: Sequence[Op], *, contrastive: bool = False, lose: Callable[[Op, Tensor], None] | None = None
+        self, ops: Sequence[Op], *, contrastive: bool = False, lose: Callable[[Op, Any, Any], None] | None = None
     ) -> None:
         self._read = read_by_layers(ops)
         self._contrastive, self._lose = contrastive, lose
@@ -33,10 +34,11 @@ class Stepwise:
 
     def __call__(self, op: Op, arrived: list[list[Share]]) -> list[list[Share]]:
         result: list[list[Share]] = [[] for _ in op.operands]
-        if op.is_cut:
-            return result
         for P, how in (group for of_all in _grouped(op, arrived) for group in _of_each_sign(op, *of_all)):
-            for claims, share in zip(result, self._shares(op, P, how), strict=True):
+            found = self._shares(op, P, how)
+            if self._lose is not None:
+                self._lose(op, P, found)
+            for claims, share in zip(result, found, strict=True):
                 if share is not None:
                     claims.append(share)
         return result
@@ -45,8 +47,6 @@ class Stepwise:
         is_classifier, own = how.above_classifier and is_learned(op), how
         if how.above_classifier and not self._read.isdisjoint(op.outs):  # a response that also skips to the output
             own = how._replace(above_classifier=False)
-        if self._lose is not None:
-            self._lost(op, P, own)
         shares: list[Share] = op.rule.shares(op, P, own)
         if is_classifier and self._contrastive:
             duals = op.rule.shares(op, P, how._replace(signs=-1 if how.signs is None else -how.signs))
@@ -54,14 +54,6 @@ class Stepwise:
         if own is not how and not is_classifier:
             return [s and (s[0], s[1]._replace(above_classifier=True)) for s in shares]
         return shares
-
-    def _lost(self, op: Op, P: list[Tensor | None], how: How) -> None:
-        assert self._lose is not None
-        if P[0] is None:
-            return
-        ends = op.once(lambda: is_constant(op, op.out)) if joins_constants(op) else op.rule.loses(op, how)
-        if ends is not None:
-            self._lose(op, P[0].where(ends, 0))
 
 
 def _grouped(op: Op, arrived: list[list[Share]]) -> list[tuple[list[Tensor | None], How]]:
@@ -95,7 +87,7 @@ def read_by_layers(ops: Sequence[Op]) -> set[Value]:
     found: set[Value] = set()
     for op in reversed(ops):
         if is_learned(op) or not found.isdisjoint(op.outs):
-            found.update(value for at, value in enumerate(op.operands) if not op.is_cut and op.rule.takes(op, at))
+            found.update(op.operands)
     return found
 
 

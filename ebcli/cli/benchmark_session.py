@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import INTERRUPTED, SOME_FAILED, plain_errors, plain_warnings, put, say
+from ebcli.cli.console import INTERRUPTED, SOME_FAILED, note_environment, plain_errors, plain_warnings, put, say
 from ebcli.cli.model_options import MODEL, with_options
 from ebcli.cli.parameters import Method, Output, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
@@ -56,6 +56,7 @@ _OPTIONS = (
     plain_option("--seed", type=click.IntRange(min=0), default=0, help="Seed for random choices."),
     plain_option("--json", "as_json", is_flag=True, help="Print the rows of the table as JSON, one object per line."),
     plain_option("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
+    plain_option("-v", "--verbose", is_flag=True, help="Also name the environment variables that set options."),
     plain_option("--debug", is_flag=True, help="Show the traceback of an error."),
 )
 
@@ -130,6 +131,7 @@ def benchmark_command(prepare: Callable[..., Benchmark]) -> Callable[..., None]:
         with plain_errors(options["debug"]), plain_warnings(options["quiet"]):
             from ebcli.evaluate.runner import table
 
+            note_environment()
             session = Session(options)
             benchmark = prepare(session, **own)
             try:

@@ -16,7 +16,16 @@ from typing import Any
 
 import click
 
-from ebcli.cli.console import SOME_FAILED, note, plain_errors, plain_warnings, put, shown, sign_of_life
+from ebcli.cli.console import (
+    SOME_FAILED,
+    note,
+    note_environment,
+    plain_errors,
+    plain_warnings,
+    put,
+    shown,
+    sign_of_life,
+)
 from ebcli.cli.execution import gallery_page
 from ebcli.cli.model_options import PATH
 from ebcli.cli.options import CONTEXT, OPTIONS
@@ -31,7 +40,7 @@ _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
 _APPEARANCE = [name for name, option in OPTIONS.items() if option.section == "Appearance"]
 _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
-# A run is repeated as it was
+# What a run was is not changed by what the environment sets for the next one
 _WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
 _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
 
@@ -52,12 +61,13 @@ def command(
         @functools.wraps(function)
         def run(**given: Any) -> None:
             with plain_errors(given["debug"]), plain_warnings(given["quiet"]):
+                note_environment()
                 sys.exit(function(given))
 
         COMMANDS[name] = SectionedCommand(
             name,
             callback=run,
-            params=[*arguments, *(OPTIONS[one] for one in (*options, "quiet", "debug"))],
+            params=[*arguments, *(OPTIONS[one] for one in (*options, "quiet")), _VERBOSE, OPTIONS["debug"]],
             help=function.__doc__,
             context_settings={**settings, "help_option_names": ["-h", "--help"]},
         )
@@ -71,6 +81,9 @@ def altered(name: str, **changes: Any) -> SectionOption:
     option = copy(OPTIONS[name])
     vars(option).update(changes)
     return option
+
+
+_VERBOSE = altered("verbose", help="Also name the environment variables that set options.")
 
 
 @command("models", click.Argument(["patterns"], nargs=-1))
@@ -184,7 +197,7 @@ def info(options: Mapping[str, Any]) -> int:
     return 0
 
 
-@command("verify", click.Argument(["directory"], type=_DIRECTORY))
+@command("verify", click.Argument(["directory"], type=_DIRECTORY), settings=_WITHOUT_ENVIRONMENT)
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
@@ -210,6 +223,7 @@ def verify(options: Mapping[str, Any]) -> int:
     PHOTOS,
     altered("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
+    settings=_WITHOUT_ENVIRONMENT,
 )
 def compare(options: Mapping[str, Any]) -> int:
     """Write a page that compares two runs.
@@ -322,7 +336,11 @@ def audit(options: Mapping[str, Any]) -> int:
 
 
 @command(
-    "report", click.Argument(["directory"], type=_DIRECTORY), PHOTOS, options=[*_APPEARANCE, "workers", "overwrite"]
+    "report",
+    click.Argument(["directory"], type=_DIRECTORY),
+    PHOTOS,
+    options=[*_APPEARANCE, "workers", "overwrite"],
+    settings=_WITHOUT_ENVIRONMENT,
 )
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 import click
+from click.core import ParameterSource
 
 from ebcli.errors import EbcliError, OutputError, UnfinishedError
 
@@ -62,6 +63,16 @@ def note_once(topic: str, message: str) -> None:
     if topic not in topics:
         topics.add(topic)
         note(message)
+
+
+def note_environment() -> None:
+    """With ``--verbose``, name the environment variables that set options of this command."""
+    context = click.get_current_context()
+    if context.params["verbose"]:
+        names = [one.name or "" for one in context.command.params]
+        found = [name for name in names if context.get_parameter_source(name) == ParameterSource.ENVIRONMENT]
+        read = ", ".join(f"{context.auto_envvar_prefix}_{name.upper()}" for name in found)
+        note(f"Read from the environment: {read or 'nothing'}")
 
 
 def say_error(message: str, label: str = "Error") -> None:

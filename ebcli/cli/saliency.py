@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack, redirect_stdout
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,12 +16,12 @@ from click.shell_completion import CompletionItem
 import ebcli.cli.serve  # noqa: F401 - adds its command
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.commands import COMMANDS
-from ebcli.cli.console import note, plain_errors, plain_warnings, shown
+from ebcli.cli.console import note, note_environment, plain_errors, plain_warnings, shown
 from ebcli.cli.execution import execute
 from ebcli.cli.model_options import with_options
 from ebcli.cli.options import CONTEXT, SALIENCY
 from ebcli.cli.parameters import Input, SectionedCommand
-from ebcli.cli.single_output import one_picture, spooled_stdin
+from ebcli.cli.single_output import one_picture, read_stdin
 from ebcli.errors import closest
 from ebcli.files.naming import STDIN
 from ebcli.files.remote import path_of
@@ -80,6 +80,7 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, quiet: bool, d
     """
     with plain_errors(debug), plain_warnings(quiet):
         options["quiet"] = quiet
+        note_environment()
         context = click.get_current_context()
         if not images and from_file is None:
             images = tuple(map(path_of, (context.default_map or {}).get("images", ())))
@@ -114,12 +115,11 @@ def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     # stdout is for results: networks print, and so does Ray
     out = sys.stdout
     sink = one_picture(options, images, is_given, out)
-    with ExitStack() as stack:
-        if sink is not None:
-            sink.check()
-            values["format"] = sink.format
-        plan = RunPlan.of(**values, stdin=stack.enter_context(spooled_stdin(images, options["max_bytes"])))
-        stack.enter_context(redirect_stdout(sys.stderr))
+    if sink is not None:
+        sink.check()
+        values["format"] = sink.format
+    plan = RunPlan.of(**values, stdin=read_stdin(images, options["max_bytes"]))
+    with redirect_stdout(sys.stderr):
         return execute(plan, options, out, sink)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -41,7 +40,7 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
         section="Server",
         metavar="ADDRESS",
         default="127.0.0.1",
-        help="Listen at this address. Others than those of this machine need the token of the URL that is printed.",
+        help="Listen at this address.",
     ),
     SectionOption(
         ["--port"],
@@ -51,23 +50,27 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
         help="Listen at this port; 0 for a free one.",
     ),
     SectionOption(["--open/--no-open", "show"], section="Server", default=True, help="Open the page in the browser."),
-    options=[*_SHARED, "layer", "device", "dtype", "max_pixels", "max_bytes"],
+    options=[*_SHARED, "layer", "device", "dtype", "max_pixels", "max_bytes", "image_timeout"],
 )
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
 
     The page shows the PHOTOS and those that are dropped on it. Only this machine can open it, unless --host says
-    otherwise. Ctrl-C ends the server.
+    otherwise, and only at the address that is printed, which has a token. Ctrl-C ends the server.
     """
+    from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page
     from ebcli.serve.network import Network
     from ebcli.serve.photos import Photos
     from ebcli.serve.server import serve as run
+    from ebcli.workers import Workers, enough_for
 
-    networks, remote = [*map(Network, _plans(options))], part_of(RemoteOptions, options)
-    with TemporaryDirectory(prefix="eb-saliency-") as folder, suppress(KeyboardInterrupt):
-        photos = Photos(options["images"], Path(folder), remote, options["max_pixels"])
-        run(Page(photos, networks, say_error, remote.max_bytes), options["host"], options["port"], options["show"], put)
+    remote, pixels = part_of(RemoteOptions, options), options["max_pixels"]
+    workers = Workers(enough_for(1), options["image_timeout"], decoding_memory(pixels))
+    networks = [Network(plan, workers, pixels) for plan in _plans(options)]
+    with suppress(KeyboardInterrupt):
+        page = Page(Photos(options["images"], workers, remote, pixels), networks, workers, say_error, remote.max_bytes)
+        run(page, options["host"], options["port"], options["show"], put)
     sys.stdout.flush()
     os._exit(0)  # at once: a thread may be busy with a map
 

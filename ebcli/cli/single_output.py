@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import put
@@ -28,7 +26,6 @@ _FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"} | {
 _OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".tif", ".tiff"}
 _VIDEO = ".mp4"
 _STDOUT = Path("-")
-_AT_A_TIME = 1 << 20  # bytes
 
 
 def one_picture(
@@ -103,27 +100,19 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     return None
 
 
-@contextmanager
-def spooled_stdin(images: Sequence[Path], limit: int) -> Iterator[Path | None]:
-    """A file with the bytes on stdin, if one of the inputs is ``-``: an image is read twice, by several processes.
+def read_stdin(images: Sequence[Path], limit: int) -> bytes | None:
+    """The bytes on stdin, if one of the inputs is ``-``.
 
     Raises:
         ConfigurationError: stdin is a terminal, is empty, or holds more than ``limit`` bytes.
     """
     if STDIN not in images:
-        yield None
-        return
-    stream = sys.stdin.buffer
-    if stream.isatty():
+        return None
+    if sys.stdin.buffer.isatty():
         raise ConfigurationError("stdin is a terminal: redirect an image to it, as in eb-saliency - < in.jpg")
-    with TemporaryDirectory(prefix="eb-saliency-") as directory:
-        spooled, size = Path(directory, "stdin"), 0
-        with spooled.open("wb") as file:
-            while part := stream.read(_AT_A_TIME):
-                file.write(part)
-                size += len(part)
-                if size > limit:
-                    raise ConfigurationError(f"stdin holds more than {limit} bytes: raise EB_SALIENCY_MAX_BYTES")
-        if not size:
-            raise ConfigurationError("stdin is empty: redirect an image to it, as in eb-saliency - < in.jpg")
-        yield spooled
+    content = sys.stdin.buffer.read(limit + 1)
+    if len(content) > limit:
+        raise ConfigurationError(f"stdin holds more than {limit} bytes: raise EB_SALIENCY_MAX_BYTES")
+    if not content:
+        raise ConfigurationError("stdin is empty: redirect an image to it, as in eb-saliency - < in.jpg")
+    return content

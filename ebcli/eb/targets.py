@@ -39,34 +39,29 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
             "categories.index(name) is the index of a class name"
         ) from error
     if wanted.is_floating_point():
-        is_several = wanted.ndim == logits.ndim + 1 and (*wanted.shape[:1], *wanted.shape[2:]) == tuple(logits.shape)
-        if wanted.shape != logits.shape and not is_several:
+        single = wanted.shape == logits.shape
+        if not single and wanted.shape[:1] + wanted.shape[2:] != logits.shape:
             raise ConfigurationError(
                 f"the prior has shape {tuple(wanted.shape)}, but the network's output has shape {tuple(logits.shape)}"
             )
         if where is not None:
             raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
-        wanted = wanted.to(logits.dtype)
-        return (wanted.transpose(0, 1), False) if is_several else (wanted[None], True)
-    share = _share(where, logits)
+        return (wanted[None] if single else wanted.transpose(0, 1)).to(logits.dtype), single
     if wanted.dtype == torch.bool:
         raise ConfigurationError("the targets are bool, but class indices are integers and priors are floating-point")
-    single = wanted.ndim < 2
-    if wanted.ndim == 0:
-        wanted = wanted.expand(batch)
-    if wanted.ndim > 2 or wanted.shape[0] != batch:
+    if wanted.ndim > 2 or wanted.shape[:1] not in ((), (batch,)):
         raise ConfigurationError(
             f"targets of shape {tuple(wanted.shape)} do not fit {batch} images: pass one class, classes ({batch},) or "
             f"({batch}, K), or a prior {tuple(logits.shape)}"
         )
     if not wanted.numel():
         raise ConfigurationError("no targets given: pass at least one class for each image")
-    wanted = wanted.reshape(batch, -1).long()
-    wrong = wanted[(wanted < 0) | (wanted >= classes)]
+    indices = wanted.long() if wanted.ndim == 2 else wanted.long().expand(batch)[:, None]
+    wrong = indices[(indices < 0) | (indices >= classes)]
     if wrong.numel():
         raise ConfigurationError(f"class {int(wrong[0])} does not exist: the network has classes 0 to {classes - 1}")
-    one_hot = F.one_hot(wanted.mT, classes).to(logits.dtype)  # (K, B, num_classes)
-    return one_hot.reshape(*one_hot.shape, *(1 for _ in pixels)) * share, single
+    one_hot = F.one_hot(indices.mT, classes).to(logits.dtype)  # (K, B, num_classes)
+    return one_hot.reshape(*one_hot.shape, *(1 for _ in pixels)) * _share(where, logits), wanted.ndim < 2
 
 
 def _share(where: Where | None, logits: Tensor) -> Tensor:
@@ -90,7 +85,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
                 f"the mask has shape {tuple(mask.shape)}, but it must be {pixels} or {(len(logits), *pixels)}"
             )
     mask = mask.reshape(-1, 1, *pixels)
-    total = mask.flatten(1).sum(1)
+    total = mask.sum(tuple(range(1, mask.ndim)), keepdim=True)
     if not (total > 0).all() or (mask < 0).any():
         raise ConfigurationError("the mask must be non-negative, and positive somewhere in each image")
-    return mask / total.reshape(-1, *(1 for _ in mask.shape[1:]))
+    return mask / total

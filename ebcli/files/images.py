@@ -6,6 +6,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from functools import lru_cache
+from math import inf
 from pathlib import Path
 from typing import IO
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
+from ebcli.files.contents import TOO_MANY
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional, missing
 from ebcli.nouns.box import Box
@@ -21,6 +23,8 @@ from ebcli.nouns.box import Box
 # Formats that Pillow only identifies, or passes to other programs, as EPS to Ghostscript
 _NEVER_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
 
+_MEMORY, _MEMORY_PER_PIXEL = 3 << 30, 32  # bytes; floats in TIFF take 28
+_USUAL_PIXELS = Image.MAX_IMAGE_PIXELS or 0
 _HEIF = {".heic", ".heif"}
 _PAGED = {"GIF", "PNG", "WEBP", "TIFF"}
 
@@ -70,14 +74,14 @@ def reading(file: Path | IO[bytes]) -> Iterator[None]:
     """Raise an ImageError, one sentence, for whatever Pillow raises of a file."""
     try:
         yield
-    except EbcliError:
+    except (EbcliError, MemoryError):
         raise
     except UnidentifiedImageError as error:
         if isinstance(file, Path) and file.suffix.lower() in _HEIF and not _add_heif():
             raise ImageError(missing("pillow-heif")) from error
         raise ImageError("not an image that Pillow can read") from error
     except Image.DecompressionBombError as error:
-        raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS") from error
+        raise ImageError(TOO_MANY) from error
     except OSError as error:
         raise ImageError(error.strerror or str(error)) from error
     except Exception as error:  # broken files make Pillow's decoders raise nearly anything
@@ -91,10 +95,20 @@ def pages(file: Path | IO[bytes]) -> int:
         return int(getattr(image, "n_frames", 1)) if image.format in _PAGED else 1
 
 
+def most_pixels() -> float:
+    """The number of pixels of the largest image that Pillow decodes."""
+    return inf if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
+
+
+def decoding_memory(most: int | None = None) -> int:
+    """The number of bytes that are enough to decode and draw an image of most pixels, or a video."""
+    return _MEMORY + _MEMORY_PER_PIXEL * (2 * _USUAL_PIXELS if most is None else most)
+
+
 def check_pixels(size: tuple[int, int]) -> None:
     """Raise ImageError if an image of this size has more pixels than Pillow would decode."""
-    if Image.MAX_IMAGE_PIXELS is not None and size[0] * size[1] > 2 * Image.MAX_IMAGE_PIXELS:
-        raise ImageError("it has too many pixels: raise EB_SALIENCY_MAX_PIXELS")
+    if size[0] * size[1] > most_pixels():
+        raise ImageError(TOO_MANY)
 
 
 @contextlib.contextmanager

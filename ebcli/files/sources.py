@@ -7,7 +7,8 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -51,6 +52,7 @@ class Source:
         path: its path; for remote files and members of tar files, see ``ebcli.files.storage``.
         named: whether the user named it; False if it was found in a directory or a tar file.
         span: the position of its bytes, if it is in a tar file.
+        content: its bytes, if it is no file: an image on stdin, or an upload.
         problem: why it cannot be read, if that is known already.
         remote: limits for reading it, and secrets that its URL has.
         label: its true class, if known.
@@ -61,6 +63,7 @@ class Source:
     _: KW_ONLY
     named: bool = True
     span: Span | None = None
+    content: bytes | None = field(default=None, repr=False)
     problem: str | None = None
     remote: RemoteOptions = DEFAULT
     label: int | None = None
@@ -76,12 +79,25 @@ class Source:
         """Its path or URL."""
         return url_of(self.path) or str(self.path)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is a file or directory of this machine."""
+        return self.span is None and self.content is None and url_of(self.path) is None
+
     def stamp(self) -> Stamp:
         """Its present state, or that of its tar file. Raises OSError if it does not exist."""
-        if self.span is None and url_of(self.path) is None and (files := _parts(self.path, MEDIA)):
+        if self.content is not None:
+            return Stamp(len(self.content), 0)
+        if self.is_local and (files := _parts(self.path, MEDIA)):
             states = [stamp_of(file) for file in files]
             return Stamp(sum(one.bytes for one in states), max(one.mtime_ns for one in states))
         return stamp_of(self.path if self.span is None else self.span.tar, self.remote)
+
+    def version(self) -> Stamp | None:
+        """Its present state if it can be had without a server, for caches."""
+        with suppress(OSError):
+            return self.stamp() if self.is_local else None
+        return None
 
     def opened(self) -> tuple[Stamp, Path | BytesIO]:
         """Its present state, and its path if it is a local file, else its bytes.
@@ -92,9 +108,11 @@ class Source:
         if self.problem is not None:
             raise ImageError(self.problem)
         try:
+            if self.content is not None:
+                return self.stamp(), BytesIO(self.content)
             if self.span is not None:
                 return self.stamp(), BytesIO(self.span.read(self.remote))
-            if url_of(self.path) is None:
+            if self.is_local:
                 return self.stamp(), self.path
             stamp, content = read(self.path, self.remote)
             return stamp, BytesIO(content)
@@ -109,7 +127,7 @@ def find(
     exclude: Sequence[str] = (),
     remote: RemoteOptions = DEFAULT,
     shard: tuple[int, int] | None = None,
-    stdin: Path | None = None,
+    stdin: bytes | None = None,
     as_one: Sequence[Medium] = (),
 ) -> list[Source]:
     """Find every file of ``paths`` once, in the order of ``paths``; the files of a directory are sorted by path.
@@ -134,7 +152,7 @@ def find(
         exclude: skip files that match one of these patterns.
         remote: limits for remote files and for files in tar files. Secrets in URLs are moved there.
         shard: (i, n) for the i-th, from 1, of n shards; a file's shard is a hash of its place. None for all files.
-        stdin: a file with the bytes that the path ``-`` stands for; None if it is a path like others.
+        stdin: the bytes that the path ``-`` stands for; None if it is a path like others.
         as_one: kinds of data of which a local directory can be one input, such as numbered frames.
     """
     folders = _Walk(without, exclude, shard, as_one)
@@ -151,7 +169,7 @@ def find(
         root = roots.get(path)
         files = [(Source(path, root=root), path)]
         if stdin is not None and path == STDIN:
-            files = [(Source(Path("stdin"), span=Span(stdin, 0, stdin.stat().st_size)), Path("stdin"))]
+            files = [(Source(Path("stdin"), content=stdin), Path("stdin"))]
         elif path in remote_files:
             below, problem = remote_files[path]
             files = [(Source(file, named=file == path, root=root), file.relative_to(path)) for file in sorted(below)]
@@ -163,7 +181,7 @@ def find(
                 continue
             if not _is_in(shard, source):
                 continue
-            if source.span is None and url_of(source.path) is None and source.path in own:
+            if source.is_local and source.path in own:
                 skipped += [source.name] if source.named else []
                 continue
             found.setdefault(os.path.abspath(canonical(source.path)), source)  # noqa: PTH100 - links stay links

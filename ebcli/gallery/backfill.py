@@ -16,7 +16,7 @@ from ebcli.drawing.thumbnails import THUMBNAILS, map_thumbnail
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.encoding import encode_picture
-from ebcli.files.images import decode
+from ebcli.files.images import decode, decoding_memory
 from ebcli.files.naming import canonical
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
@@ -58,7 +58,7 @@ def make_missing(
         for name in names
     }
     roots = roots_of(inputs)
-    with Workers(workers) as pool:
+    with Workers(workers, memory=decoding_memory()) as pool:
 
         def make(source: Path | None, outcome: Outcome, missing: Collection[Path]) -> dict[Path, bytes]:
             try:

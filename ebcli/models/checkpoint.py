@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import reprlib
 import zipfile
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
 # Keys under which training scripts store the state dict
@@ -40,9 +42,9 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if path.suffix == ".safetensors":
             content = _read_safetensors(path)
         else:  # torchvision's reference scripts store their parsed arguments beside the weights
-            _check_unpacked_size(path)
-            with torch.serialization.safe_globals([argparse.Namespace]):
-                content = torch.load(path, map_location="cpu", weights_only=True)
+            with safe_open(path) as file, torch.serialization.safe_globals([argparse.Namespace]):
+                _check_unpacked_size(file)
+                content = torch.load(file, map_location="cpu", weights_only=True)
     except ConfigurationError:
         raise
     except Exception as error:  # a damaged pickle is a program for another machine: it raises anything
@@ -162,13 +164,14 @@ def first_line(error: BaseException) -> str:
     return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
-def _check_unpacked_size(path: Path) -> None:
+def _check_unpacked_size(file: IO[bytes]) -> None:
     """Raise ValueError for a ZIP bomb: torch.save compresses nothing, but torch.load unpacks what is compressed."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
+    if zipfile.is_zipfile(file):
+        with zipfile.ZipFile(file) as archive:
             size = sum(member.file_size for member in archive.infolist())
-        if size > 4 * path.stat().st_size:
+        if size > 4 * os.fstat(file.fileno()).st_size:
             raise ValueError(f"it unpacks to {size} bytes")
+    file.seek(0)
 
 
 def _check_tensors(state: Mapping[Any, Any], path: Path) -> None:

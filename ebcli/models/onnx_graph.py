@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,16 @@ from ebcli.imports import import_optional
 
 _OPSET = 17  # the newest set of which onnx2torch converts nearly all operators
 _GELU = "Gelu"
+_MOST_NODES = 20_000
+_PASSES = 20  # of folding; a few are enough for what exporters write
+_ROOM = 1 << 26  # values that may be computed of constants, besides twice as many as the file has
+_COMPUTED = {  # in time and memory that their results tell; they open no files
+    *"Abs Add And Cast Ceil Clip Concat Constant ConstantOfShape Cos CumSum DequantizeLinear Div Equal Erf Exp".split(),
+    *"Expand EyeLike Flatten Floor Gather GatherElements GatherND Greater GreaterOrEqual IsInf IsNaN Less".split(),
+    *"LessOrEqual Log Max Min Mod Mul Neg Not Or Pad Pow Range Reciprocal ReduceMax ReduceMean ReduceMin".split(),
+    *"ReduceProd ReduceSum Reshape Round ScatterND Shape Sigmoid Sign Sin Size Slice Softmax Split Sqrt".split(),
+    *"Squeeze Sub Sum Tanh Tile Transpose Trilu Unsqueeze Where Xor".split(),
+}
 
 
 def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[str, str]]:
@@ -28,15 +39,40 @@ def converted(model: Any, load_data: Callable[[Any], None]) -> tuple[Any, dict[s
     _add_gelu()
     model = _inlined(model)
     load_data(model)
-    nodes = 0
-    while len(model.graph.node) != nodes:  # constants tell shapes, which are constants in turn
+    nodes, room = 0, _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
+    for _ in range(_PASSES):
+        if len(model.graph.node) == nodes:
+            break
         nodes = len(model.graph.node)
-        _fold(model)
+        room = _fold(model, room)  # constants tell shapes, which are constants in turn
         model = import_optional("onnx.shape_inference").infer_shapes(model, data_prop=True)
     if missing := sorted({*_lower(model), *(operator for _, operator in _unknown(model))}):
         raise NotImplementedError(f"the converter has no {', '.join(missing)}")
     graph = import_optional("onnx2torch.onnx_graph").OnnxGraph(model.graph)
     return converter.convert(model), {module: node.name for module, node in graph.nodes.items()}
+
+
+def refusal(model: Any) -> str | None:
+    """What a model has that is not converted, or would take without end: part of a sentence."""
+    functions = {(one.domain, one.name): one for one in model.functions}
+    sizes = dict[tuple[str, str], float]()
+
+    def size(nodes: Any) -> float:
+        return sum(unfolded((node.domain, node.op_type)) for node in nodes)
+
+    def unfolded(name: tuple[str, str]) -> float:
+        if name in functions and name not in sizes:
+            sizes[name] = math.inf  # of those that call themselves
+            sizes[name] = size(functions[name].node)
+        return sizes.get(name, 1)
+
+    everything = [node for one in (model.graph, *model.functions) for node in one.node]
+    for node in everything:
+        if any(one.HasField("g") or one.graphs for one in node.attribute):
+            return f"{node.op_type}, whose parts run or not as the values decide"
+    if len(everything) > _MOST_NODES or size(model.graph.node) > _MOST_NODES:
+        return f"more than {_MOST_NODES:,} nodes"
+    return None
 
 
 def _add_gelu() -> None:
@@ -74,40 +110,66 @@ def _inlined(model: Any) -> Any:
     return model
 
 
-def _fold(model: Any) -> None:
-    """Compute what depends on constants only, and drop what the output does not depend on."""
+def _fold(model: Any, room: float) -> float:
+    """Compute what depends on constants only, and drop what the output does not depend on.
+
+    Returns what is left of the number of values for which there is room.
+    """
     onnx, graph = import_optional("onnx"), model.graph
     evaluator = import_optional("onnx.reference").ReferenceEvaluator
     opsets = {one.domain: one.version for one in model.opset_import}
     constants, same = {tensor.name: tensor for tensor in graph.initializer}, dict[str, str]()
-    outputs, shapes = {one.name for one in graph.output}, dict(_shapes(graph))
-    for node in [*graph.node]:
+    outputs, shapes, kept = {one.name for one in graph.output}, dict(_shapes(graph)), list[Any]()
+    for node in graph.node:
         node.input[:] = [same.get(name, name) for name in node.input]
         operands = [name for name in node.input if name]
-        if outputs & {*node.output} or node.op_type.startswith("Random"):
+        kept.append(node)
+        if outputs & {*node.output}:
             continue
         if node.op_type in ("Identity", "CastLike"):
             same[node.output[0]] = node.input[0]  # all numbers are of one type in the end
-        else:
+        elif node.op_type in _COMPUTED and not node.domain:
             if constants.keys() >= {*operands}:
                 feeds = {name: onnx.numpy_helper.to_array(constants[name]) for name in operands}
+                count = _values(node, {name: constants[name] for name in operands}, model.opset_import)
             elif node.op_type == "Shape" and operands[0] in shapes:
                 feeds = {operands[0]: np.broadcast_to(np.float32(0), shapes[operands[0]])}
+                count = len(shapes[operands[0]])
             else:
                 continue
+            if count > room:
+                continue
+            room -= count
             names = [onnx.helper.make_empty_tensor_value_info(name) for name in (*operands, *node.output)]
             single = onnx.helper.make_graph([node], "constant", names[: len(operands)], names[len(operands) :])
             for name, value in zip(node.output, evaluator(single, opsets).run(None, feeds), strict=True):
                 constants[name] = onnx.numpy_helper.from_array(value, name)
-        graph.node.remove(node)
+        else:
+            continue
+        kept.pop()
     used: list[Any] = []
-    for node in reversed(graph.node):
+    for node in reversed(kept):
         if outputs & {*node.output}:
             outputs |= {*node.input}
             used.append(node)
     del graph.node[:], graph.initializer[:]
     graph.node.extend(reversed(used))
     graph.initializer.extend(tensor for name, tensor in constants.items() if name in outputs)
+    return room
+
+
+def _values(node: Any, constants: Mapping[str, Any], opsets: Any) -> float:
+    """The number of values that a node makes of constants; infinity if it is not known before."""
+    onnx = import_optional("onnx")
+    version = next(one.version for one in opsets if not one.domain)
+    schema = onnx.defs.get_schema(node.op_type, version)
+    types = {
+        name: onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims) for name, tensor in constants.items()
+    }
+    made = onnx.shape_inference.infer_node_outputs(schema, node, types, dict(constants), opset_imports=[*opsets])
+    shapes = [one.tensor_type.shape.dim for one in made.values()]
+    is_known = len(made) == len(node.output) and all(dim.HasField("dim_value") for shape in shapes for dim in shape)
+    return sum(math.prod(dim.dim_value for dim in shape) for shape in shapes) if is_known else math.inf
 
 
 def _shapes(graph: Any) -> Iterator[tuple[str, list[int]]]:

@@ -10,6 +10,7 @@ from threading import Event
 
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.directory import OutputFolder
+from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.models.keywords import CLASSIFICATION
@@ -17,7 +18,7 @@ from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import Prepared, prepare
-from ebcli.workers import Workers, processors
+from ebcli.workers import Workers, enough_for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,9 +106,8 @@ def _results(
     if prepared.explainer is None:
         count = 0
     elif count is None:
-        # starting a worker takes as long as drawing a few photos, and a single image needs none
-        count = min(processors(), len(sources) // 2)
-    with sink, Workers(count, execution.image_timeout) as workers:
+        count = enough_for(len(sources))
+    with sink, Workers(count, execution.image_timeout, decoding_memory(plan.inputs.max_pixels)) as workers:
         sink.start(as_settings(plan) if plan.words is None else None)  # settings are those of the command
         pipeline = Pipeline(
             explainer=prepared.explainer,

@@ -31,7 +31,7 @@ class InputOptions:
         shard: (i, n) for the i-th, from 1, of n shards; None for all images.
         remote: limits for files behind URLs and in tar files.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit, 179 million.
-        stdin: a file with the bytes that the input ``-`` stands for.
+        stdin: the bytes that the input ``-`` stands for.
         clips: which part of each video is explained.
         labels: the true classes, see ``ebcli.run.labels``; each image is explained for its own and, if it differs, for
             the predicted class, and for what tells the two apart.
@@ -48,7 +48,7 @@ class InputOptions:
     remote: RemoteOptions = field(default_factory=RemoteOptions)
     clips: ClipOptions = field(default_factory=ClipOptions)
     max_pixels: int | None = None
-    stdin: Path | None = None
+    stdin: bytes | None = None
     labels: Path | None = None
 
     def __post_init__(self) -> None:

@@ -20,10 +20,9 @@ from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.images import limit_pixels
+from ebcli.files.images import decoding_memory, limit_pixels
 from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
-from ebcli.files.remote import url_of
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
 from ebcli.files.video_writing import video_format
@@ -38,8 +37,9 @@ from ebcli.run.network_description import NetworkDescription, class_labels, in_a
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MASKS, RUN, InputOptions
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
-from ebcli.run.rendering import RenderOptions
+from ebcli.run.rendering import RenderOptions, render
 from ebcli.run.stages import ImageStages
+from ebcli.workers import Workers, enough_for, warm
 
 if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
@@ -118,7 +118,10 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
     sources = _labeled(sources, inputs, network, reader)
     if output.scale == RUN and explainer is not None:
         everything = sources if inputs.shard is None else _labeled(listing(), inputs, network, reader)
-        style = replace(style, vmax=run_vmax(explainer, everything, reader.load, style))
+        execution = plan.execution
+        count = enough_for(1) if execution.workers is None else execution.workers
+        with Workers(count, execution.image_timeout, decoding_memory(inputs.max_pixels)) as workers:
+            style = replace(style, vmax=run_vmax(explainer, everything, partial(workers.call, reader.load), style))
     _warn_of(network, plan.maps.targets)
     common = common_record(plan, network, style)
     total, skipped = len(sources), list[Path]()
@@ -146,11 +149,12 @@ def _may_be_work(source: Source) -> bool:
     """Whether a file may be an image or a video that can be read; False if it certainly is not."""
     if source.problem is not None:
         return False
-    remote = source.span is not None or url_of(source.path) is not None
-    return (remote or os.path.lexists(source.path)) and medium_of(source) is not None
+    return (not source.is_local or os.path.lexists(source.path)) and medium_of(source) is not None
 
 
 def _loaded(plan: RunPlan, total: int) -> Explainer:
+    if plan.execution.workers != 0 and not plan.execution.dry_run:
+        warm(render.__module__)  # while PyTorch is imported
     from ebcli.run.explainer import Explainer
 
     return Explainer(plan, total)
@@ -175,7 +179,7 @@ def run_vmax(explainer: Explainer, sources: Sequence[Source], load: Load, style:
     chosen = np.linspace(0, len(images) - 1, min(SAMPLE, len(images))).round().astype(int)
     largest, sample = 0.0, list[NetworkInput]()
     for i in chosen:
-        with suppress(EbcliError):
+        with suppress(EbcliError, MemoryError):
             sample += filter(None, [load(images[i])])
     sample.sort(key=lambda image: (len(image.form), image.form))
     for explanation in explainer.explain(sample):

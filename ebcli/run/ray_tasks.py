@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder
+from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.run.plan import RunPlan
@@ -96,7 +97,7 @@ def make_pipeline(
         ) from error
     torch.set_num_threads(1)  # the other CPUs decode and draw
     torch.manual_seed(0)  # an untrained network must be the same on all machines
-    workers = Workers(max(1, cpus - 1), plan.execution.image_timeout)
+    workers = Workers(max(1, cpus - 1), plan.execution.image_timeout, decoding_memory(plan.inputs.max_pixels))
     return Pipeline(
         explainer=Explainer(plan),
         sink=folder,

@@ -17,7 +17,6 @@ from ebcli.files.coordinates import Coordinates
 from ebcli.files.frame_ranges import ClipOptions, Clips
 from ebcli.files.images import limit_pixels
 from ebcli.files.media.medium import MEDIA, Medium, Shown
-from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.input_spec import InputSpec
@@ -156,6 +155,5 @@ def medium_of(source: Source, spec: InputSpec | None = None, media: Sequence[Med
     for medium in reversed(fitting):  # of TIFF files, photos are only some
         if medium.has_suffix(source.path):
             return medium
-    is_local = source.span is None and url_of(source.path) is None
-    found = next((medium for medium in fitting if is_local and medium.recognizes(source.path)), None)
+    found = next((medium for medium in fitting if source.is_local and medium.recognizes(source.path)), None)
     return fitting[0] if found is None and source.named else found

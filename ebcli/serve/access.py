@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
+from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 
@@ -11,6 +13,7 @@ from starlette.datastructures import URL, Headers, MutableHeaders, QueryParams
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+_MOST_CONNECTIONS = 500
 _COOKIE, _TOKEN = "eb-saliency", "token"
 _POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 _HEADERS = {
@@ -22,11 +25,6 @@ _HEADERS = {
 }
 
 
-def is_loopback(address: str) -> bool:
-    """Whether an address is of this machine alone; names are resolved first, see ``ebcli.serve.server``."""
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
 @dataclass(frozen=True)
 class Guard:
     """Passes on requests that are allowed, and answers the others with one sentence.
@@ -35,12 +33,14 @@ class Guard:
         app: what answers requests.
         names: the names by which the server may be asked, besides numeric addresses: a page of another site that
             points its own name at this server (DNS rebinding) asks by that name.
-        token: what a request must know; None if it may come from this machine only.
+        token: what a request must know.
+        connections: those that are open, also ones that have asked nothing yet.
     """
 
     app: ASGIApp
     names: frozenset[str]
-    token: str | None = None
+    token: str
+    connections: Collection[object] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,6 +58,8 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that is not passed on."""
+        if len(self.connections) > _MOST_CONNECTIONS:
+            return _refused(503, "too many ask at once: try again in a moment")
         headers = Headers(scope=scope)
         host = headers.get("host", "")
         if not self._is_name(host):
@@ -69,31 +71,29 @@ class Guard:
         is_foreign = site not in ("none", "same-origin") or origin not in (None, f"{own.scheme}://{host}")
         if is_foreign and not is_page:
             return _refused(403, "another site may not ask this server")
-        return None if self.token is None else self._without_token(scope, headers, self.token)
+        return self._without_token(scope, headers)
 
     def _is_name(self, host: str) -> bool:
         name = host.rpartition(":")[0] if not host.endswith("]") and ":" in host else host
         name = name.lower().strip("[]")
-        try:
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return name in self.names
-        return self.token is not None or address.is_loopback
+        with suppress(ValueError):
+            return bool(ipaddress.ip_address(name))
+        return name in self.names
 
-    def _without_token(self, scope: Scope, headers: Headers, token: str) -> Response | None:
+    def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
         """The answer to a request without a cookie that has the token: a page that knows it gets the cookie."""
         name = f"{_COOKIE}-{scope['server'][1]}"  # cookies do not tell ports apart
         given = QueryParams(scope["query_string"]).get(_TOKEN)
-        if given is not None and scope["path"] == "/" and _same(given, token):
+        if given is not None and scope["path"] == "/" and _same(given, self.token):
             address = URL(scope=scope).remove_query_params(_TOKEN)
             answer = RedirectResponse(f"/?{address.query}" if address.query else "/", 303)
-            answer.set_cookie(name, token, httponly=True, samesite="strict")
+            answer.set_cookie(name, self.token, httponly=True, samesite="strict")
             return answer
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(name)
         except CookieError:
             cookie = None
-        if cookie is not None and _same(cookie.value, token):
+        if cookie is not None and _same(cookie.value, self.token):
             return None
         return _refused(403, "this server needs its token: open the address that the terminal shows")
 

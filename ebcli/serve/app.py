@@ -16,16 +16,19 @@ from starlette.routing import Route
 
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.files.sources import Source
+from ebcli.files.stamp import Stamp
 from ebcli.nouns.explanation import Explanation
 from ebcli.pages.shell import page
 from ebcli.serve.answers import colors, encoded, told
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos
 from ebcli.serve.question import Question
+from ebcli.workers import Workers
 
 T = TypeVar("T")
 
 _ANSWERS = 16  # kept in memory
+_FAILED = "this failed: the terminal of eb-saliency serve says why"
 _NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
 
@@ -35,6 +38,7 @@ class Page:
     Args:
         photos: the photos.
         networks: the networks.
+        workers: the process that decodes photos, of which one at a time is in memory.
         tell: what prints a sentence on the terminal.
         max_bytes: the size of the largest upload.
 
@@ -43,11 +47,17 @@ class Page:
     """
 
     def __init__(
-        self, photos: Photos, networks: Sequence[Network], tell: Callable[[str], None], max_bytes: int
+        self,
+        photos: Photos,
+        networks: Sequence[Network],
+        workers: Workers,
+        tell: Callable[[str], None],
+        max_bytes: int,
     ) -> None:
-        self._photos, self._networks, self._tell, self._max_bytes = photos, networks, tell, max_bytes
-        self._explained, self._turn = lru_cache(_ANSWERS)(self._explain), asyncio.Lock()
-        self._computing, self._decoding = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._photos, self._networks, self._workers = photos, networks, workers
+        self._tell, self._max_bytes = tell, max_bytes
+        self._explained_once, self._turn = lru_cache(_ANSWERS)(self._explain), asyncio.Lock()
+        self._computing = ThreadPoolExecutor(1)
         answers = {
             "/": self._index,
             "/colors": self._colors,
@@ -96,14 +106,12 @@ class Page:
             except EbcliError:
                 raise
             except Exception as error:  # a network can fail in any way, on one photo
-                reason = " ".join(str(error).split())
-                problem = ImageError(f"this cannot be computed ({type(error).__name__}: {reason})")
-                self._tell(str(problem))
-                raise problem from error
+                self._tell(_described(error))
+                raise ImageError(_FAILED) from error
 
     async def _decoded(self, work: Callable[..., T], *arguments: object) -> T:
-        """The result of some work on photos, of which one at a time is in memory."""
-        return await asyncio.get_running_loop().run_in_executor(self._decoding, partial(work, *arguments))
+        """The result of some work on photos."""
+        return await asyncio.wrap_future(self._workers.submit(work, *arguments))
 
     def _asked(self, request: Request) -> tuple[Question, Network, Source]:
         question = Question.of(request.query_params)
@@ -116,13 +124,15 @@ class Page:
             raise ConfigurationError("there is no such network: open the page again")
         return self._networks[question.network]
 
-    def _explain(self, question: Question) -> Explanation:
-        return self._network(question).explain(question, self._photos.source(question.photo))
+    def _explained(self, question: Question, source: Source) -> Explanation:
+        return self._explained_once(question.undrawn, source, source.version())
+
+    def _explain(self, question: Question, source: Source, _version: Stamp | None) -> Explanation:
+        return self._network(question).explain(question, source)
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        self._tell(problem)
-        return JSONResponse({"problem": problem}, 500)
+        self._tell(_described(error))
+        return JSONResponse({"problem": _FAILED}, 500)
 
     async def _index(self, _request: Request) -> Response:
         return HTMLResponse(page("live.html"), headers=_NO_FRAMES)
@@ -162,7 +172,7 @@ class Page:
         question, network, source = self._asked(request)
 
         def work() -> bytes:
-            return encoded(self._explained(question.undrawn), network.size(source))
+            return encoded(self._explained(question, source), network.size(source))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 
@@ -175,7 +185,7 @@ class Page:
         name = network.file_name(question, self._photos.names[question.photo])
 
         def work() -> bytes:
-            return network.picture(question, source, self._explained(question.undrawn))
+            return network.picture(question, source, self._explained(question, source))
 
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(await self._computed(work, request), headers=headers, media_type="image/png")
@@ -190,6 +200,10 @@ class Page:
                 )
         name = request.query_params.get("name", "")
         return JSONResponse({"key": await self._decoded(self._photos.add, name, bytes(content))})
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:

@@ -11,6 +11,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, ImageError
 from ebcli.files.naming import slug
 from ebcli.files.sources import Source
+from ebcli.files.stamp import Stamp
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
 from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
@@ -22,6 +23,7 @@ from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.plan_text import as_command
 from ebcli.run.reading import NetworkInput, Reader
 from ebcli.serve.question import EVERY, Question
+from ebcli.workers import Workers
 
 if TYPE_CHECKING:
     from ebcli.models import LoadedModel
@@ -37,6 +39,8 @@ class Network:
 
     Args:
         plan: a run of it, without classes; the first of its layers is shown first.
+        workers: the process that decodes and draws photos.
+        max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
 
     Attributes:
         problem: why it cannot be loaded, in one sentence.
@@ -46,8 +50,8 @@ class Network:
         takes_texts: its classes are texts.
     """
 
-    def __init__(self, plan: RunPlan) -> None:
-        self._usual, self.spec = plan, plan.model
+    def __init__(self, plan: RunPlan, workers: Workers, max_pixels: int | None = None) -> None:
+        self._usual, self.spec, self._workers, self._max_pixels = plan, plan.model, workers, max_pixels
         self.problem: str | None = None
         self.doubt: str | None = None
         self.layers: tuple[str, ...] = ()
@@ -57,7 +61,7 @@ class Network:
         # each set of texts is a network of its own
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
         self._explainer_of = lru_cache(2 if self.takes_texts else _EXPLAINERS)(self._new_explainer)
-        self._input = lru_cache(_INPUTS)(self._read)
+        self._read_once = lru_cache(_INPUTS)(self._read)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -143,8 +147,9 @@ class Network:
         plan = self.plan(question, format="png")
         network = self._explainer(plan).network
         options = render_options(plan, network, plan.style)
-        reader = Reader(network.loaded.transforms)
-        return render(source, self._input(source), reader, options, explanation, None).files[0]
+        reader = Reader(network.loaded.transforms, max_pixels=self._max_pixels)
+        drawn = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
+        return drawn.files[0]
 
     def label(self, question: Question) -> str:
         """The class of a question, by its name if it has one of its own, else by its index; or the text."""
@@ -197,8 +202,11 @@ class Network:
 
         return Explainer(plan, 1, self._with_texts(plan.model) if self.takes_texts else self.loaded)
 
-    def _read(self, source: Source) -> NetworkInput:
-        found = Reader(self.loaded.transforms).load(source)
+    def _input(self, source: Source) -> NetworkInput:
+        return self._read_once(source, source.version())
+
+    def _read(self, source: Source, _version: Stamp | None) -> NetworkInput:
+        found = self._workers.call(Reader(self.loaded.transforms, max_pixels=self._max_pixels).load, source)
         if found is None:
             raise ImageError("it is not an image")
         return found

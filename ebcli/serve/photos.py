@@ -15,7 +15,9 @@ from ebcli.files.images import decode, limit_pixels
 from ebcli.files.media.photo import PHOTO
 from ebcli.files.remote import RemoteOptions, url_of
 from ebcli.files.sources import Source, find
+from ebcli.files.stamp import Stamp
 from ebcli.models.classes import printable
+from ebcli.workers import Workers
 
 _MOST, _MOST_UPLOADS = 1000, 20
 _LONGEST_NAME = 100
@@ -28,7 +30,7 @@ class Photos:
 
     Args:
         paths: files, directories and URLs.
-        folder: an empty directory for uploads.
+        workers: the process that decodes them.
         remote: limits for remote files; uploads may have as many bytes in all.
         max_pixels: the size of the largest image that is decoded; None for Pillow's own limit.
 
@@ -40,18 +42,18 @@ class Photos:
         more: how many photos there are besides the first ones, which are shown.
     """
 
-    def __init__(self, paths: Sequence[Path], folder: Path, remote: RemoteOptions, max_pixels: int | None) -> None:
-        limit_pixels(max_pixels)
+    def __init__(self, paths: Sequence[Path], workers: Workers, remote: RemoteOptions, max_pixels: int | None) -> None:
         for path in paths:
             if url_of(path) is None and not os.path.lexists(path):
                 raise ConfigurationError(f"'{path}' does not exist: name photos or directories of photos")
         found = [one for one in find(paths, remote=remote) if one.named or _is_photo(one)]
         if paths and not found:
             raise ConfigurationError("there are no photos: name files, or directories that contain some")
-        self.more, self._folder, self._most_bytes, self._count = len(found[_MOST:]), folder, remote.max_bytes, 0
+        self.more, self._most_bytes, self._count = len(found[_MOST:]), remote.max_bytes, 0
+        self._workers, self._max_pixels = workers, max_pixels
         self._sources = {str(number): source for number, source in enumerate(found[:_MOST])}
         self._uploads: OrderedDict[str, Source] = OrderedDict()
-        self.shown = lru_cache(_KEPT)(self._shown)
+        self._drawn = lru_cache(_KEPT)(self._draw)
 
     @property
     def names(self) -> dict[str, str]:
@@ -69,15 +71,17 @@ class Photos:
             raise ImageError("this photo is not here any more: choose another one")
         return found
 
-    def _shown(self, key: str, longest: int) -> bytes:
+    def shown(self, key: str, longest: int) -> bytes:
         """A photo as the page shows it, JPEG.
 
         Raises:
             ImageError: it cannot be read.
         """
-        file = io.BytesIO()
-        shrunk(decode(self.source(key).opened()[1]), longest).save(file, "JPEG", quality=90)
-        return file.getvalue()
+        source = self.source(key)
+        return self._drawn(source, longest, source.version())
+
+    def _draw(self, source: Source, longest: int, _version: Stamp | None = None) -> bytes:
+        return self._workers.call(_small, source, longest, self._max_pixels)
 
     def add(self, name: str, content: bytes) -> str:
         """Keep an upload; the oldest ones are dropped if there are too many. Returns what the page calls it.
@@ -85,23 +89,28 @@ class Photos:
         Raises:
             ImageError: it is no image.
         """
-        decode(io.BytesIO(content))  # before anything is written
+        safe = printable(name).replace("\\", "/").rpartition("/")[2][-_LONGEST_NAME:].lstrip(".").replace("\0", "")
+        source = Source(Path(safe or "photo"), content=content)
+        self._draw(source, SMALL)
         self._count += 1
-        key, safe = f"u{self._count}", printable(name).replace("\\", "/").rpartition("/")[2][-_LONGEST_NAME:]
-        path = self._folder / key / (safe.lstrip(".").replace("\0", "") or "photo")
-        path.parent.mkdir()
-        path.write_bytes(content)
-        self._uploads[key] = Source(path)
-        sizes = {one: source.path.stat().st_size for one, source in self._uploads.items()}
-        while len(self._uploads) > _MOST_UPLOADS or sum(sizes[one] for one in self._uploads) > self._most_bytes:
-            _, old = self._uploads.popitem(last=False)
-            old.path.unlink()
+        key = f"u{self._count}"
+        self._uploads[key] = source
+        sizes = [len(one.content or b"") for one in self._uploads.values()]
+        while len(sizes) > _MOST_UPLOADS or sum(sizes) > self._most_bytes:
+            self._uploads.popitem(last=False)
+            del sizes[0]
         return key
 
 
+def _small(source: Source, longest: int, max_pixels: int | None) -> bytes:
+    limit_pixels(max_pixels)
+    file = io.BytesIO()
+    shrunk(decode(source.opened()[1]), longest).save(file, "JPEG", quality=90)
+    return file.getvalue()
+
+
 def _is_photo(source: Source) -> bool:
-    is_local = source.span is None and url_of(source.path) is None
-    return PHOTO.has_suffix(source.path) or (is_local and PHOTO.recognizes(source.path))
+    return PHOTO.has_suffix(source.path) or (source.is_local and PHOTO.recognizes(source.path))
 
 
 def _readable(name: str) -> str:

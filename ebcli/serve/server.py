@@ -8,14 +8,35 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ebcli.errors import ConfigurationError
-from ebcli.serve.access import Guard, is_loopback
+from ebcli.serve.access import Guard
 from ebcli.serve.app import Page
 
-_MOST_REQUESTS = 500  # at once; further ones are refused
+_HEADERS = 10  # seconds that they may take
+
+
+class _Impatient(H11Protocol):
+    """Closes connections that keep it waiting for the headers of a request."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait()
+
+    def _wait(self) -> None:
+        self.loop.call_later(_HEADERS, self._give_up, self.cycle)  # each request has a cycle
+
+    def _give_up(self, before: object) -> None:
+        if self.cycle is before:
+            self.transport.close()
 
 
 def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], None]) -> None:
@@ -23,10 +44,10 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
 
     Args:
         page: the page.
-        host: the address to listen at; others than those of this machine need a token, which the URL has.
+        host: the address to listen at.
         port: the port; 0 for any that is free.
         show: open the page in the browser.
-        tell: what prints the URL.
+        tell: what prints the URL, which has the token.
 
     Raises:
         KeyboardInterrupt: it was ended.
@@ -37,23 +58,24 @@ def serve(page: Page, host: str, port: int, show: bool, tell: Callable[[str], No
     except (OSError, OverflowError) as error:
         raise ConfigurationError(f"cannot listen at {host}, port {port} ({error}): choose another --port") from error
     with listening:
-        address, port = listening.getsockname()[:2]
-        is_public = not is_loopback(address)
-        token = secrets.token_urlsafe(16) if is_public else None
-        name = socket.gethostname() if is_public and host in ("", "0.0.0.0", "::") else host
-        url = f"http://{f'[{name}]' if ':' in name else name}:{port}/" + (f"?token={token}" if token else "")
+        port = listening.getsockname()[1]
+        token = secrets.token_urlsafe(16)
+        name = socket.gethostname() if host in ("", "0.0.0.0", "::") else host
+        url = f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
         tell(url)
         if show:
             threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
         names = frozenset({"localhost", name.lower(), host.lower()})
         config = uvicorn.Config(
-            Guard(page.app, names, token),
+            page.app,
+            http=_Impatient,
             log_level="critical",  # the page's own sentences are on the terminal
             server_header=False,
             proxy_headers=False,
             ws="none",
-            limit_concurrency=_MOST_REQUESTS,
             timeout_graceful_shutdown=0,
         )
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # which is raised again in the end
-        uvicorn.Server(config).run([listening])
+        server = uvicorn.Server(config)
+        config.app = Guard(page.app, names, token, server.server_state.connections)
+        server.run([listening])

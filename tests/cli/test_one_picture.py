@@ -178,14 +178,14 @@ def test_terminals_are_not_for_pictures() -> None:
     with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
         stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
         from ebcli.cli.saliency import run
-        from ebcli.cli.single_output import one_picture, spooled_stdin
+        from ebcli.cli.single_output import one_picture, read_stdin
         from ebcli.errors import ConfigurationError
 
         options = run.make_context("eb-saliency", ["in.jpg", "-o", "-"]).params
         with pytest.raises(ConfigurationError, match="stdout is a terminal"):
             one_picture(options, [Path("in.jpg")], {"output": True, "format": False}, stdout)
-        with pytest.raises(ConfigurationError, match="stdin is a terminal"), spooled_stdin([Path("-")], 9):
-            pass
+        with pytest.raises(ConfigurationError, match="stdin is a terminal"):
+            read_stdin([Path("-")], 9)
 
 
 def test_a_file_in_place_of_the_directory_is_reported_before_any_work(photo: Path) -> None:

@@ -27,6 +27,8 @@ from ebcli.files.sources import Source
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.run.reading import Reader
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 ALL = ClipOptions()
 
 

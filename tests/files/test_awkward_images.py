@@ -19,6 +19,8 @@ from runs import tiny_model, tree
 from ebcli.cli.saliency import main
 from ebcli.files.images import decode
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 @pytest.fixture(autouse=True)
 def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -17,6 +17,8 @@ from ebcli.errors import ImageError
 from ebcli.files.encoding import FACTS, encode_arrays, encode_picture, read_arrays, read_facts
 from ebcli.files.video_writing import video_writer
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 @pytest.mark.parametrize(("suffix", "format"), [("png", "PNG"), ("jpg", "JPEG"), ("webp", "WEBP")])
 def test_pictures_are_of_their_format_and_say_who_made_them(suffix: str, format: str, tmp_path: Path) -> None:

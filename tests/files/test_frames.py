@@ -31,6 +31,8 @@ from ebcli.files.media.frames import (
 from ebcli.files.sources import Source, find
 from ebcli.nouns.input_spec import InputSpec
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 SAME = InputSpec((SIDE, SIDE), resize=(SIDE,), frames=8, rate=10.0)
 CONTAINERS = {"mp4": "libx264", "mov": "libx264", "mkv": "libx264", "webm": "libvpx-vp9", "avi": "mpeg4"}
 

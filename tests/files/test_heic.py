@@ -14,6 +14,8 @@ from ebcli.errors import ImageError
 from ebcli.files import images
 from ebcli.files.images import decode, has_image_suffix, is_recognized
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 def test_a_heic_photo_is_read_like_others(working_directory: Path) -> None:
     heif = pytest.importorskip("pillow_heif")

@@ -21,6 +21,8 @@ from ebcli.errors import ImageError
 from ebcli.files.images import decode, has_image_suffix, is_recognized, to_rgb
 from ebcli.nouns.input_spec import InputSpec
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 def photo(width: int, height: int) -> Image.Image:
     """Red grows to the right, green downwards."""

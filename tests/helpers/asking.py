@@ -5,34 +5,60 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import numpy as np
 from click.testing import CliRunner
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ebcli.cli.saliency import main
 from ebcli.files.remote import RemoteOptions
 from ebcli.run.plan import RunPlan
+from ebcli.serve.access import Guard
 from ebcli.serve.app import Page
 from ebcli.serve.network import Network
 from ebcli.serve.photos import Photos
+from ebcli.workers import Workers
 
-HERE = "http://127.0.0.1:8722"
+HERE, TOKEN = "http://127.0.0.1:8722", "thetoken"
+HERE_ONLY = Workers(0)
 
 told: list[str] = []  # on the terminal
 
 
 def network(name: str = "tiny", *layers: str, **more: Any) -> Network:
-    return Network(RunPlan.of(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more))
+    return Network(RunPlan.of(images=(Path("photo"),), model=name, layer=layers, device="cpu", **more), HERE_ONLY)
 
 
-def page(folder: Path, *networks: Network, paths: tuple[str, ...] = ("photos",), max_bytes: int = 1 << 20) -> Page:
-    uploads = folder / "uploads"
-    uploads.mkdir()
-    found = Photos([*map(Path, paths)], uploads, RemoteOptions(max_bytes=max_bytes), None)
-    return Page(found, networks or [network()], told.append, max_bytes)
+def page(*networks: Network, paths: tuple[str, ...] = ("photos",), max_bytes: int = 1 << 20) -> Page:
+    found = Photos([*map(Path, paths)], HERE_ONLY, RemoteOptions(max_bytes=max_bytes), None)
+    return Page(found, networks or [network()], HERE_ONLY, told.append, max_bytes)
+
+
+def admitted(app: Page) -> ASGIApp:
+    """A page for those who know its token, as all do who ask this application."""
+    guard = Guard(app.app, frozenset({"localhost"}), TOKEN)
+
+    async def ask(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            cookie = f"eb-saliency-{scope['server'][1]}={TOKEN}"
+            scope["headers"] = [*scope["headers"], (b"cookie", cookie.encode())]
+        await guard(scope, receive, send)
+
+    return ask
+
+
+@contextmanager
+def entered(address: str) -> Iterator[httpx.Client]:
+    """A client that has opened an address with a token."""
+    url = httpx.URL(address)
+    with httpx.Client(base_url=url.copy_with(query=None), timeout=60) as client:
+        assert client.get("/", params=url.params).status_code == 303
+        yield client
 
 
 def until_loaded(client: httpx.Client) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 from ebcli.models.checkpoint import classes_in, load_checkpoint, read_checkpoint, without_prefixes
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 
 @pytest.fixture(scope="module")
 def finetuned() -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 import warnings
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,8 +24,10 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 import ebcli
 from ebcli.cli.saliency import main
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.models.fingerprint import network_settings
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 SIDE = 64
 SAME = "the layer that returns the same"
@@ -326,6 +330,115 @@ def test_wrong_files(content: bytes | onnx.ModelProto, said: str, tmp_path: Path
         ebcli.load_model(str(path))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def nested(depth: int, cyclic: bool = False) -> onnx.ModelProto:
+    """A function that calls another one ten times, and so on, or itself."""
+    domain, model = "acme", graph(helper.make_node("f0", ["x"], ["h"], domain="acme"), *HEAD)
+    for i in range(depth):
+        callee = (f"f{i + 1}", domain) if i + 1 < depth else ("f0", domain) if cyclic else ("Relu", "")
+        calls = [helper.make_node(callee[0], [f"v{j}"], [f"v{j + 1}"], domain=callee[1]) for j in range(10)]
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid(domain, 1)]
+        model.functions.append(helper.make_function(domain, f"f{i}", ["v0"], ["v10"], calls, opsets))
+    return model
+
+
+def looped(operator: str, **inputs: Any) -> onnx.ModelProto:
+    """A constant that a loop counts up to, or a condition chooses."""
+    value = helper.make_tensor_value_info
+    one = helper.make_node("Constant", [], ["n"], value=numpy_helper.from_array(np.float32(1)))
+    keep = helper.make_node("Identity", ["c"], ["d"])
+    if operator == "Loop":
+        given = [value("i", TensorProto.INT64, []), value("c", TensorProto.BOOL, []), value("v", TensorProto.FLOAT, [])]
+        add = helper.make_node("Add", ["v", "n"], ["w"])
+        made = [value("d", TensorProto.BOOL, []), value("w", TensorProto.FLOAT, [])]
+        attributes = {"body": helper.make_graph([one, keep, add], "body", given, made)}
+    else:
+        branch = helper.make_graph([one], "branch", [], [value("n", TensorProto.FLOAT, [])])
+        attributes = {"then_branch": branch, "else_branch": branch}
+    node = helper.make_node(operator, [*inputs], ["s"], **attributes)
+    return graph(node, helper.make_node("Mul", ["x", "s"], ["h"]), *HEAD, **inputs)
+
+
+def untyped() -> onnx.ModelProto:
+    """Weights of a type that does not exist."""
+    model = graph(CONV, *HEAD, w=KERNEL)
+    model.graph.initializer[0].data_type = 999
+    return model
+
+
+EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(%pipe%touch ran) (w) file\n%%EOF\n"
+MUCH = [
+    ("loop", lambda: looped("Loop", m=np.int64(2**62), t=np.bool_(1), z=np.float32(0)), "has Loop, whose parts run"),
+    ("condition", lambda: looped("If", t=np.bool_(1)), "has If, whose parts run or not as the values decide: export"),
+    ("functions", lambda: nested(12), "has more than 20,000 nodes: export it without"),
+    ("a function of itself", lambda: nested(1, cyclic=True), "has more than 20,000 nodes: export it without"),
+    (
+        "nodes",
+        lambda: graph(*[helper.make_node("Relu", [f"{i}" if i else "x"], [f"{i + 1}"]) for i in range(100_000)], *HEAD),
+        "has more than 20,000 nodes",
+    ),
+    (
+        "a picture",
+        lambda: graph(
+            helper.make_node("ImageDecoder", ["e"], ["i"]),
+            helper.make_node("Cast", ["i"], ["f"], to=1),
+            helper.make_node("Mul", ["x", "f"], ["h"]),
+            *HEAD,
+            opset=20,
+            e=np.frombuffer(EPS, np.uint8),
+        ),
+        "the converter has no ImageDecoder",
+    ),
+    (
+        "a type",
+        untyped,
+        r"\(it is not valid, or the converter does not know how to\): export",
+    ),
+    ("a circle", lambda: graph(*HEAD[:1], helper.make_node("Identity", ["y"], ["y"])), "cannot convert"),
+    (
+        "much of little",
+        lambda: graph(
+            *[helper.make_node("Tile", [f"c{i}", "n"], [f"c{i + 1}"]) for i in range(9)],
+            helper.make_node("ReduceSum", ["c9"], ["s"]),
+            helper.make_node("Mul", ["x", "s"], ["h"]),
+            *HEAD,
+            c0=np.ones(100, np.float32),
+            n=np.array([100]),
+        ),
+        "",
+    ),
+]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(("make", "said"), [one[1:] for one in MUCH], ids=[one[0] for one in MUCH])
+def test_nothing_runs_while_a_file_is_converted(make: Any, said: str, tmp_path: Path) -> None:
+    path = saved(make(), tmp_path / "net.onnx")
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(EbcliError, match=said) as caught:
+        ebcli.load_model(path)
+    assert "\n" not in str(caught.value)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KB
+
+
+def test_a_pipe_in_place_of_data_is_not_opened(tmp_path: Path) -> None:
+    path = external(tmp_path, "weights.bin")
+    path.with_name("weights.bin").unlink()
+    os.mkfifo(path.with_name("weights.bin"))
+    with pytest.raises(ConfigurationError, match=r"cannot read '.*weights.bin', the data of .*: it is not a regular"):
+        ebcli.load_model(str(path))
+
+
+def test_data_are_not_read_again_and_again(tmp_path: Path) -> None:
+    path = external(tmp_path, "weights.bin")
+    model = onnx.load(path, load_external_data=False)
+    for i in range(5):
+        model.graph.initializer.append(model.graph.initializer[0])
+        model.graph.initializer[-1].name = f"again {i}"
+    onnx.save(model, path)
+    with pytest.raises(ConfigurationError, match=r"reads '.*weights.bin' again and again"):
+        ebcli.load_model(str(path))
 
 
 def test_a_file_that_does_not_exist() -> None:

@@ -22,6 +22,8 @@ from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
 from ebcli.models.sources.ultralytics import Ultralytics
 
+pytestmark = pytest.mark.usefixtures("watched")
+
 if importlib.util.find_spec("ultralytics") is None:
     pytest.skip("ultralytics is not installed", allow_module_level=True)
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 import uvicorn
-from asking import HERE, page, told, until_loaded
+from asking import HERE, admitted, page, told, until_loaded
 from browser import Browser, start
 from runs import photos as write_photos
 from starlette.testclient import TestClient
 
-from ebcli.serve.access import Guard
 from ebcli.serve.network import Network
 
 chromium = pytest.fixture(scope="session")(start)
@@ -36,8 +35,7 @@ def opened(ten_photos: Path) -> Iterator[Callable[..., TestClient]]:
     with ExitStack() as stack:
 
         def open_page(*networks: Network, **options: Any) -> TestClient:
-            app = Guard(page(ten_photos, *networks, **options).app, frozenset({"localhost"}))
-            client = stack.enter_context(TestClient(app, HERE))
+            client = stack.enter_context(TestClient(admitted(page(*networks, **options)), HERE))
             until_loaded(client)
             return client
 
@@ -55,7 +53,7 @@ def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
     servers = []
 
     def start_server(*networks: Network, **options: Any) -> str:
-        app = Guard(page(ten_photos, *networks, **options).app, frozenset({"localhost"}))
+        app = admitted(page(*networks, **options))
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none"))
         thread = threading.Thread(target=server.run)
         thread.start()

@@ -10,12 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import httpx
 import pytest
-from asking import until_loaded
+from asking import entered, until_loaded
 from click.testing import CliRunner
 from runs import Forked, until
 from runs import photos as write_photos
@@ -71,7 +71,7 @@ def start(started: list[Forked], folder: Path, *arguments: str) -> tuple[Forked,
 @pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_at_once_while_a_map_is_computed(started: list[Forked], folder: Path, how: int) -> None:
     server, address = start(started, folder, "photos", "-m", "slow.py:Net")
-    with httpx.Client(base_url=address, timeout=60) as client:
+    with entered(address) as client:
         (status,) = until_loaded(client)["networks"]
         assert status["ready"], status
         (folder / "slow").touch()
@@ -95,29 +95,47 @@ def test_it_ends_while_the_network_loads(started: list[Forked], folder: Path) ->
     (folder / "slow").touch()
     server, address = start(started, folder, "photos", "-m", "slow.py:Net")
     until((folder / "busy").exists)
-    assert not httpx.get(f"{address}status").json()["networks"][0]["ready"]
+    with entered(address) as client:
+        assert not client.get("/status").json()["networks"][0]["ready"]
     begun = time.monotonic()
     server.kill(signal.SIGINT)
     assert server.wait() == 0
     assert time.monotonic() - begun < 10
 
 
-def test_uploads_are_deleted_at_the_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [signal.SIGHUP, signal.SIGKILL, signal.SIGTERM])
+def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ebcli", "serve", "--no-open", "--port", "0", "-m", "nothing"]
     with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        address = server.stdout.readline().decode().strip()
-        answer = httpx.post(f"{address}photos?name=a.png", content=PHOTO.read_bytes())
-        assert answer.json() == {"key": "u1"}
-        (file,) = (path for path in tmp_path.rglob("*") if path.is_file())
-        assert file.name == "a.png"
-        server.terminate()
-        assert server.wait() == 0
+        with entered(server.stdout.readline().decode().strip()) as client:
+            assert client.post("/photos?name=a.png", content=PHOTO.read_bytes()).json() == {"key": "u1"}
+            assert list(tmp_path.iterdir()) == []
+        server.send_signal(how)
+        server.wait(timeout=30)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_elsewhere_the_address_has_a_token(started: list[Forked], folder: Path) -> None:
-    _, address = start(started, folder, "photos", "-m", "nothing", "--host", "0.0.0.0")
+def test_half_a_request_is_not_waited_for(started: list[Forked], folder: Path) -> None:
+    _, address = start(started, folder, "photos", "-m", "nothing")
+    url = httpx.URL(address)
+    with ExitStack() as stack, entered(address) as client:
+        waiting = [stack.enter_context(socket.create_connection((url.host, url.port))) for _ in range(520)]
+        for one in waiting:
+            one.sendall(b"GET / HTTP/1.1\r\nHost: 127")
+        begun = time.monotonic()
+        answer = client.get("/status")
+        assert (answer.status_code, answer.json()["problem"]) == (503, "too many ask at once: try again in a moment")
+        for one in waiting:
+            one.settimeout(60)
+            assert one.recv(1) == b""
+        assert time.monotonic() - begun < 30
+        assert client.get("/status").status_code == 200
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0"])
+def test_the_address_has_a_token(host: str, started: list[Forked], folder: Path) -> None:
+    _, address = start(started, folder, "photos", "-m", "nothing", "--host", host)
     there = httpx.URL(address)
     here = there.copy_with(host="127.0.0.1")
     assert httpx.get(here.copy_with(query=None)).status_code == 403
@@ -130,7 +148,7 @@ def test_elsewhere_the_address_has_a_token(started: list[Forked], folder: Path) 
 
 def test_a_network_that_does_not_exist_is_a_sentence_here_and_there(started: list[Forked], folder: Path) -> None:
     server, address = start(started, folder, "-m", "resnt18")
-    with httpx.Client(base_url=address) as client:
+    with entered(address) as client:
         (status,) = until_loaded(client)["networks"]
     assert "did you mean 'resnet18'" in status["problem"]
     until(lambda: server.err.read_text().endswith("\n"))

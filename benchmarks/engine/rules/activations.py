@@ -13,18 +13,21 @@ from torch import Tensor
 
 from benchmarks.engine.facts import (
     ACTIVATED,
+    AFFINE,
     BOUNDED,
+    CURVED,
+    SIGNED,
     SWITCH,
     Link,
     arranged_back,
     common_source,
     inherited,
-    one_sign,
+    never_negative,
     rearranged,
     sources,
 )
 from benchmarks.engine.record import Op, Value
-from benchmarks.engine.rules.rule import MISSING, Arrived, How, Join, Rule, Share, Winner, of_elements
+from benchmarks.engine.rules.rule import MISSING, Arrived, How, Join, Rule, Share, Winner
 
 Told = bool | Callable[[Op], bool]
 
@@ -34,7 +37,7 @@ class OneInput(Rule):
 
     Args:
         keeps_zero: zero maps to zero.
-        elementwise: 1 if the function is affine, 2 if not; 0 if an element depends on other ones, as in a norm.
+        elementwise: what kind of function of each element it is; 0 if an element depends on other ones, as in a norm.
         nonnegative: whether the value is never negative.
         gate: how clearly the value is meant to be a factor, at least; None: not at all.
         is_softmax: it is one, or its logarithm.
@@ -44,14 +47,16 @@ class OneInput(Rule):
         self,
         *,
         keeps_zero: bool = False,
-        elementwise: int = 2,
+        elementwise: int = CURVED,
         nonnegative: Told = False,
         gate: int | None = 0,
         is_softmax: bool = False,
     ) -> None:
-        super().__init__()
         self.keeps_zero, self._elementwise, self._nonnegative = keeps_zero, elementwise, nonnegative
         self._gate, self._is_softmax = gate, is_softmax
+
+    def operands(self, op: Op) -> list[Value]:
+        return op.inputs[:1]
 
     def learn(self, op: Op) -> None:
         facts, told = inherited(op), self._nonnegative
@@ -62,72 +67,76 @@ class OneInput(Rule):
         for out in op.outs:
             out.facts = facts
 
-    def takes(self, op: Op, at: int) -> bool:
-        return at == 0
-
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        assert P[0] is not None
         how = how if self.keeps_zero else how._replace(spares_zeros=False)
-        return [(P[0].sum_to_size(op.operands[0].shape), how), *[None] * (len(op.operands) - 1)]
+        return [(P[0].sum_to_size(op.operands[0].shape), how)]
 
     def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        assert G[0] is not None
-        return [self.slope(op, G[0]).sum_to_size(op.operands[0].shape), *[None] * (len(op.operands) - 1)]
+        return [self.slope(op, G[0]).sum_to_size(op.operands[0].shape)]
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         """The weight of the input, of the value's shape."""
         return G
 
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        return of_elements(op, of)
-
 
 class Activation(OneInput):
-    """h = f(u). Jointly, the unit wins P = max(h G, 0), and the weight of u is P / u."""
+    """h = f(u). Jointly, the unit wins P = max(h G, 0), and the weight of u is P / u.
+
+    Args:
+        link: of an activation that is made of several operations, such as x * sigmoid(x), what they are a function of.
+    """
 
     def __init__(
-        self, gate: int | None = ACTIVATED, *, keeps_zero: bool = True, nonpositive: bool = False, **options: Any
+        self,
+        gate: int | None = ACTIVATED,
+        link: Link | None = None,
+        *,
+        keeps_zero: bool = True,
+        **options: Any,
     ) -> None:
         super().__init__(keeps_zero=keeps_zero, gate=gate, **options)
-        self.is_nonpositive = nonpositive
+        self._link = link
+
+    def operands(self, op: Op) -> list[Value]:
+        return [self._link.source] if self._link else op.inputs[:1]
 
     def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.operands[:1], *op.inputs[:1], *op.outs)
+        return *op.operands, *op.inputs[:1], *op.outs
 
     def learn(self, op: Op) -> None:
         super().learn(op)
         facts = op.out.facts
         facts.activations += 1
-        facts.nonpositive = self.is_nonpositive
-        if facts.elementwise and not facts.nonnegative and op.operands[0].facts.elementwise:
-            *_, (source, _, _) = sources(op.operands[0])
-            sign = one_sign(op, source)
-            facts.nonnegative, facts.nonpositive = sign > 0, sign < 0
-
-    def is_signed(self, op: Op) -> bool:
-        """Whether its values can have both signs."""
-        return not (op.out.facts.nonnegative or op.out.facts.nonpositive)
+        if self._link:
+            facts.elementwise *= not self._link.moves
+        elif facts.elementwise and not facts.nonnegative and op.signal.facts.elementwise:
+            *_, link = sources(op.signal)
+            facts.nonnegative = never_negative(op, link.source)
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P, how._replace(signs=None))
+        return super().shares(op, [self._moved_back(P[0])], how)
 
-    def slope(self, op: Op, G: Tensor) -> Tensor:
+    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+        return super().slopes(op, [self._moved_back(self.weight(op, G[0]))])
+
+    def weight(self, op: Op, G: Tensor) -> Tensor:
+        """P / u, of the value's shape."""
+
         def found() -> tuple[Tensor, Tensor]:
-            u = self.response(op)
+            u = op.operands[0].tensor
+            u = rearranged(u, self._link.moves) if self._link else u
             # h / |u|, and where u is 0, which stops the weight, whether h is 0 too
             return (op.out.tensor / u.abs()).nan_to_num_(0.0, 1.0, -1.0), u.sign()
 
         size, sign = op.once(found)
         return (G * size).clamp_(min=0).mul_(sign)
 
-    def response(self, op: Op) -> Tensor:
-        """u."""
-        return op.operands[0].tensor
-
     def slopes_above_classifier(self, op: Op, G: Arrived) -> list[Tensor | None]:
         """There, nothing competes: the dual of a class is a unit of the classifier, not of what follows it."""
-        assert G[0] is not None
-        return [G[0].where(op.out.tensor != 0, 0).sum_to_size(op.operands[0].shape)]
+        return super().slopes(op, [self._moved_back(G[0].where(op.out.tensor != 0, 0))])
+
+    def _moved_back(self, found: Tensor) -> Tensor:
+        return arranged_back(found, self._link.moves) if self._link else found
 
 
 class Rectifier(Activation):
@@ -138,53 +147,17 @@ class Rectifier(Activation):
         self._is_bounded = is_bounded
 
     def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.inputs, *op.outs) if self._is_bounded else op.outs
+        return super().keeps(op) if self._is_bounded else op.outs
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
         if not op.signal.facts.is_open or how.above_classifier:
             return super().shares(op, P, how)
         # inactive neurons, whose response is not positive, have no probability, unless something was added behind them
         signs = 1 if how.spares_zeros else torch.where(op.out.tensor > 0, 1, -1)
-        return OneInput.shares(self, op, P, how._replace(signs=signs))
+        return [(P[0], how._replace(signs=signs))]
 
-    def slope(self, op: Op, G: Tensor) -> Tensor:
-        h = op.out.tensor
-        active: Any = h > 0
-        if self._is_bounded:  # P / u where u was cut off
-            active = (h / op.signal.tensor).where(active, 0)
-        return G.clamp(min=0) * active
-
-
-class WrittenOut(Activation):
-    """An activation made of several operations, such as x * sigmoid(x): its operand is x."""
-
-    def __init__(self, link: Link, gate: int | None = ACTIVATED, **options: Any) -> None:
-        super().__init__(gate, **options)
-        self._source, self._moves, _ = link
-
-    def learn(self, op: Op) -> None:
-        op.operands = [self._source]
-        super().learn(op)
-        is_elementwise = not self._moves and op.out.shape == self._source.shape
-        op.out.facts.elementwise = 2 if is_elementwise else 0
-
-    def response(self, op: Op) -> Tensor:
-        return rearranged(self._source.tensor, self._moves)
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        assert P[0] is not None
-        return [(self._moved_back(P[0]), How(None, how.above_classifier, how.spares_zeros and self.keeps_zero))]
-
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        assert G[0] is not None
-        return [self._moved_back(self.slope(op, G[0]))]
-
-    def slopes_above_classifier(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        assert G[0] is not None
-        return [self._moved_back(G[0].where(op.out.tensor != 0, 0))]
-
-    def _moved_back(self, found: Tensor) -> Tensor:
-        return arranged_back(found, self._moves).sum_to_size(self._source.shape)
+    def weight(self, op: Op, G: Tensor) -> Tensor:
+        return super().weight(op, G) if self._is_bounded else G.clamp(min=0) * (op.out.tensor > 0)
 
 
 class Scale(OneInput):
@@ -193,38 +166,30 @@ class Scale(OneInput):
     Args:
         factor: c, of any shape that broadcasts.
         shifts: whether d is not 0.
-        gate: as in `OneInput`.
-        nonnegative: as in `OneInput`.
+        turns: it changes signs, so that a gate is no clear one any more.
+        nonnegative, gate, elementwise: as in `OneInput`.
     """
 
     def __init__(
-        self,
-        factor: Callable[[Op], Any] = lambda _: 1,
-        *,
-        shifts: bool = False,
-        gate: int | None = 0,
-        nonnegative: Told = False,
+        self, factor: Callable[[Op], Any] = lambda _: 1, *, shifts: bool = False, turns: bool = False, **options: Any
     ) -> None:
-        super().__init__(keeps_zero=not shifts, elementwise=1, nonnegative=nonnegative, gate=gate)
-        self._factor, self._shifts = factor, shifts
+        super().__init__(keeps_zero=not shifts, **{"elementwise": AFFINE, **options})
+        self._factor, self._shifts, self._turns = factor, shifts, turns
 
     def keeps(self, op: Op) -> Sequence[Value]:
-        return [out for out in op.outs[:1] if out.facts.is_open]
+        return [*(out for out in op.outs[:1] if out.facts.is_open), *op.inputs[1:]]
 
     def learn(self, op: Op) -> None:
         super().learn(op)
-        signal = op.signal
-        op.out.facts.is_open = signal.facts.is_open
-        if signal.facts.is_open and signal.reads == 1:
+        facts, signal = op.out.facts, op.signal
+        facts.is_open = signal.facts.is_open
+        if self._turns:
+            facts.gate = SIGNED.get(facts.gate, facts.gate)
+        if facts.is_open and signal.reads == 1:
             signal.kept = None  # only its sign could be asked for, which the result tells
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        if op.signal.facts.is_open:
-            how = how._replace(signs=self._signs(op, how))
-        return super().shares(op, P, how)
-
-    def is_linear(self, op: Op) -> bool:
-        return not self._shifts
+        return super().shares(op, P, how._replace(signs=self._signs(op, how)) if op.signal.facts.is_open else how)
 
     def _signs(self, op: Op, how: How) -> int | Tensor | None:
         """The signs of the responses of the layer itself."""
@@ -242,23 +207,6 @@ class Scale(OneInput):
         return G if isinstance(factor, (int, float)) and factor == 1 else G * factor
 
 
-class Guard(OneInput):
-    """A bound against overflow, or rounding, which hardly ever changes a value: no activation."""
-
-    def __init__(self, *, keeps_zero: bool = False, nonnegative: Told = False) -> None:
-        super().__init__(keeps_zero=keeps_zero, elementwise=1, nonnegative=nonnegative)
-
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.inputs, *op.outs)
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P, how._replace(signs=None))
-
-    def slope(self, op: Op, G: Tensor) -> Tensor:
-        u, h = op.signal.tensor, op.out.tensor
-        return torch.where((u == h) | (u == 0), G, G * (h / u))
-
-
 def like_input(op: Op) -> bool:
     """The value is non-negative if the input is."""
     return bool(op.signal.facts.nonnegative)
@@ -266,25 +214,16 @@ def like_input(op: Op) -> bool:
 
 def clamped(op: Op) -> Rule:
     """The rule of a clamp: a ReLU, which may be cut off above, or a guard."""
-    least, most = _bounds(op)
-    if isinstance(least, (int, float)) and least == 0:
-        return _RELU6 if most is not None else _RELU
-    if isinstance(least, (int, float)) and least > 0:
-        return _LIFTED
+    least, most = (op.named.get(name, op.named.get(f"{name}_val")) for name in ("min", "max"))
+    if isinstance(least, (int, float)) and least >= 0:
+        return _LIFTED if least > 0 else _RELU if most is None else _RELU6
     return _BOUND if isinstance(most, (int, float)) and most >= 0 else _ANY_BOUND
-
-
-def _bounds(op: Op) -> tuple[Any, Any]:
-    rest = [*op.args[1:], *op.kwargs.values()]
-    if op.name in ("clamp_min", "clamp_max"):
-        return (rest[0], None) if op.name == "clamp_min" else (None, rest[0])
-    named = op.named
-    return (named["min_val"], named["max_val"]) if op.name == "hardtanh" else (named["min"], named["max"])
 
 
 _RELU, _RELU6 = Rectifier(), Rectifier(is_bounded=True)
 _LIFTED = Activation(BOUNDED, keeps_zero=False, nonnegative=True)
-_BOUND, _ANY_BOUND = Guard(nonnegative=like_input), Guard()
+# a bound against overflow, or rounding, which hardly ever changes a value, is no activation
+_BOUND, _ANY_BOUND = (OneInput(elementwise=AFFINE, nonnegative=told) for told in (like_input, False))
 
 
 def power(op: Op) -> Rule:
@@ -311,8 +250,7 @@ _JOIN, _WINNER = Join(), Winner()
 
 def written_out(op: Op, link: Link, gate: int | None = ACTIVATED, *, keeps_zero: bool = False) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
-    sign = one_sign(op, link[0])
-    return WrittenOut(link, gate, keeps_zero=keeps_zero, nonnegative=sign > 0, nonpositive=sign < 0)
+    return Activation(gate, link, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source))
 
 
 def choice(op: Op) -> Rule:
@@ -320,7 +258,7 @@ def choice(op: Op) -> Rule:
     if op.name != "where" or isinstance(op.args[0], Value):
         link = common_source(*op.inputs)
         others = [a for a in op.args if isinstance(a, (Tensor, Value))]
-        if link is not None and all(a.shape.numel() <= link[0].shape.numel() for a in others):
+        if link is not None and all(a.shape.numel() <= link.source.shape.numel() for a in others):
             return written_out(op, link)
     return _JOIN if op.name == "where" else _WINNER
 
@@ -333,11 +271,11 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
         "asinh atan sinh sin expm1 log1p rrelu tan".split(),
         Activation(nonnegative=like_input),
     ),
-    **dict.fromkeys(["nan_to_num", "round", "trunc"], Guard(keeps_zero=True, nonnegative=like_input)),
-    "sign": Activation(0, nonnegative=like_input),
-    "sgn": Activation(0, nonnegative=like_input),
-    "abs": Activation(0, nonnegative=True),
-    "sqrt": Activation(0, nonnegative=True),
+    **dict.fromkeys(
+        ["nan_to_num", "round", "trunc"], OneInput(keeps_zero=True, elementwise=AFFINE, nonnegative=like_input)
+    ),
+    **dict.fromkeys(["sign", "sgn"], _ODD),
+    **dict.fromkeys(["abs", "sqrt"], _EVEN),
     **dict.fromkeys(["sigmoid", "hardsigmoid"], Activation(SWITCH, keeps_zero=False, nonnegative=True)),
     **dict.fromkeys(
         ["_softmax", "_safe_softmax", "_masked_softmax"],
@@ -347,8 +285,7 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     **dict.fromkeys(["exp", "exp2", "softplus"], _EXP),
     **dict.fromkeys(["reciprocal", "rsqrt"], Activation(ACTIVATED, keeps_zero=False, nonnegative=like_input)),
     **dict.fromkeys("log log2 log10 logit cos threshold".split(), Activation(0, keeps_zero=False)),
-    "log_sigmoid_forward": Activation(0, keeps_zero=False, nonpositive=True),
     **dict.fromkeys(["pow", "float_power"], power),
     **dict.fromkeys(["where", "maximum", "minimum", "fmax", "fmin"], choice),
-    **dict.fromkeys(["native_dropout"], OneInput(keeps_zero=True, elementwise=1)),
+    **dict.fromkeys(["native_dropout"], OneInput(keeps_zero=True, elementwise=AFFINE)),
 }

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.engine.facts import SIGNED, common_source, inherited, is_mean_of, signal_of, sources
+from benchmarks.engine.facts import AFFINE, common_source, inherited, is_mean_of, signal_of, sources
 from benchmarks.engine.products import added, ratio
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import Activation, OneInput, Scale, written_out
-from benchmarks.engine.rules.rule import MISSING, Arrived, How, Rule, Share, of_elements
+from benchmarks.engine.rules.rule import MISSING, Arrived, How, Rule, Share
 
 
 def scales(op: Op) -> tuple[float, float]:
@@ -24,93 +24,64 @@ def scales(op: Op) -> tuple[float, float]:
 
 
 class Sum(Rule):
-    """y = c_1 a_1 + c_2 a_2: shared by the contributions with the sign of y, Z = sum_k max(s c_k a_k, 0)."""
+    """y = c_1 a_1 + c_2 a_2: shared by the contributions with the sign of y, Z = sum_k max(s c_k a_k, 0).
+
+    Args:
+        scales: c, of an operation.
+    """
+
+    def __init__(self, scales: Callable[[Op], Sequence[float]] = scales) -> None:
+        self._scales = scales
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return op.inputs
 
     def learn(self, op: Op) -> None:
         facts = inherited(op)
-        facts.nonnegative &= min(self.scales(op)) >= 0
+        facts.nonnegative &= min(self._scales(op)) >= 0
         link = common_source(*op.inputs)
-        facts.elementwise = int(link is not None and not link[1] and op.out.shape == link[0].shape)
+        if link is not None and not link.moves and op.out.shape == link.source.shape:
+            facts.elementwise = AFFINE
         op.out.facts = facts
 
-    def rearranges(self, op: Op) -> bool:
-        return False
-
-    def scales(self, op: Op) -> Sequence[float]:
-        return scales(op)
-
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        assert P[0] is not None
-        parts = self._parts(op)
+        terms = [v.tensor if c == 1 else c * v.tensor for c, v in zip(self._scales(op), op.operands, strict=True)]
+        sign = added(terms).sign()
+        parts = [(sign * term).clamp_(min=0) for term in terms]
         q = ratio(P[0], added(parts))
         below = How(None, how.above_classifier, spares_zeros=True)
         return [((part * q).sum_to_size(v.shape), below) for part, v in zip(parts, op.operands, strict=True)]
 
-    def _parts(self, op: Op) -> list[Tensor]:
-        """max(s c_k a_k, 0)."""
-        terms = [v.tensor if c == 1 else c * v.tensor for c, v in zip(self.scales(op), op.operands, strict=True)]
-        sign = added(terms).sign()
-        return [(sign * term).clamp_(min=0) for term in terms]
-
-    def loses(self, op: Op, _how: How) -> Tensor:
-        return added(self._parts(op)) == 0
-
     def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        g = G[0]
-        assert g is not None
-        return [
-            (g if c == 1 else g * c).sum_to_size(v.shape) for c, v in zip(self.scales(op), op.operands, strict=True)
-        ]
-
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        return of_elements(op, of)
+        scaled = [G[0] if c == 1 else G[0] * c for c in self._scales(op)]
+        return [g.sum_to_size(v.shape) for g, v in zip(scaled, op.operands, strict=True)]
 
 
 class Centered(Sum):
     """The difference of a tensor and its own mean is the first half of a norm, which rescales: P passes."""
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        assert P[0] is not None
         return [(P[0], How(None, how.above_classifier)), None]
-
-    def loses(self, op: Op, _how: How) -> None:
-        return None
 
 
 def add(op: Op) -> Rule:
     if len(op.inputs) == 1:
         at = next(i for i, a in enumerate(op.args) if isinstance(a, Value))
-        constant = op.args[1 - at]
-        if constant_number(constant) is not None:
-            link = shifted_unit(op.signal)
-            if link is not None and constant_number(constant) != 0:
-                return written_out(op, link, op.signal.facts.gate)
-        scale = scales(op)[at]
-        return Scale(lambda _: scale, shifts=True, gate=0, nonnegative=_stays(scale, constant))
+        constant, scale = op.args[1 - at], scales(op)[at]
+        if is_number(constant) and constant != 0:
+            unit = next((link for link in sources(op.signal) if not link.is_affine), None)
+            if unit is not None:  # an activation, scaled and shifted
+                return written_out(op, unit, op.signal.facts.gate)
+        keeps = scale >= 0 and has_no_negatives(constant)
+        return Scale(lambda _: scale, shifts=True, nonnegative=op.signal.facts.nonnegative and keeps)
     link = common_source(*op.inputs)
-    if link is not None and not link[2]:
+    if link is not None and not link.is_affine:
         return written_out(op, link, 0)  # such as x + tanh(x)
     return CENTERED if scales(op) == (1, -1) and is_mean_of(op.inputs[1], op.inputs[0]) else SUM
 
 
-def shifted_unit(value: Value) -> Any:
-    """What a value is an activation of, times a constant; None if it is none."""
-    return next(((v, moves, False) for v, moves, is_affine in sources(value) if not is_affine), None)
-
-
-def constant_number(constant: Any) -> float | None:
-    if isinstance(constant, (int, float)):
-        return float(constant)
-    if isinstance(constant, Tensor) and constant.numel() == 1 and not constant.is_meta:
-        return float(constant)
-    return None
-
-
-def _stays(scale: float, constant: Any) -> Any:
-    return lambda op: op.signal.facts.nonnegative and scale >= 0 and has_no_negatives(constant)
+def is_number(constant: Any) -> bool:
+    return isinstance(constant, (int, float)) or (constant.numel() == 1 and not constant.is_meta)
 
 
 def has_no_negatives(constant: Any) -> bool:
@@ -123,8 +94,11 @@ class Product(OneInput):
     """y = g a: the gate g is a weight and gets nothing."""
 
     def __init__(self, at: int) -> None:
-        super().__init__(keeps_zero=True, elementwise=0)
+        super().__init__(keeps_zero=True)
         self._at = at
+
+    def operands(self, op: Op) -> list[Value]:
+        return [op.inputs[self._at]]
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return op.inputs
@@ -135,22 +109,9 @@ class Product(OneInput):
             facts.weighed = frozenset(axis for axis in range(-len(gate.shape), 0) if gate.varies_along(axis))
         op.out.facts = facts
 
-    def takes(self, op: Op, at: int) -> bool:
-        return at == self._at
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        assert P[0] is not None
-        found: list[Share] = [None, None]
-        found[self._at] = P[0].sum_to_size(op.operands[self._at].shape), how._replace(signs=None)
-        return found
-
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        g, factor = G[0], op.inputs[1 - self._at].tensor
-        assert g is not None
-        found: list[Tensor | None] = [None, None]
-        g = g / factor if op.name == "div" else g * factor
-        found[self._at] = g.sum_to_size(op.operands[self._at].shape)
-        return found
+    def slope(self, op: Op, G: Tensor) -> Tensor:
+        factor = op.inputs[1 - self._at].tensor
+        return G / factor if op.name == "div" else G * factor
 
 
 FIRST, SECOND = Product(0), Product(1)
@@ -158,62 +119,34 @@ FIRST, SECOND = Product(0), Product(1)
 
 def mul(op: Op) -> Rule:
     if len(op.inputs) == 1:
-        return _scaled(op)
+        return scaled(op, next(a for a in op.args[:2] if not isinstance(a, Value)))
     a, b = op.inputs
     link = common_source(a, b)
     if link is not None:  # an activation, such as x * tanh(x)
-        return written_out(op, link, min(a.facts.gate, b.facts.gate), keeps_zero=any(v is link[0] for v in (a, b)))
+        return written_out(op, link, min(a.facts.gate, b.facts.gate), keeps_zero=link.source in (a, b))
     if not (a.is_floating and b.is_floating):
         return FIRST if a.is_floating else SECOND
-    at = signal_of(a, b, op_shape(op))
+    at = signal_of(a, b, torch.broadcast_shapes(a.shape, b.shape))
     return MISSING if at is None else (FIRST, SECOND)[at]
-
-
-def op_shape(op: Op) -> tuple[int, ...]:
-    return torch.broadcast_shapes(*(a.shape for a in op.args[:2]))
 
 
 def div(op: Op) -> Rule:
     # the denominator is a norm, which rescales and does not excite
     if len(op.inputs) == 1:
-        return _scaled(op) if isinstance(op.args[0], Value) else _RECIPROCAL
+        return scaled(op, op.args[1]) if isinstance(op.args[0], Value) else _RECIPROCAL
     if op.args[0] is op.args[1] or (link := common_source(*op.inputs)) is None:
         return FIRST
-    return written_out(op, link, 0, keeps_zero=link[0] is op.inputs[0])  # such as x / (1 + exp(-x))
+    return written_out(op, link, 0, keeps_zero=link.source is op.inputs[0])  # such as x / (1 + exp(-x))
 
 
-def _scaled(op: Op) -> Rule:
-    """The signal times or divided by a constant."""
-    constant = next(a for a in op.args[:2] if not isinstance(a, Value))
-    divides = op.name == "div"
-    keeps_sign = has_no_negatives(constant)
-
-    def factor(_: Op) -> Any:
-        if isinstance(constant, Tensor):
-            return 1 / constant if divides else constant
-        return (1 / constant if constant else float("inf")) if divides else constant
-
-    gate = op.signal.facts.gate
-    return ScaledBy(factor, gate if keeps_sign else SIGNED.get(gate, gate), keeps_sign)
-
-
-class ScaledBy(Scale):
-    def __init__(self, factor: Any, gate: int, keeps_sign: bool) -> None:
-        super().__init__(factor, nonnegative=lambda op: keeps_sign and op.signal.facts.nonnegative)
-        self._own_gate = gate
-
-    def learn(self, op: Op) -> None:
-        super().learn(op)
-        op.out.facts.gate = self._own_gate
+def scaled(op: Op, constant: Any) -> Rule:
+    """The rule of a signal times, or divided by, a constant."""
+    keeps = has_no_negatives(constant)
+    factor = constant if op.name != "div" else 1 / torch.as_tensor(constant, dtype=op.signal.dtype)
+    return Scale(lambda _: factor, turns=not keeps, nonnegative=keeps and op.signal.facts.nonnegative)
 
 
 _RECIPROCAL = Activation(None, keeps_zero=False)
+_NEGATIVE = Scale(lambda _: -1, turns=True)
 SUM, CENTERED = Sum(), Centered()
-
-
-def negative(op: Op) -> Rule:
-    gate = op.signal.facts.gate
-    return ScaledBy(lambda _: -1, SIGNED.get(gate, gate), keeps_sign=False)
-
-
-ENTRIES = {"neg": negative, **dict.fromkeys(["add", "sub", "rsub"], add), "mul": mul, "div": div}
+ENTRIES = {"neg": _NEGATIVE, **dict.fromkeys(["add", "sub", "rsub"], add), "mul": mul, "div": div}

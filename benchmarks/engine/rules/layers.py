@@ -14,14 +14,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.facts import MIXED, SWITCH, inherited, signal_of, values_of
-from benchmarks.engine.products import Blocks, LinearMap, Neurons
-from benchmarks.engine.record import Op, Value, aten
+from benchmarks.engine.products import LinearMap, shared
+from benchmarks.engine.record import SUMS, Op, Value, aten
 from benchmarks.engine.rules.rule import ENDS, MISSING, Arrived, How, Rule, Share
-
-Half = Callable[[Tensor], Tensor]
-
-
-_NO_BIAS = object()
 
 
 class Layer(Rule):
@@ -29,98 +24,62 @@ class Layer(Rule):
 
     Args:
         linear: W.
-        at: which operand the signal is.
+        at: which input the signal is.
+        is_learned: it has weights, so that it can be the classifier, and a norm can follow.
+        nonnegative: whether the value is never negative.
     """
 
-    def __init__(self, linear: Callable[[Op], LinearMap], at: int = 0) -> None:
-        super().__init__()
-        self._linear, self.position = linear, at
+    def __init__(
+        self,
+        linear: Callable[[Op], LinearMap],
+        at: int = 0,
+        *,
+        is_learned: bool = True,
+        nonnegative: Callable[[Op], bool] = lambda _: False,
+    ) -> None:
+        self._linear, self._at, self.is_learned, self._nonnegative = linear, at, is_learned, nonnegative
 
-    @property
-    def is_learned(self) -> bool:
-        """Whether it has weights, so that it can be the classifier."""
-        return True
-
-    def rearranges(self, op: Op) -> bool:
-        return False
+    def operands(self, op: Op) -> list[Value]:
+        return [op.inputs[self._at]]
 
     def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.inputs, *op.outs)
-
-    def takes(self, op: Op, at: int) -> bool:
-        return at == self.position
+        return *op.inputs, *op.outs[:1]
 
     def learn(self, op: Op) -> None:
         facts = inherited(op)
-        facts.nonnegative, facts.is_open = False, True
+        facts.nonnegative, facts.is_open = self._nonnegative(op), self.is_learned
         facts.gate = MIXED if facts.gate in (MIXED, SWITCH) else 0
-        facts.layers += 1
-        op.out.facts = facts
-
-    def is_linear(self, op: Op) -> bool:
-        return self._bias(op) is _NO_BIAS
+        facts.layers += self.is_learned
+        for out in op.outs:
+            out.facts = facts
 
     def averages(self, op: Op) -> bool:
-        return op.out.shape.numel() <= op.operands[self.position].shape.numel() and self._linear(op).averages
+        is_smaller = op.out.shape.numel() <= op.operands[0].shape.numel()
+        return self.is_learned and is_smaller and self._linear(op).averages
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        assert P[0] is not None
-        found: list[Share] = [None] * len(op.operands)
-        below = How(None, how.above_classifier and not self.is_learned, spares_zeros=True)
-        found[self.position] = self._neurons(op, how).shares(P[0]), below
-        return found
-
-    def loses(self, op: Op, how: How) -> Tensor | None:
-        return self._neurons(op, how).normalizer == 0
-
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        assert G[0] is not None
-        found: list[Tensor | None] = [None] * len(op.operands)
-        found[self.position] = self._linear(op).transposed(G[0], op.operands[self.position].tensor)
-        return found
-
-    def _neurons(self, op: Op, how: How) -> Neurons | Blocks:
-        linear, signal, signs = self._linear(op), op.operands[self.position], how.signs
+        linear, signal, signs = self._linear(op), op.operands[0], how.signs
         nonnegative, a = signal.facts.nonnegative, signal.tensor
         if signs is None:
             is_positive = how.above_classifier if self.is_learned else linear.is_nonnegative and nonnegative
             signs = 1 if is_positive else op.out.tensor
         if not nonnegative and signal.maker is None and not a.is_meta:
             nonnegative = bool((a >= 0).all())  # which changes no number
-        product, bias = None, self._bias(op)
-        if op.out.kept is not None and bias is not None:
-            product, bias = (op.out.kept, None) if bias is _NO_BIAS else (op.out.kept - bias, bias)
-        return self._made(op, linear, a, nonnegative=nonnegative, signs=signs, product=product, bias=bias)
+        parts = shared(linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.kept, bias=self._bias(op))
+        return [(parts, How(None, how.above_classifier and not self.is_learned, spares_zeros=True))]
 
-    def _made(
-        self, op: Op, linear: LinearMap, a: Tensor, *, product: Any, bias: Any, **options: Any
-    ) -> Neurons | Blocks:
-        return Neurons(linear, a, product=product, bias=bias, **options)
+    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+        return [self._linear(op).transposed(G[0], op.operands[0].tensor)]
 
-    def _bias(self, op: Op) -> Any:
-        """b, shaped to be added to the response; `_NO_BIAS` if there is none, None if it is unknown."""
+    def _bias(self, op: Op) -> Tensor | int | None:
+        """b, shaped to be added to the response; None if it is unknown."""
         return None
-
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        linear, labels = self._linear(op), of[self.position]
-        ones = torch.ones_like(linear.weight, dtype=labels.dtype) if linear.weight is not None else None
-        return [weighted_label(lambda a: linear.apply(a) if ones is None else linear.apply(a, ones), labels)]
-
-
-def weighted_label(apply: Half, labels: Tensor) -> Tensor:
-    """The labels of sums with non-negative weights: the mean of different ones, without those that are -1."""
-    is_labeled = (labels >= 0).to(labels.dtype)
-    total = apply(is_labeled)
-    return torch.where(total == 0, -1, apply(labels * is_labeled) / total)
 
 
 class Convolution(Layer):
-    def __init__(self) -> None:
-        super().__init__(_convolution)
-
-    def _bias(self, op: Op) -> Any:
+    def _bias(self, op: Op) -> Tensor | int:
         bias = op.args[2]
-        return _NO_BIAS if bias is None else bias.reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+        return 0 if bias is None else bias.reshape(1, -1, *[1] * (len(op.out.shape) - 2))
 
 
 def _convolution(op: Op) -> LinearMap:
@@ -154,18 +113,15 @@ def _by_output(weight: Tensor, groups: int | None) -> Callable[[Tensor], Tensor]
     return by_output
 
 
-_CONVOLUTION = Convolution()
+_CONVOLUTION = Convolution(_convolution)
 
 
 def convolution(op: Op) -> Rule:
     return _CONVOLUTION if isinstance(op.args[0], Value) and len(op.inputs) == 1 else MISSING
 
 
-_FACTORS = {"addmm": 1, "baddbmm": 1, "addmv": 1, "addbmm": 1}  # where the factors are, behind the bias
-
-
 def _factors(op: Op) -> tuple[Any, Any]:
-    first = _FACTORS.get(op.name, 0)
+    first = op.name in SUMS  # behind the bias
     left, right = op.args[first : first + 2]
     return left, right
 
@@ -175,90 +131,61 @@ def _product_of(op: Op) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 class MatrixProduct(Layer):
-    """A constant matrix and a signal.
+    """A constant matrix and a signal."""
 
-    Args:
-        is_left: the signal is the left factor.
-    """
+    def __init__(self) -> None:
+        super().__init__(_matrix)
 
-    def __init__(self, *, is_left: bool) -> None:
-        super().__init__(self._map)
-        self._is_left = is_left
+    def _bias(self, op: Op) -> Tensor | int:
+        return op.args[0] * op.kwargs.get("beta", 1) if op.name in SUMS else 0
 
-    def _map(self, op: Op) -> LinearMap:
-        left, right = _factors(op)
-        product, alpha = _product_of(op), op.kwargs.get("alpha", 1)
-        weight = right if self._is_left else left
-        weight = weight if alpha == 1 else weight * alpha
-        is_plain = op.name in ("mm", "bmm", "addmm", "baddbmm")
-        if self._is_left:
-            by_output = (lambda scale: scale[None]) if op.name in ("mm", "addmm") else None
-            return LinearMap(product, weight, by_output, back=(lambda q, w: q @ w.mT) if is_plain else None)
+
+def _matrix(op: Op) -> LinearMap:
+    left, right = _factors(op)
+    product, alpha = _product_of(op), op.kwargs.get("alpha", 1)
+    is_left, is_plain = isinstance(left, Value), op.name in ("mm", "bmm", "addmm", "baddbmm")
+    weight = (right if is_left else left) * alpha if alpha != 1 else right if is_left else left
+    if not is_left:
         return LinearMap(lambda a, w: product(w, a), weight, back=(lambda q, w: w.mT @ q) if is_plain else None)
-
-    def _bias(self, op: Op) -> Any:
-        return op.args[0] * op.kwargs.get("beta", 1) if op.name in _FACTORS else _NO_BIAS
-
-    def _made(
-        self, op: Op, linear: LinearMap, a: Tensor, *, product: Any, bias: Any, **options: Any
-    ) -> Neurons | Blocks:
-        if self._is_left and op.name in ("mm", "addmm") and Blocks.suit(linear.weight):
-            assert linear.weight is not None
-            return Blocks(linear.weight.t(), a, **options)
-        return Neurons(linear, a, product=product, bias=bias, **options)
+    by_output = (lambda scale: scale[None]) if op.name in ("mm", "addmm") else None
+    return LinearMap(product, weight, by_output, back=(lambda q, w: q @ w.mT) if is_plain else None)
 
 
 class Weighed(Layer):
-    """A matrix product of two signals, of which one holds the weights of the other's elements, as attention does.
+    """Values weighed by numbers that depend on the image, as by attention: one more mixture."""
 
-    Args:
-        at: which factor holds the values.
-    """
-
-    def __init__(self, at: int) -> None:
-        super().__init__(self._map, at)
-
-    @property
-    def is_learned(self) -> bool:
-        return False
+    def __init__(self, linear: Callable[[Op], LinearMap], at: int, nonnegative: Callable[[Op], bool]) -> None:
+        super().__init__(linear, at, is_learned=False, nonnegative=nonnegative)
 
     def learn(self, op: Op) -> None:
-        facts = inherited(op)
-        facts.mixtures += self.mixes(op)
-        op.out.facts = facts
+        super().learn(op)
+        op.out.facts.mixtures += op.inputs[0].shape[-1] > 1
+        op.out.facts.gate = min(value.facts.gate for value in op.inputs)
 
-    def mixes(self, op: Op) -> bool:
-        return op.inputs[0].shape[-1] > 1
 
-    def averages(self, op: Op) -> bool:
-        return False
+def _of_two(at: int) -> Layer:
+    """A matrix product of two signals, of which one holds the weights of the other's elements, as attention does."""
 
-    def _map(self, op: Op) -> LinearMap:
-        product, weights = _product_of(op), op.inputs[1 - self.position]
+    def linear(op: Op) -> LinearMap:
+        product, weights = _product_of(op), op.inputs[1 - at]
         w = weights.tensor
-        apply = (lambda a, w: product(w, a)) if self.position else product
-        back = (lambda q, w: w.mT @ q) if self.position else (lambda q, w: q @ w.mT)
+        apply = (lambda a, w: product(w, a)) if at else product
         if weights.facts.nonnegative:
-            return LinearMap(lambda a: apply(a, w), back=(lambda q: back(q, w)) if op.name in ("mm", "bmm") else None)
+            back = (lambda q: w.mT @ q) if at else (lambda q: q @ w.mT)
+            return LinearMap(lambda a: apply(a, w), back=back if op.name in ("mm", "bmm") else None)
         positive, negative = w.clamp(min=0), (-w).clamp(min=0)
         return LinearMap(lambda a: apply(a, positive), negative=lambda a: apply(a, negative))
 
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Of the queries, in whose place the result is."""
-        product, labels = _product_of(op), of[1 - self.position]
-        ones = torch.ones_like(of[self.position])
-        apply = (lambda a: product(a, ones)) if self.position else (lambda a: product(ones, a))
-        return [weighted_label(apply, labels)]
+    return Weighed(linear, at, lambda op: all(value.facts.nonnegative for value in op.inputs))
 
 
-_BY_SIDE = {True: MatrixProduct(is_left=True), False: MatrixProduct(is_left=False)}
-_WEIGHED = Weighed(0), Weighed(1)
+_MATRIX, _WEIGHED = MatrixProduct(), (_of_two(0), _of_two(1))
 
 
 def matrix_product(op: Op) -> Rule:
     left, right = _factors(op)
     if not (isinstance(left, Value) and isinstance(right, Value)):
-        return _BY_SIDE[isinstance(left, Value)]
+        return _MATRIX
     if left.shape[-1] == 1 and op.name in ("mm", "bmm", "baddbmm"):  # each element is a product of two
         at = signal_of(left, right, (*left.shape[:-1], right.shape[-1]))
     else:
@@ -266,39 +193,8 @@ def matrix_product(op: Op) -> Rule:
     return MISSING if at is None else _WEIGHED[at]
 
 
-class Attention(Layer):
-    """Values weighed by attention, in one operation: (..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
-
-    def __init__(self, at: int) -> None:
-        super().__init__(_attention, at)
-
-    @property
-    def is_learned(self) -> bool:
-        return False
-
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return (*op.inputs, op.out)
-
-    def learn(self, op: Op) -> None:
-        facts = inherited(op)
-        facts.nonnegative, facts.gate = op.operands[self.position].facts.nonnegative, 0
-        facts.mixtures += 1
-        for out in op.outs:
-            out.facts = facts
-
-    def mixes(self, op: Op) -> bool:
-        return True
-
-    def averages(self, op: Op) -> bool:
-        return False
-
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Of the queries, in whose place the result is."""
-        labels = of[0][..., :1] if isinstance(op.args[0], Value) else torch.full_like(op.args[0][..., :1], -1)
-        return [labels.expand(out.shape) if out is op.out else torch.zeros(out.shape) for out in op.outs]
-
-
 def _attention(op: Op) -> LinearMap:
+    """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
     named = {k: v.tensor if isinstance(v, Value) else v for k, v in op.named.items()}
     q, k = named["query"], named["key"]
     repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
@@ -322,7 +218,8 @@ def attention(op: Op) -> Rule:
     value = op.named["value"]
     if not isinstance(value, Value):
         return ENDS
-    return Attention(max(i for i, a in enumerate(op.inputs) if a is value))
+    at = max(i for i, a in enumerate(op.inputs) if a is value)
+    return Weighed(_attention, at, lambda op: op.operands[0].facts.nonnegative)
 
 
 ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {

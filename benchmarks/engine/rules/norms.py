@@ -12,7 +12,7 @@ from torch import Tensor
 
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import OneInput, Scale
-from benchmarks.engine.rules.rule import Arrived, How, Rule, Share
+from benchmarks.engine.rules.rule import Rule
 
 
 def _batch_factor(op: Op) -> Tensor:
@@ -36,9 +36,6 @@ class Norm(OneInput):
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return op.outs[1:]  # the deviations
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P[:1], how._replace(signs=None))
 
     def slope(self, op: Op, G: Tensor) -> Tensor:
         return self._slope(op, G)
@@ -65,29 +62,13 @@ def _group_norm(op: Op, G: Tensor) -> Tensor:
 
 def _channel_norm(op: Op, G: Tensor) -> Tensor:
     """With the batch's own statistics, as instance norm has them of each channel."""
-    gamma, axes = op.named["weight"], (0, *range(2, G.ndim))
-    g = (G if gamma is None else G * gamma.reshape(1, -1, *[1] * (G.ndim - 2))) * op.outs[2].tensor.reshape(
-        1, -1, *[1] * (G.ndim - 2)
-    )
-    return g - g.mean(axes, keepdim=True)
+    gamma, factor = op.named["weight"], op.outs[2].tensor
+    g = G * (factor if gamma is None else factor * gamma).reshape(1, -1, *[1] * (G.ndim - 2))
+    return g - g.mean((0, *range(2, G.ndim)), keepdim=True)
 
 
-class BatchNorm(Scale):
-    def __init__(self) -> None:
-        super().__init__(lambda op: op.once(lambda: _batch_factor(op)), shifts=True, gate=None)
-        self._elementwise = 0  # nobody multiplies a batch norm with its input
-
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return (*super().keeps(op), *op.inputs[1:])
-
-    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
-        return super().shares(op, P[:1], how)
-
-    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
-        return super().slopes(op, G[:1])
-
-
-_BATCH_NORM, _OWN_STATISTICS = BatchNorm(), Norm(_channel_norm)
+_BATCH_NORM = Scale(lambda op: op.once(lambda: _batch_factor(op)), shifts=True, gate=None, elementwise=0)
+_OWN_STATISTICS = Norm(_channel_norm)
 
 
 def batch_norm(op: Op) -> Rule:

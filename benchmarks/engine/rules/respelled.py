@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decompositions as loops
 from torch.nn import functional as F
 
-from benchmarks.engine.record import active, aten
+from benchmarks.engine.record import active, aten, quiet
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
@@ -31,6 +34,14 @@ def added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tenso
         return torch.add(input if beta == 1 else input * beta, product(left, right), alpha=alpha)
 
     return spelled_out
+
+
+def copy(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    return src.expand(input.shape).to(input.dtype)
+
+
+def fill(input: Tensor, value: Any = 0) -> Tensor:
+    return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
@@ -78,6 +89,16 @@ def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False,
     return total.sqrt() if ord == 2 else total if ord == 1 else total ** (1 / ord)
 
 
+def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
+    """A unit that adds up exp(a_k), and its logarithm."""
+    with quiet():
+        largest = input.amax(dim, keepdim=True)
+        fits = input.is_meta or bool((largest < math.log(torch.finfo(input.dtype).max) - 10).all())
+    if fits:
+        return input.exp().sum(dim, keepdim).log()
+    return (input - largest).exp().sum(dim, keepdim).log() + (largest if keepdim else largest.squeeze(dim))
+
+
 def scatter(input: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str | None = None) -> Any:
     return input.scatter_add(dim, index, src) if reduce == "add" and isinstance(src, Tensor) else NotImplemented
 
@@ -87,7 +108,12 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "addcdiv": addcdiv,
     "lerp": lerp,
     "glu": glu,
+    "copy": copy,
+    "fill": fill,
+    "zero": fill,
     "scatter": scatter,
+    "log_sigmoid_forward": lambda input: (-F.softplus(-input), input),
+    "logsumexp": log_sum_exp,
     "_trilinear": trilinear,
     "var": variance,
     "std": deviation,
@@ -98,76 +124,42 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "addbmm": added_to(lambda left, right: left.transpose(0, 1).flatten(1) @ right.flatten(0, 1)),
 }
 
-# Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch documents
+# Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch decomposes them to
 
 
-def recurrent_layers(
-    name: str,
-    input: Tensor,
-    hx: Any,
-    params: Any,
-    has_biases: Any,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool = False,
-) -> Any:
+def recurrent_layers(name: str, input: Tensor, hx: Any, params: Any, has_biases: Any, *options: Any) -> Any:
     # input (T, B, in), hx (layers * directions, B, hidden), a pair of those for an LSTM
-    if not isinstance(has_biases, bool) or (train and dropout):
+    if not isinstance(has_biases, bool) or (options[1] and options[2]):
         return NotImplemented  # a packed sequence, which has other arguments, or dropout that cannot be repeated
-    orders = (1, -1) if bidirectional else (1,)
-    x = input.transpose(0, 1) if batch_first else input
-    states = zip(*(state.unbind() for state in ((hx,) if isinstance(hx, Tensor) else hx)), strict=True)
-    size, last = len(params) // (num_layers * len(orders)), []
-    weights = iter(params[at : at + size] for at in range(0, len(params), size))
-    for _ in range(num_layers):
-        outputs = []
-        for order in orders:
-            state, (w, u, *rest) = next(states), next(weights)
-            b, *rest = rest if has_biases else (None, None, *rest)
-            steps = []
-            for now in F.linear(x, w, b).unbind()[::order]:
-                state = _next_state(name, now, state, u, *rest)
-                steps.append(state[0])
-            outputs.append(torch.stack(steps[::order]))
-            last.append(state)
-        x = torch.cat(outputs, -1)
-    return x.transpose(0, 1) if batch_first else x, *map(torch.stack, zip(*last, strict=True))
+    is_lstm = name == "lstm"
+    weights = loops.gather_params(params, has_biases, is_lstm and hx[0].shape[2] != hx[1].shape[2])
+    states = list(zip(*hx, strict=True)) if is_lstm else hx.unbind()
+    layer = loops.one_layer_lstm if is_lstm else partial(loops.one_layer_rnn, hidden_fn=_CELLS[name])
+    out, last = loops._rnn_helper(input, states, weights, has_biases, *options, layer)
+    return out, *map(torch.stack, zip(*last, strict=True) if is_lstm else [last])
 
 
 def recurrent_cell(
     name: str, input: Tensor, hx: Any, w_ih: Tensor, w_hh: Tensor, b_ih: Any = None, b_hh: Any = None
 ) -> Any:
-    state = _next_state(name, F.linear(input, w_ih, b_ih), (hx,) if isinstance(hx, Tensor) else hx, w_hh, b_hh)
-    return state if len(state) > 1 else state[0]
+    x = F.linear(input, w_ih, b_ih)
+    if name == "lstm":
+        return loops.lstm_cell(x, *hx, w_hh, b_hh, None, 1)
+    return _CELLS[name](x, hx, None, None, w_hh, b_hh)
 
 
-def _next_state(
-    name: str, x: Tensor, state: Any, u: Tensor, c: Tensor | None, projection: Tensor | None = None
-) -> tuple[Tensor, ...]:
-    """The state after one step, from W x + b and the state before."""
-    h, *memory = _CELLS[name](x, F.linear(state[0], u, c), state[-1])
-    return h if projection is None else F.linear(h, projection), *memory
-
-
-def _lstm(x: Tensor, h: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-    i, f, g, o = (x + h).chunk(4, -1)
-    memory = f.sigmoid() * memory + i.sigmoid() * g.tanh()
-    return o.sigmoid() * memory.tanh(), memory
-
-
-def _gru(x: Tensor, h: Tensor, before: Tensor) -> tuple[Tensor]:
-    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), h.chunk(3, -1)
+def _gru(x: Tensor, before: Tensor, _w: Any, _b: Any, u: Tensor, c: Any) -> Tensor:
+    """(1 - z) n + z h, as documented, and not (h - n) z + n, where n excites and inhibits."""
+    (xr, xz, xn), (hr, hz, hn) = x.chunk(3, -1), F.linear(before, u, c).chunk(3, -1)
     z, n = (xz + hz).sigmoid(), (xn + (xr + hr).sigmoid() * hn).tanh()
-    return ((1 - z) * n + z * before,)
+    return (1 - z) * n + z * before
 
 
 _CELLS: dict[str, Any] = {
-    "rnn_tanh": lambda x, h, _: ((x + h).tanh(),),
-    "rnn_relu": lambda x, h, _: ((x + h).relu(),),
-    "lstm": _lstm,
+    "rnn_tanh": loops.rnn_cell(torch.tanh),
+    "rnn_relu": loops.rnn_cell(torch.relu),
     "gru": _gru,
+    "lstm": loops.lstm_cell,
 }
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
-from benchmarks.engine.facts import Facts, inherited
+from benchmarks.engine.facts import AFFINE, MOVED, inherited
 from benchmarks.engine.products import gradients
 from benchmarks.engine.record import Op, Value, flat
 
@@ -29,21 +28,21 @@ class How(NamedTuple):
 
 
 Share = tuple[Tensor, How] | None
-Arrived = Sequence[Tensor | None]
+Arrived = Sequence[Any]  # a tensor for each result, None where nothing arrives
 
 
 class Rule:
     """Values only move: probability and slope follow the gradient, and so do the signs of responses.
 
     Attributes:
-        is_view: results are in the memory of the first input.
         joins: constants may be among the elements of the results.
     """
 
-    is_view = joins = False
+    joins = False
 
-    def __init__(self, *, is_view: bool = False) -> None:
-        self.is_view = is_view
+    def operands(self, op: Op) -> list[Value]:
+        """The values that probability passes to, and not only past, as past gates, queries and keys."""
+        return [value for value in op.inputs if value.is_floating]
 
     def keeps(self, op: Op) -> Sequence[Value]:
         """The values whose numbers are needed; others are computed again."""
@@ -54,22 +53,12 @@ class Rule:
         facts = inherited(op)
         if len(op.inputs) == 1 and not self.joins:
             facts.is_open, facts.is_softmax = op.signal.facts.is_open, op.signal.facts.is_softmax
-        facts.elementwise = int(op.name in _COPIES)
+            if op.name in _COPIES:
+                facts.elementwise = AFFINE
+            elif type(self) is Rule and not any(isinstance(a, Tensor) for a in flat(op.args)):
+                facts.elementwise = MOVED
         for out in op.outs:
             out.facts = facts
-
-    def takes(self, op: Op, at: int) -> bool:
-        """Whether probability passes to an operand, and not only past it, as past gates, queries and keys."""
-        return op.operands[at].is_floating
-
-    def rearranges(self, op: Op) -> bool:
-        """Whether the results are elements of the only input in another order or shape."""
-        return (
-            type(self) is Rule
-            and op.name not in _COPIES
-            and len(op.inputs) == 1
-            and not any(isinstance(a, Tensor) for a in flat(op.args))
-        )
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
         """Each operand's share of the probability of the results (Eq. 4).
@@ -85,68 +74,33 @@ class Rule:
         turned = self.back(op, [None if p is None else how.signs.expand(p.shape) for p in P])
         return [None if p is None else (p, how._replace(signs=s)) for p, s in zip(moved, turned, strict=True)]
 
-    def loses(self, _op: Op, _how: How) -> Tensor | None:
-        """The elements of the result to which nothing contributes, so that their probability is lost; None if none."""
-        return None
-
     def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
         """M^T G: the operands' weights in the joint neuron, in which the results have the weights G."""
         return self.back(op, G)
 
     def back(self, op: Op, arrived: Arrived) -> list[Tensor | None]:
         """The gradient."""
-        if op.name in ("read", "write") and arrived[0] is not None:
-            found = iter(op.function.back(arrived[0]))
-            written = zip(op.args, found, strict=True)  # a constant may have been there, or have been written
-            return [P for a, P in written if isinstance(a, Value)]
-        if op.name in _INVERSES and arrived[0] is not None and len(op.inputs) == 1:
+        if op.name in ("read", "write"):
+            found = zip(op.args, op.function.back(arrived[0]), strict=True)
+            return [P for a, P in found if isinstance(a, Value)]  # constants may have been there, or been written
+        if op.name in _INVERSES and len(op.inputs) == 1:
             return [_INVERSES[op.name](op, arrived[0])]
-        return gradient(op, [v.zeros() if v.is_floating else v.tensor for v in op.inputs], arrived)
-
-    def mixes(self, op: Op) -> bool:
-        """Whether it mixes places by weights that depend on the input, as attention does."""
-        return False
-
-    def is_linear(self, op: Op) -> bool:
-        """Whether the value is linear in its only input, without a bias."""
-        return op.name in _COPIES or self.rearranges(op)
+        return gradient(op, [v.empty() if v.is_floating else v.tensor for v in op.inputs], arrived)
 
     def averages(self, op: Op) -> bool:
-        """Whether it averages, with fixed weights."""
+        """Whether it makes fewer elements, as averages by fixed weights."""
         return False
-
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Labels of the elements of the results from those of the inputs; -1 for constants."""
-        if op.name == "_to_copy":  # to a type with fewer numbers, maybe
-            return of
-        if op.name in ("view", "_unsafe_view"):
-            return [of[0].reshape(op.out.shape)]
-        result = op.at(*of, constant=_unlabeled)
-        return [result] if isinstance(result, Tensor) else list(result)
 
 
 def gradient(op: Op, inputs: Sequence[Tensor], arrived: Arrived) -> list[Tensor | None]:
-    """What arrives at the floating inputs of an operation, from its ordinary gradient there."""
+    """What arrives at the floating inputs of an operation by its ordinary gradient."""
     floating = [a for a in inputs if a.is_floating_point()]
 
     def function(*others: Tensor) -> Any:
         rest = iter(others)
         return op.at(*(next(rest) if a.is_floating_point() else a for a in inputs))
 
-    found = iter(gradients(function, floating, arrived))
-    return [next(found) if a.is_floating_point() else None for a in inputs]
-
-
-def of_elements(op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Labels of an elementwise operation."""
-    found = of[0].expand(op.out.shape)
-    for labels in of[1:]:
-        found = torch.maximum(found, labels.expand(op.out.shape))
-    return [found] * len(op.outs)
-
-
-def _unlabeled(a: Any) -> Any:
-    return torch.full_like(a, -1, dtype=torch.float64) if isinstance(a, Tensor) and a.is_floating_point() else a
+    return [*gradients(function, floating, arrived)]
 
 
 def _permuted(op: Op, a: Tensor) -> Tensor:
@@ -200,8 +154,7 @@ class Winner(Rule):
 
     def learn(self, op: Op) -> None:
         super().learn(op)
-        for out in op.outs:
-            out.facts.is_open = False  # a norm behind it is one of the winners
+        op.outs[0].facts.is_open = False  # a norm behind it is one of the winners
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return op.inputs
@@ -214,21 +167,17 @@ class Missing(Winner):
     """An operation without a rule, of which only the ordinary gradient is known."""
 
     def learn(self, op: Op) -> None:
-        super().learn(op)
+        facts = inherited(op)
+        facts.nonnegative = False
         for out in op.outs:
-            of = out.facts
-            out.facts = Facts(False, of.gate, of.activations, of.layers, of.mixtures)
-
-    def labels(self, op: Op, of: Sequence[Tensor]) -> Sequence[Tensor]:
-        return [of[0].flatten()[:1].expand(out.shape) for out in op.outs]
+            out.facts = facts
 
 
 class Ends(Missing):
     """Probability ends: the result depends on the operands only as on gates, queries and keys."""
 
-    def takes(self, op: Op, at: int) -> bool:
-        return False
+    def operands(self, op: Op) -> list[Value]:
+        return []
 
 
-ENDS = Ends()
-MISSING = Missing()
+ENDS, MISSING = Ends(), Missing()

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ebcli.errors import ImageError
+from ebcli.files.contents import Contents
 from ebcli.files.coordinates import Affine
 from ebcli.files.frame_ranges import ClipOptions, Clips, Slices
 from ebcli.files.images import check_pixels, reading
@@ -24,6 +25,7 @@ from ebcli.files.safe_open import safe_open
 from ebcli.nouns.input_spec import InputSpec
 
 _SAMPLED = 1 << 20  # values that choose the ends of the gray scale
+_LONGEST_HEADER = 1 << 16  # bytes
 _SHADOWS, _LIGHTS = 1, 99  # percentiles of values that are drawn black and white
 _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 
@@ -94,7 +96,7 @@ class Arrays(Medium):
         """Raise ImageError if an array of this shape and data type is no image or volume, or too large to be read."""
         if kind.kind not in "buif":
             raise ImageError(f"its data type is {kind}, but integers or floats are needed")
-        if len(shape) - len(self.axes) not in (0, 1) or 0 in shape:
+        if len(shape) - len(self.axes) not in (0, 1) or min(shape) < 1:
             axes = ", ".join(self.axes)
             named = " x ".join(map(str, shape)) or "no"
             raise ImageError(f"it has {named} values, but an array ({axes}) or (C, {axes}) is needed")
@@ -141,7 +143,7 @@ class NumPy(Arrays):
                 if len(names) != 1:
                     raise ImageError(f"it has {len(names)} arrays, but one is needed: save the image on its own")
                 with archive.open(names[0]) as member:
-                    return Data(self._array(member))
+                    return Data(self._array(Contents(member, _LONGEST_HEADER)))
 
     def _array(self, file: Any) -> NDArray[Any]:
         """The array in a file, which is not read yet if that is possible."""
@@ -159,7 +161,9 @@ class NumPy(Arrays):
         try:
             there = os.fstat(file.fileno()).st_size - file.tell()
             values = np.memmap(file, kind, "r", file.tell(), shape, order) if there >= size else np.empty(0)
-        except OSError:  # bytes in memory, and members of archives
+        except (OSError, AttributeError):  # bytes in memory, and members of archives
+            if isinstance(file, Contents):
+                file.most += size
             content = file.read(size)
             there = len(content)
             values = np.frombuffer(content, kind).reshape(shape, order=order) if there >= size else np.empty(0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import warnings
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
@@ -13,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.errors import EbcliError, ImageError
+from ebcli.files.contents import check_deflated
 from ebcli.files.coordinates import Affine
+from ebcli.files.images import most_pixels
 from ebcli.files.media.array import Arrays, Data, opened
 from ebcli.files.media.medium import register
 from ebcli.files.media.nifti import Nifti
@@ -50,13 +54,16 @@ class Dicom(Arrays):
     def load(self, file: Path | IO[bytes], spec: InputSpec) -> Data:
         with _private():
             files = self.files(file) if isinstance(file, Path) else []
-            headers = _in_order([*map(_header, files)]) if files else [_header(file)]
+            # all are checked before the pixels of any are read
+            found = {one: _header(one, True) for one in files}
+            headers = _in_order([*found.values()]) if files else [_header(file)]
             first = headers[0]
             frames = len(headers) if files else _frames(first)
             if self.axes == "HW" and frames > 1:
                 raise ImageError(f"it has {frames} frames, so it is no image: choose {Nifti.network}")
             self.check([first.SamplesPerPixel, *[frames] * (self.axes == "DHW"), first.Rows, first.Columns], _NUMBERS)
-            parts = [_pixels(header) for header in headers]
+            ordered = sorted(found, key=lambda one: _depth(found[one]))
+            parts = [*map(_pixels, map(_header, ordered) if files else headers)]
             values, window = np.concatenate([values for values, _ in parts], 1), parts[0][1]
             return Data(values[:, 0], window) if self.axes == "HW" else Data(values, window, _affine(headers))
 
@@ -91,7 +98,7 @@ def _private() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
-    except (EbcliError, OSError):
+    except (EbcliError, OSError, MemoryError):
         raise
     except Exception as error:  # broken files make pydicom raise nearly anything
         raise ImageError(f"it is broken, or no DICOM image ({type(error).__name__})") from None
@@ -113,6 +120,11 @@ def _header(file: Path | IO[bytes], is_short: bool = False) -> Any:
     """A data set whose pixels are not decoded yet; a short one has none."""
     pydicom = import_optional("pydicom")
     with opened(file) as content:
+        reader = pydicom.filereader
+        reader.read_preamble(content, True)
+        if reader._read_file_meta_info(content).get("TransferSyntaxUID") == pydicom.uid.DeflatedExplicitVRLittleEndian:
+            check_deflated(content, sys.maxsize, _NUMBERS.itemsize * most_pixels(), -zlib.MAX_WBITS)
+        content.seek(0)
         header = pydicom.dcmread(content, force=True, stop_before_pixels=is_short)
     if "PixelData" not in header and not is_short:
         raise ImageError("it has no pixels, or is truncated" if "Rows" in header else "it is no DICOM image")
@@ -139,7 +151,7 @@ def _pixels(header: Any) -> tuple[NDArray[Any], tuple[float, float] | None]:
     slope, intercept = float(header.get("RescaleSlope") or 1), float(header.get("RescaleIntercept") or 0)
     values = values.astype(np.float32) * np.float32(slope) + np.float32(intercept)
     window = None
-    if header.get("WindowWidth"):
+    if header.get("WindowWidth") and "WindowCenter" in header:
         center, width = (float(np.atleast_1d(header[name].value)[0]) for name in ("WindowCenter", "WindowWidth"))
         window = center - width / 2, center + width / 2
     if colors == "MONOCHROME1":  # large values are dark

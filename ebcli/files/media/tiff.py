@@ -5,21 +5,24 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from numpy.typing import NDArray
 
 from ebcli.errors import ImageError
+from ebcli.files.contents import Contents, check_deflated
 from ebcli.files.coordinates import Coordinates, GeoTags
 from ebcli.files.frame_ranges import ClipOptions, Clips
+from ebcli.files.images import check_pixels
 from ebcli.files.media.array import Arrays, Data, opened
 from ebcli.files.media.medium import Shown, register
 from ebcli.files.media.photo import PHOTO
 from ebcli.imports import import_optional
 from ebcli.nouns.input_spec import InputSpec
 
+_DEFLATE = 8, 32946  # of the ways to compress
 _CHANNELS = "SC"  # of tifffile's axes: samples and channels
 
 
@@ -66,6 +69,7 @@ class Tiff(Arrays):
             if self.axes == "DHW":
                 shape[1:-2] = [math.prod(depth)]
             self.check(shape, part.dtype)
+            _check_segments(tiff.filehandle, part.keyframe, part.pages if self.axes == "DHW" else [part])
             return Data(part.asarray().transpose(order).reshape(shape))
 
 
@@ -73,8 +77,20 @@ class Tiff(Arrays):
 def _opened(file: Path | IO[bytes]) -> Iterator[Any]:
     tifffile = import_optional("tifffile")
     logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # of what is broken, this program says it
-    with opened(file) as content, tifffile.TiffFile(content, name="its file") as tiff:
+    # of what one file says about pages in others, nothing is read
+    with opened(file) as content, tifffile.TiffFile(Contents(content), name="its file", _multifile=False) as tiff:
         yield tiff
+
+
+def _check_segments(file: Any, first: Any, pages: Iterable[Any]) -> None:
+    """Raise ImageError if a strip or a tile of a page is, or unpacks to, more than the page needs of it."""
+    values = math.prod(first.chunks) if first.is_tiled else min(math.prod(first.chunks), first.size)
+    check_pixels((values, 1))
+    if first.compression in _DEFLATE:
+        for page in pages:
+            for start, size in zip(page.dataoffsets, page.databytecounts, strict=True):
+                file.seek(start)
+                check_deflated(file, size, values * first.dtype.itemsize)
 
 
 def _is_photo(file: Path | IO[bytes], spec: InputSpec) -> bool:

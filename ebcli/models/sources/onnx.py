@@ -12,16 +12,18 @@ from torch import Tensor, nn
 from torch.fx import GraphModule
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
-from ebcli.models.onnx_graph import converted
+from ebcli.models.onnx_graph import converted, refusal
 from ebcli.models.sources.network_file import NetworkFile
 
 _SCORES = {"Softmax": SOFTMAX, "LogSoftmax": SOFTMAX, "Sigmoid": SIGMOID}
 _LONGEST = 1 << 20  # characters of class names
 _TO_LAST, _TO_FIRST = (0, 2, 3, 1), (0, 3, 1, 2)  # channels
 _FREE = "?"
+_READ_AGAIN = 4  # times; tensors can share values
 
 
 class Onnx(NetworkFile):
@@ -30,7 +32,7 @@ class Onnx(NetworkFile):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         import_optional("onnx2torch")
-        self._onnx, self._data = import_optional("onnx"), dict[Path, None]()
+        self._onnx, self._data = import_optional("onnx"), dict[Path, int]()  # bytes that were read of files
         self._model = self._read()
         graph, types = self._model.graph, self._onnx.TensorProto
         weights = {tensor.name for tensor in graph.initializer}
@@ -56,8 +58,10 @@ class Onnx(NetworkFile):
         except ConfigurationError:
             raise
         except Exception as error:  # a file can be wrong in any way
+            is_own = isinstance(error, NotImplementedError)
+            reason = first_line(error) if is_own else "it is not valid, or the converter does not know how to"
             raise ConfigurationError(
-                f"cannot convert {self.name} ({first_line(error)}): export the network with torch.export to a .pt2 "
+                f"cannot convert {self.name} ({reason}): export the network with torch.export to a .pt2 "
                 "file, or name its code as FILE.py:FACTORY"
             ) from error
         net.scores, net.categories = self._scores, self._class_names()
@@ -68,7 +72,8 @@ class Onnx(NetworkFile):
 
     def _read(self) -> Any:
         try:
-            model = self._onnx.load_model_from_string(self.path.read_bytes())
+            with safe_open(self.path) as file:
+                model = self._onnx.load_model_from_string(file.read())
         except OSError as error:
             raise ConfigurationError(f"cannot read {self.name}: {error.strerror}") from error
         except Exception as error:  # protobuf has several implementations
@@ -77,6 +82,8 @@ class Onnx(NetworkFile):
             raise ConfigurationError(f"{self.name} is no ONNX file: it has no network")
         if any(node.op_type == "NonMaxSuppression" for node in model.graph.node):
             raise ConfigurationError(f"{self.name} has non-maximum suppression in it: export it without")
+        if found := refusal(model):
+            raise ConfigurationError(f"{self.name} has {found}: export it without")
         for one in model.opset_import:
             if one.domain == "ai.onnx":  # the long name of the usual operators
                 one.domain = ""
@@ -103,16 +110,18 @@ class Onnx(NetworkFile):
                 f"{self.name} has data in {location!r}, which is not read: it leads out of its directory"
             )
         try:
-            with file.open("rb") as stream:
-                rest = os.fstat(stream.fileno()).st_size - int(offset)
-                size = rest if length is None else int(length)
+            with safe_open(file) as stream:
+                there = os.fstat(stream.fileno()).st_size
+                size = there - int(offset) if length is None else int(length)
+                self._data[file] = self._data.get(file, 0) + size
+                if self._data[file] > _READ_AGAIN * there:
+                    raise ConfigurationError(f"{self.name} reads '{file}' again and again: export it again")
                 stream.seek(int(offset))
-                found = stream.read(size) if 0 <= size <= rest else None
+                found = stream.read(size) if 0 <= size <= there - int(offset) else None
         except OSError as error:
             raise ConfigurationError(f"cannot read '{file}', the data of {self.name}: {error.strerror}") from error
         if found is None:
             raise ConfigurationError(f"'{file}', the data of {self.name}, is truncated: copy it again")
-        self._data[file] = None
         return found
 
     def _put_channels_first(self, images: Any, shape: Sequence[Any]) -> None:
@@ -133,8 +142,9 @@ class Onnx(NetworkFile):
         ranks = {one.name: len(one.type.tensor_type.shape.dim) for one in graph.output}
         name = next((name for name, rank in ranks.items() if rank in (2, 3, 4)), graph.output[0].name)
         rank = ranks[name]
-        while name in made and made[name].op_type == "Identity":
-            name = made[name].input[0]
+        for node in reversed(graph.node):
+            if node.op_type == "Identity" and name in node.output:
+                name = node.input[0]
         if name in made and made[name].op_type in _SCORES and rank in (2, 4):
             end = made[name]
             axis = next((one.i for one in end.attribute if one.name == "axis"), -1) % rank
