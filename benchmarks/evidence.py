@@ -152,6 +152,21 @@ def sufficiency() -> str:
     return markdown(heads, lines, 1)
 
 
+def best() -> str:
+    """The letters: the share of each method's map in the right half, at the layer that suits the method best."""
+    methods = ("contrastive", "Grad-CAM", "LayerCAM", "gradient x activation", "AttnLRP")
+    rows = [row for row in read("trained") if row["task"] == "letters"]
+    lines = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        cells = [network]
+        for method in methods:
+            found = [row for row in rows if (row["network"], row["method"]) == (network, method)]
+            most = max(found, key=lambda row: float(row["share"]), default=None)
+            cells.append("" if most is None else f"{float(most['share']):.1%}, `{most['layer']}`")
+        lines.append(cells)
+    return markdown(["network", *methods], lines, 6)
+
+
 def trained() -> str:
     """The default layers of all networks: the share of each method's map in the right half."""
     methods = ("contrastive", "marginal", "Grad-CAM", "gradient x activation", "AttnLRP")
@@ -225,7 +240,7 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, sufficiency, trained, sentences, words, cost, rates)
+    one.__name__: one for one in (layers, fits, faithfulness, sufficiency, best, trained, sentences, words, cost, rates)
 }
 
 
