@@ -110,5 +110,5 @@ def test_maps_of_classes_are_detections_too() -> None:
     found = ebcli.explain(color_net(), photo, [0, 2], layer="input", categories=["red", "green", "blue"]).detections()
     assert found.xyxy[0] == pytest.approx((2, 4, 7, 9), abs=1)
     assert found.class_id[0] == 0
-    with pytest.raises(ebcli.ConfigurationError, match="--box works only with detectors"):
+    with pytest.raises(ebcli.ConfigurationError, match="--where X,Y,W,H works only with detectors"):
         ebcli.explain(color_net(), photo, boxes=[(0, 0, 5, 5)])

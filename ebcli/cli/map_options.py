@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebcli.cli.model_options import PATH, section
-from ebcli.cli.parameters import BOX, ClassName, Method, PixelOrMask
+from ebcli.cli.parameters import ClassName, Method, Place
 from ebcli.models.keywords import COMPARED_METHODS
 from ebcli.run.plan_parts import MapOptions
 
@@ -82,17 +82,12 @@ MAP = (
         help="Detectors: explain every detection that scores at least SCORE.",
     ),
     _map(
-        "--box",
-        metavar="X,Y,W,H",
-        type=BOX,
-        help="Detectors: explain only the detection nearest to this box, in pixels.",
-    ),
-    _map(
         "--where",
-        metavar="X,Y|FILE",
-        type=PixelOrMask(),
-        show_default="the whole segment",
-        help="Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE.",
+        metavar="X,Y|X,Y,W,H|FILE",
+        type=Place(),
+        show_default="every detection, or the whole segment",
+        help="Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
+        "explain only the detection nearest to this box, in pixels.",
     ),
     _map(
         "--tiles",

@@ -28,7 +28,7 @@ from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, Executio
 _input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
 _resuming, _performance = map(section, ("Resuming", "Performance"))
 _cluster, _information = map(section, ("Cluster", "Information"))
-_limit = partial(click.option, cls=Limit, section="Limits, in settings files and the environment only")
+_limit = partial(click.option, cls=Limit, section="Settings, in files and the environment only")
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
 SALIENCY = (
@@ -224,11 +224,11 @@ SALIENCY = (
         default=ExecutionOptions.engine,
         help="Run on this machine, or on the Ray cluster at RAY_ADDRESS.",
     ),
-    _cluster(
+    _limit(
         "--gpus-per-worker",
         type=float,
-        show_default="1 if there are GPUs",
-        help="Give each Ray worker N GPUs; fractions share one.",
+        show_default="1 if there are any",
+        help="GPUs per Ray worker; fractions share one.",
     ),
     _limit("--timeout", type=float, default=RemoteOptions.timeout, help="Seconds to wait for a server."),
     _limit("--retries", type=int, default=RemoteOptions.retries, help="How often a failed request is repeated."),

@@ -12,6 +12,7 @@ _FORMER = {
     "--vmax": "--scale HIGH",
     "--percentile": "--scale 99%",
     "--print0": "-0",
+    "--box": "--where X,Y,WIDTH,HEIGHT",
 }
 _ELSEWHERE = {
     "--profile": "--json: each record has its seconds",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -244,36 +244,33 @@ def _threshold(text: str) -> tuple[str, float]:
     return kind or "max", float(share)
 
 
-def _box(text: str) -> Box:
-    left, top, width, height = map(float, text.split(","))
-    return Box.of_size(left, top, width, height)
-
-
 def _numbers(kind: type[float] | type[int]) -> Callable[[str], tuple[float, ...]]:
     return lambda text: tuple(map(kind, text.split(",")))
 
 
 SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
 THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
-BOX = Parsed(_box, "is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80")
 NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas")
 INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 
 
-class PixelOrMask(click.Path):
-    """``12,34`` -> (12, 34), else the path of an existing file."""
+class Place(click.Path):
+    """``12,34`` -> (12, 34), ``40,20,100,80`` -> a box, else the path of an existing file."""
 
-    name = "pixel or mask"
+    name = "pixel, box or mask"
 
     def __init__(self) -> None:
         super().__init__(dir_okay=False, exists=True, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        x, comma, y = str(value).partition(",")
-        if comma and x.isdecimal() and y.isdecimal():
-            return int(x), int(y)
+        numbers = str(value).split(",")
+        with suppress(ValueError):
+            if len(numbers) == 2 and all(one.isdecimal() for one in numbers):
+                return int(numbers[0]), int(numbers[1])
+            if len(numbers) == 4:
+                return Box.of_size(*map(float, numbers))
         if not os.path.isfile(str(value)):
-            self.fail(f"{str(value)!r} is neither a pixel X,Y nor the file of a mask", param, ctx)
+            self.fail(f"{str(value)!r} is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask", param, ctx)
         return super().convert(value, param, ctx)
 
 

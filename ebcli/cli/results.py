@@ -135,7 +135,7 @@ def _why_no_map(maps: MapOptions) -> str:
     if maps.above is not None:
         return f"nothing scores above {maps.above:g}"
     what = f"none of the targets {', '.join(maps.targets)} is" if maps.targets else "nothing is"
-    return f"{what} detected" if maps.box is not None else f"{what} found; a lower --score or --above finds more"
+    return f"{what} detected" if maps.where is not None else f"{what} found; a lower --score or --above finds more"
 
 
 def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out: IO[str], *, is_only: bool) -> None:

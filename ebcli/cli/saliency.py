@@ -96,14 +96,12 @@ def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, quiet: bool, d
 
 
 def _check_combinations(options: dict[str, Any]) -> None:
-    """Refuse options that exclude each other, and drop choices of classes that ones with precedence replace."""
+    """Drop choices of classes that ones with precedence replace."""
     given = click.get_current_context().get_parameter_source
     sources = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT_MAP)
     choosing = [name for name in CHOOSING if options[name] not in ((), None)]
     first = next((source for source in sources if source in map(given, choosing)), None)
     options |= {name: () if isinstance(options[name], tuple) else None for name in choosing if given(name) != first}
-    if options["engine"] != "ray" and given("gpus_per_worker") == ParameterSource.COMMANDLINE:
-        raise click.UsageError("--gpus-per-worker needs --engine ray")
 
 
 def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:

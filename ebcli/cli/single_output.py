@@ -86,7 +86,7 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
         return f"'{image}' may hold many images: {directory}"
     maps = len(options["target"]) or options["top_k"] or 1
     finds = options["model"].lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
-    one = options["top_k"] == 1 or options["box"] is not None or options["where"] is not None
+    one = options["top_k"] == 1 or options["where"] is not None
     if options["above"] is not None or options["labels"] is not None or (finds and not one):
         maps = 2  # or any other number
     if not options["panel"] and (maps > 1 or len(options["layer"]) > 1 or ALL in options["layer"]):

@@ -250,7 +250,10 @@ def _private_directory(directory: Path) -> tuple[Path, IO[bytes]]:
     """Create a directory in another one; returns it, and a file in it that is locked until it is closed."""
     while True:
         private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
-        lock = (private / _OF_RUN).open("xb")
+        try:
+            lock = (private / _OF_RUN).open("xb")
+        except FileNotFoundError:  # another run took it for that of a killed one
+            continue
         with contextlib.suppress(OSError):  # a file system without locks; there, no run removes anything
             lock_descriptor(lock.fileno())
         if not os.fstat(lock.fileno()).st_size:  # else another run removed it before it was locked
@@ -266,6 +269,8 @@ def finish_killed_runs(directory: Path) -> None:
     for private in directory.glob(f"{PRIVATE}*"):
         if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
             continue
+        with contextlib.suppress(OSError):  # of a run that was killed before it had a marker, it is empty
+            private.rmdir()
         with contextlib.suppress(OSError):  # another user's, already removed, or without such a file
             with safe_open(private / _OF_RUN, follow=False, flags=os.O_RDWR) as lock:
                 if not lock_descriptor(lock.fileno(), blocking=False):  # in use

@@ -146,7 +146,7 @@ def explain(
     }
     places = [Box(*map(float, one)) for one in getattr(boxes, "xyxy", () if boxes is None else boxes)]
     if places:
-        values["box"] = places[0]
+        values["where"] = places[0]
     results: dict[int, Saliency] = {}
     for shape in dict.fromkeys(tensors):  # inputs of each size by themselves
         spec = None if shape is None else InputSpec.as_is(shape[-2:], shape[0] if len(shape) == 3 else 1)
@@ -208,23 +208,18 @@ def _explained(plan: RunPlan, loaded: LoadedModel, images: Sequence[Any], other_
     plan = plan.but(batch_size=min(largest, default_batch_size(str(device))))
     explainer = Explainer(plan, len(images), loaded)
     order = sorted(range(len(inputs)), key=lambda i: repr(inputs[i].form))
-    asked = [explainer, *(explainer.asked(replace(plan.maps, box=box)) for box in other_boxes)]
-    found = dict(zip(order, map(_joined, *(one.explain([inputs[i] for i in order]) for one in asked)), strict=True))
+    asked = [explainer, *(explainer.asked(replace(plan.maps, where=box)) for box in other_boxes)]
+    found = dict(zip(order, zip(*(one.explain([inputs[i] for i in order]) for one in asked), strict=True), strict=True))
     about, several = in_a_sentence(explainer.network.provenance_of_picture()), len(images) > 1
     results = []
     for i, (_, shown) in enumerate(both):
-        made, which = found[i], f"image {i + 1} of {len(both)}: " * several
-        if isinstance(made, ImageError):
-            raise ImageError(f"{which}{made}") from made
-        if not made.maps:
+        which, made = f"image {i + 1} of {len(both)}: " * several, list[Explanation]()
+        for one in found[i]:  # of several boxes
+            if isinstance(one, ImageError):
+                raise ImageError(f"{which}{one}") from one
+            made.append(one)
+        if not made[0].maps:
             raise ImageError(f"{which}{loaded.name} finds nothing to explain: name a class")
-        results.append(Saliency(made, shown, plan, about))
+        maps = [map_ for one in made for map_ in one.maps]
+        results.append(Saliency(replace(made[0], maps=maps), shown, plan, about))
     return results
-
-
-def _joined(*parts: Explanation | ImageError) -> Explanation | ImageError:
-    """The maps of an image for each of several boxes; or the first error."""
-    made = [one for one in parts if isinstance(one, Explanation)]
-    if len(made) < len(parts):
-        return next(one for one in parts if isinstance(one, ImageError))
-    return replace(made[0], maps=[map_ for one in made for map_ in one.maps])

@@ -74,8 +74,8 @@ class MapOptions:
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
-        box: of a detector, explain the detection nearest to this one.
-        where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file.
+        where: of a segmentation network, explain the class at this pixel (x, y), or in the mask in this file; of a
+            detector, the detection nearest to this box.
         layers: ``named_modules()`` names; ``"input"`` for the pixels, ``"all"`` for one layer per resolution and the
             pixels; empty for the model's default layer.
         contrastive: contrastive maps; marginal ones if False.
@@ -93,8 +93,7 @@ class MapOptions:
     top_k: int | None = None
     above: float | None = None
     score: float = 0.5
-    box: Box | None = None
-    where: tuple[int, int] | Path | None = None
+    where: tuple[int, int] | Box | Path | None = None
     layers: tuple[str, ...] = ()
     contrastive: bool = True
     beside: tuple[str, ...] = ()
@@ -111,8 +110,8 @@ class MapOptions:
         check_at_least(1, top_k=self.top_k)
         if not 0 <= self.score <= 1:
             raise ConfigurationError(f"--score is {self.score:g}, but it must be from 0 to 1")
-        if self.box is not None and not self.box.area > 0:
-            raise ConfigurationError("--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0")
+        if isinstance(self.where, Box) and not self.where.area > 0:
+            raise ConfigurationError("--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0")
         if self.against and not self.contrastive:
             raise ConfigurationError("--against makes a contrastive map: drop --marginal")
         if "marginal" in self.beside and not self.contrastive:

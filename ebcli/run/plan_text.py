@@ -17,7 +17,8 @@ from ebcli.nouns.box import Box
 from ebcli.run.plan import RunPlan
 
 PREFIX = "EB_SALIENCY_"  # of the variables that set options
-LIMITS = ("timeout", "retries", "max_bytes", "max_pixels", "image_timeout")  # which no option of the command sets
+# which no option of the command sets
+LIMITS = ("gpus_per_worker", "timeout", "retries", "max_bytes", "max_pixels", "image_timeout")
 REPEATED = {"images", "include", "exclude", "layer", "target", "similar_to", "against", "compare_with"}
 NEGATED = {"contrastive": "marginal", "signed": "unsigned"}
 _SEPARATORS = {"shard": "/", "threshold": ":"}

@@ -103,7 +103,7 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
     if not 0 < count <= most:
         raise ConfigurationError(
             f"the cluster has {cpus} CPUs and {all_gpus:g} GPUs, but {max(1, count)} workers need {gpus:g} GPUs each "
-            "and at least one more CPU than workers: lower --workers or --gpus-per-worker"
+            "and at least one more CPU than workers: lower --workers or EB_SALIENCY_GPUS_PER_WORKER"
         )
 
     def has_room(share: int) -> bool:

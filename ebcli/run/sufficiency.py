@@ -55,7 +55,7 @@ def sufficiency_of(
     loaded: LoadedModel, task: Task, inputs: Tensor, maps: Sequence[Map], asked: Sequence[Asked]
 ) -> list[Sufficiency]:
     """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
-    easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, box=None)) for about in asked]
+    easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, where=None)) for about in asked]
 
     def scores(outputs: Iterable[Any]) -> list[float]:
         pairs = zip(outputs, maps, strict=False)  # some only fill the batch

@@ -22,7 +22,7 @@ class Question:
         photo: what the page calls the photo.
         target: the class, by index or name, or the text; none for the most likely ones, or all that is found.
         against: the class or text to contrast with.
-        box: of a detector, the detection nearest to this one.
+        where: of a detector, the detection nearest to this one.
         layer: the layer; empty for the default one, `EVERY` for all that the page offers.
         contrastive: a contrastive map, or a marginal one.
         style, alpha, signed, cells: how it is drawn; see ``RunPlan.of``.
@@ -32,7 +32,7 @@ class Question:
     photo: str
     target: tuple[str, ...]
     against: tuple[str, ...]
-    box: Box | None
+    where: Box | None
     layer: str
     contrastive: bool
     style: str = DrawingStyle.name
@@ -59,7 +59,7 @@ class Question:
             photo=query.get("photo", ""),
             target=target,
             against=against,
-            box=Box.of_size(left, top, width, height) if "box" in query else None,
+            where=Box.of_size(left, top, width, height) if "box" in query else None,
             layer=query.get("layer", ""),
             contrastive=query.get("marginal") != "1",
             style=query.get("style", DrawingStyle.name),

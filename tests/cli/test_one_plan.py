@@ -19,6 +19,7 @@ from ebcli.cli.options import OPTIONS
 from ebcli.cli.repetition import plan_of
 from ebcli.cli.saliency import main, run
 from ebcli.errors import ConfigurationError
+from ebcli.nouns.box import Box
 from ebcli.run.plan import VALUES as NAMES
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_text import as_command, as_settings
@@ -31,6 +32,7 @@ COMBINED: dict[str, dict[str, Any]] = {
     "against, unsigned": {"against": ("tabby",), "signed": False},
     "signed by hand": {"signed": True, "scale": "3"},
     "above a lower end": {"against": ("tabby",), "scale": "0.25,run"},
+    "a box": {"where": Box(4.0, 3.0, 24.5, 13.0)},
     "whole and cropped": {"fit": "whole", "crop": 96},
     "strange names": {"images": (Path("-a.jpg"), Path("models"), Path('no\x7f"such')), "target": ("-x", "it's")},
 }

@@ -184,6 +184,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "position": None,
             "share": None,
             "against": None,
+            "channels": [],
         }
     ]
     assert (second["status"], second["error"]) == ("failed", "it is broken")
@@ -258,7 +259,7 @@ def test_the_ranks_of_a_job_are_shards(worker: mock.Mock) -> None:
         "--no-such-option",
         "--target 1 --top-k 2 a.jpg",
         "--marginal --against 3 a.jpg",
-        "--gpus-per-worker 1 a.jpg",
+        "--gpus-per-worker 1 --engine ray a.jpg",
         "--engine ray --workers 0 a.jpg",
         "--engine ray --device cuda:1 a.jpg",
     ],

@@ -84,7 +84,7 @@ def test_an_error_message_is_one_short_line_without_escape_sequences(capsys: pyt
 def test_a_name_that_is_too_long_for_the_system_is_an_error_in_one_line() -> None:
     result = CliRunner().invoke(main, ["a.jpg", "--where", "a" * 5000])
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert "is neither a pixel X,Y nor the file of a mask" in result.stderr
+    assert "is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask" in result.stderr
 
 
 def test_on_a_terminal_each_path_has_its_class_and_score(cwd: Path) -> None:

@@ -242,3 +242,12 @@ def test_a_working_directory_without_access(output: str, tmp_path: Path, monkeyp
             check_writable(Path(output))
     finally:
         tmp_path.chmod(0o700)
+
+
+def test_a_run_that_was_killed_before_its_marker_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".eb-saliency-abcd1234").mkdir()
+    (tmp_path / ".eb-saliency-mine").mkdir()
+    (tmp_path / ".eb-saliency-efgh5678").mkdir()
+    (tmp_path / ".eb-saliency-efgh5678" / "photo.jpg").touch()  # somebody's
+    finish_killed_runs(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".eb-saliency-mine", ".eb-saliency-efgh5678"}

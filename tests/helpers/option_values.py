@@ -6,8 +6,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ebcli.nouns.box import Box
-
 # Of each option, its text in the environment, and the value that it stands for
 VALUES: dict[str, tuple[str, Any]] = {
     "model": ("vgg16", "vgg16"),
@@ -39,7 +37,6 @@ VALUES: dict[str, tuple[str, Any]] = {
     "contrastive": ("0", False),
     "above": ("0.5", 0.5),
     "score": ("0.75", 0.75),
-    "box": ("4,3,20.5,10", Box(4.0, 3.0, 24.5, 13.0)),
     "where": ("12,34", (12, 34)),
     "annotations": ("masks", "masks"),
     "threshold": ("mass:0.8", ("mass", 0.8)),

@@ -95,7 +95,7 @@ def test_scores_targets_boxes_and_numbers_choose_detections(factory: str) -> Non
     assert boxes("--score", "1") == []
     for square in (RED_SQUARE, GREEN_SQUARE, SECOND_RED):
         left, top, right, bottom = square
-        assert boxes("--box", f"{left + 2},{top},{right - left},{bottom - top}") == [square]
+        assert boxes("--where", f"{left + 2},{top},{right - left},{bottom - top}") == [square]
 
 
 def test_against_another_class_at_the_same_place() -> None:

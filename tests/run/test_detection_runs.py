@@ -86,7 +86,7 @@ def test_the_box_is_drawn_over_the_picture(scale: float) -> None:
 def test_the_detection_nearest_to_a_box() -> None:
     for square in (RED_SQUARE, GREEN_SQUARE, SECOND_RED):
         left, top, right, bottom = square
-        (record,) = run("squares.png", "--box", f"{left},{top},{right - left},{bottom - top}")
+        (record,) = run("squares.png", "--where", f"{left},{top},{right - left},{bottom - top}")
         (one,) = record["classes"]
         assert is_inside(center(one["box"]), square)
 
@@ -94,7 +94,7 @@ def test_the_detection_nearest_to_a_box() -> None:
 def test_a_box_is_left_top_width_and_height() -> None:
     """A wide box overlaps with the green square most; of the same width and height, a high one with the second red."""
     for box, square in (("30,5,90,50", GREEN_SQUARE), ("5,30,50,90", SECOND_RED)):
-        (record,) = run("squares.png", "--box", box)
+        (record,) = run("squares.png", "--where", box)
         (one,) = record["classes"]
         assert is_inside(center(one["box"]), square)
     painted(SIZE, (GREEN, (106, 20, 120, 45))).save("edge.png")
@@ -121,7 +121,7 @@ def test_a_picture_without_detections_is_done_without_maps() -> None:
 
 
 def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
-    first, second = run("squares.png", "nothing.png", "--box", "200,5,10,10", status=1)
+    first, second = run("squares.png", "nothing.png", "--where", "200,5,10,10", status=1)
     assert first["error"] == "the box 200,5,10,10 is outside the image of 120 x 60 pixels"
     assert second["status"] == "failed"
 
@@ -134,8 +134,8 @@ def test_a_box_outside_the_picture_is_an_error_of_that_picture() -> None:
         (["--compare-with", "grad-cam", "--panel"], "--compare-with works only with classifiers"),
         (["--dtype", "bfloat16"], "--dtype bfloat16 has no non-maximum suppression, but .*: drop it"),
         (["--resize", "64"], "preprocesses images itself: drop --resize"),
-        (["--box", "1,2,0,4"], "--box is empty: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
-        (["--box", "1,2,3"], "'1,2,3' is not a box: give X,Y,WIDTH,HEIGHT in pixels, as in 40,20,100,80"),
+        (["--where", "1,2,0,4"], "--where is an empty box: give X,Y,WIDTH,HEIGHT with a width and height above 0"),
+        (["--where", "1,2,3"], "'1,2,3' is neither a pixel X,Y, a box X,Y,W,H nor the file of a mask"),
         (["--score", "1.5"], "--score is 1.5, but it must be from 0 to 1"),
     ],
 )

@@ -78,8 +78,8 @@ def test_its_subjects_are_explained_at_their_points() -> None:
 
 
 def test_options_of_other_tasks_are_refused_and_its_name_is_its_own() -> None:
-    result = invoke("--box", "1,2,3,4", "a.png")
+    result = invoke("--where", "1,2,3,4", "a.png")
     assert result.exit_code == 2
-    assert "--box works only with detectors, but points.py:Colors is for points: drop it" in result.stderr
+    assert "--where X,Y,W,H works only with detectors, but points.py:Colors is for points: drop it" in result.stderr
     with pytest.raises(ConfigurationError, match="there is a task 'detection' already"):
         register("detection", REGISTERED["segmentation"])

@@ -128,7 +128,7 @@ def test_more_networks_than_the_cluster_has_room_for(cwd: Path, two: Any) -> Non
     assert (status, out) == (2, [])
     assert err == (
         "Error: the cluster has 4 CPUs and 0 GPUs, but 4 workers need 0 GPUs each and at least one more CPU than "
-        "workers: lower --workers or --gpus-per-worker\n"
+        "workers: lower --workers or EB_SALIENCY_GPUS_PER_WORKER\n"
     )
     assert not (cwd / "maps").exists()
 

@@ -165,7 +165,7 @@ def test_records_pictures_and_messages_have_it(written: list[tuple[float, float,
     assert test["words"] in " ".join(text for *_, text in written)
 
 
-def test_a_picture_whose_proof_fails_says_so(written: list[tuple[float, float, str]]) -> None:
+def test_a_picture_whose_map_does_not_suffice_says_so(written: list[tuple[float, float, str]]) -> None:
     """Blur does not change mean colors."""
     Path("colors.py").write_text("from color_net import color_net as net\n")
     painted((256, 256), (RED, (32, 32, 224, 224))).save("red.png")

@@ -18,16 +18,16 @@ _FARTHEST = 0.5  # one minus the overlap, of a detection that is still the same 
 
 
 def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
-    """The detections of an image, best first; the one nearest to ``--box``, if there is one.
+    """The detections of an image, best first; the one nearest to the box of ``--where``, if there is one.
 
     Raises:
         ImageError: the box that is asked for is outside the image.
     """
-    box, (width, height) = asked.maps.box, asked.size
+    box, (width, height) = asked.maps.where, asked.size
     if asked.network.classes is not None:
         possible = {*asked.network.possible}
         found = [one for one in found if one.label in possible]
-    if box is not None:
+    if isinstance(box, Box):
         if not box.within(Box(0, 0, width, height)).area:
             numbers = ",".join(f"{value:g}" for value in box.sized)
             raise ImageError(f"the box {numbers} is outside the image of {width} x {height} pixels")
@@ -41,7 +41,7 @@ def subjects(found: Sequence[Detection], asked: Asked) -> list[Subject]:
 def _run(inputs: Tensor, asked: Sequence[Asked]) -> list[list[Detection]]:
     """The detections of each image, with boxes in pixels of the image."""
     net, maps = asked[0].network.loaded.net, asked[0].maps
-    found = detections(net, inputs, maps.score if maps.box is None else 0)
+    found = detections(net, inputs, maps.score if maps.where is None else 0)
     if isinstance(net, DetectionScores):
         return found
     height, width = inputs.shape[-2:]

@@ -50,7 +50,7 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
     ]
 
 
-def _mask(where: tuple[int, int] | Path, shape: tuple[int, int], asked: Asked) -> NDArray[np.bool_]:
+def _mask(where: tuple[int, int] | Box | Path, shape: tuple[int, int], asked: Asked) -> NDArray[np.bool_]:
     """The pixels (H, W) of the network's output that a pixel or a mask of the image asks for."""
     (width, height), region = asked.size, asked.place
     if isinstance(where, Path):
@@ -58,7 +58,7 @@ def _mask(where: tuple[int, int] | Path, shape: tuple[int, int], asked: Asked) -
         if not mask.any():
             raise ImageError(f"the mask '{where}' has no bright pixels in the part of the image that the network sees")
         return mask
-    x, y = where
+    x, y = where[:2]
     if not (0 <= x < width and 0 <= y < height):
         raise ImageError(f"the pixel {x},{y} is outside the image of {width} x {height} pixels")
     row = int((y + 0.5 - region.top) / (region.bottom - region.top) * shape[0])

@@ -87,6 +87,8 @@ class Task:
 # a detector's output has millions of elements; classes to contrast with share their subject's place
 _WIDTH = 4
 
+_FLAGS = {"box": "where X,Y,W,H"}  # of what tasks call otherwise
+
 REGISTERED: dict[str, Task] = {}
 
 
@@ -107,11 +109,13 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     task = REGISTERED[loaded.task]
     maps, usual = vars(plan.maps), vars(MapOptions())
     given = [option for option, name in values_of(MapOptions).items() if maps[name] != usual[name]]
+    if isinstance(plan.maps.where, Box):
+        given[given.index("where")] = "box"
     for option in [*given, *(["labels"] if plan.inputs.labels is not None else [])]:
         others = [other.networks for other in REGISTERED.values() if option in other.options]
         if others and option not in task.options:
             hint = "use --score, or drop it" if option == "above" and "score" in task.options else "drop it"
-            flag, which = option.replace("_", "-"), ", ".join(others)
+            flag, which = _FLAGS.get(option, option).replace("_", "-"), ", ".join(others)
             raise ConfigurationError(
                 f"--{flag} works only with {which}, but {loaded.name} is for {loaded.task}: {hint}"
             )
