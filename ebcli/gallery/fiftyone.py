@@ -45,9 +45,9 @@ def fiftyone_files(directory: Path, configuration: str) -> dict[Path, bytes]:
         names |= dict.fromkeys(maps)
     attributes = [_field(name, kind) for name, kind in _ATTRIBUTES.items()]
     document = {"embedded_doc_type": "fiftyone.core.labels.Heatmap", "fields": attributes}
-    fields = [_field(name, kind) for name, kind in {"id": "ObjectId", "filepath": "String"}.items()]
-    fields += [_field(name, "EmbeddedDocument") | document for name in names]
-    # later versions read it, too; they migrate it
+    heatmap_fields = [_field(name, "EmbeddedDocument") | document for name in names]
+    fields = [_field("id", "ObjectId"), _field("filepath", "String"), *heatmap_fields]
+    # later versions migrate it
     metadata = {"version": "1.0.0", "media_type": "image", "sample_fields": fields}
     contents = [json.dumps(content).encode() for content in (metadata, {"samples": samples})]
     return dict(zip(FIFTYONE_FILES, contents, strict=True))
@@ -60,13 +60,13 @@ def _heatmap(map_: Map, size: tuple[int, int]) -> dict[str, Any]:
     file = io.BytesIO()
     np.save(file, np.rint(values / peak * _LEVELS) * np.float32(peak / _LEVELS))
     content = {"base64": b64encode(zlib.compress(file.getvalue())).decode(), "subType": "00"}
+    class_ = map_.subject.name or f"class {map_.subject.index}"
+    about = {"label": class_, "confidence": map_.subject.score, "layer": map_.layer}
     return {
         "_cls": "Heatmap",
         "map": {"$binary": content},
         "range": [-peak if map_.is_two_sided else 0.0, peak],
-        "label": map_.subject.name or f"class {map_.subject.index}",
-        "confidence": map_.subject.score,
-        "layer": map_.layer,
+        **about,
     }
 
 
