@@ -82,7 +82,7 @@ class MapOptions:
         beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
-        prove: also find how small a part of each image keeps half of the score, in the order of its first map.
+        sufficiency: also find how small a part of each image keeps half of the score, in the order of its first map.
 
     Raises:
         ConfigurationError: a value is out of range, or two of them exclude each other.
@@ -99,7 +99,7 @@ class MapOptions:
     beside: tuple[str, ...] = ()
     allow_unsupported: bool = False
     track_lost_mass: bool = False
-    prove: bool = False
+    sufficiency: bool = False
 
     @property
     def most(self) -> int:

@@ -89,7 +89,7 @@ def test_the_environment_changes_nothing(baseline: Path, monkeypatch: pytest.Mon
 def test_only_what_maps_depend_on_is_repeated() -> None:
     photos(Path("photos"), 2)
     more = (
-        "--prove",
+        "--sufficiency",
         "--annotations",
         "boxes",
         "--records",
@@ -106,7 +106,7 @@ def test_only_what_maps_depend_on_is_repeated() -> None:
     assert "2 of 2 agree, 2 of them exactly" in result.stderr
     assert {path: found for path, found in tree(Path()).items() if not path.startswith("new")} == before
     settings = read_settings(Path("new/settings.toml"))
-    assert (settings["contrastive"], settings["prove"], settings["panel"]) == (False, False, False)
+    assert (settings["contrastive"], settings["sufficiency"], settings["panel"]) == (False, False, False)
 
 
 def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,12 @@ def ask(model: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["ask", "photo.png", *arguments, "--model", str(model), "-o", "maps"])
 
 
+def test_a_model_must_be_named(sentence: str) -> None:
+    result = CliRunner().invoke(main, ["ask", "photo.png", sentences.QUESTION])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ask needs a vision-language model: add --model hf/NAME" in result.stderr
+
+
 def test_a_question_is_answered_with_the_shares_of_words(model: Path, sentence: str) -> None:
     result = ask(model, sentences.QUESTION)
     assert result.exit_code == 0, result.stderr
