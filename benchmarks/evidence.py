@@ -131,15 +131,40 @@ def faithfulness() -> str:
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
 
 
-def proofs() -> str:
+def sufficiency() -> str:
     """For each method: the part of a photo that suffices, likewise shuffled, and what is left of the score without."""
-    rows = read("proofs")
-    heads = ["method", "part that suffices", "in random order", "score left without it", "proofs that hold"]
+    rows = read("sufficiency")
+    heads = [
+        "method",
+        "part that suffices",
+        "of a blob at the center",
+        "in random order",
+        "score left without it",
+        "maps that suffice",
+    ]
     lines = [
-        [*(row[name] for name in ("method", "part", "shuffled", "left")), f"{row['holds']} of {row['photos']}"]
+        [
+            *(row[name] for name in ("method", "part", "center", "shuffled", "left")),
+            f"{row['suffices']} of {row['photos']}",
+        ]
         for row in rows
     ]
     return markdown(heads, lines, 1)
+
+
+def best() -> str:
+    """The letters: the share of each method's map in the right half, at the layer that suits the method best."""
+    methods = ("contrastive", "Grad-CAM", "LayerCAM", "gradient x activation", "AttnLRP")
+    rows = [row for row in read("trained") if row["task"] == "letters"]
+    lines = []
+    for network in dict.fromkeys(row["network"] for row in rows):
+        cells = [network]
+        for method in methods:
+            found = [row for row in rows if (row["network"], row["method"]) == (network, method)]
+            most = max(found, key=lambda row: float(row["share"]), default=None)
+            cells.append("" if most is None else f"{float(most['share']):.1%}, `{most['layer']}`")
+        lines.append(cells)
+    return markdown(["network", *methods], lines, 6)
 
 
 def trained() -> str:
@@ -215,7 +240,7 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, proofs, trained, sentences, words, cost, rates)
+    one.__name__: one for one in (layers, fits, faithfulness, sufficiency, best, trained, sentences, words, cost, rates)
 }
 
 

@@ -132,7 +132,7 @@ def _recorded() -> Iterator[set[str]]:
 
 def families(rows: dict[str, dict[str, str]]) -> str:
     """The table of docs/networks.md: a line for each family of torchvision."""
-    lines = [BEGIN, "", "| family | networks | default layer | explained | mass |", "|---|--:|---|---|---|"]
+    lines = [BEGIN, "", "| family | networks | default layer | explained |", "|---|--:|---|---|"]
     for family, patterns in FAMILIES.items():
         found = [row for name, row in rows.items() if any(fnmatch(name, pattern) for pattern in patterns)]
         if found:
@@ -141,9 +141,7 @@ def families(rows: dict[str, dict[str, str]]) -> str:
                 layers = [f"`{row['default_layer']}` ({row['network']})" for row in (found[0], found[-1])]
                 layers = [" to ".join(layers)]
             rules = dict.fromkeys(row["rule"] for row in found)
-            least, most = (choose(float(row["mass_there"]) for row in found) for choose in (min, max))
-            mass = f"{most:.2f}" if f"{least:.2f}" == f"{most:.2f}" else f"{least:.2f} to {most:.2f}"
-            lines.append(f"| {family} | {len(found)} | {', '.join(layers)} | {', '.join(rules)} | {mass} |")
+            lines.append(f"| {family} | {len(found)} | {', '.join(layers)} | {', '.join(rules)} |")
     return "\n".join([*lines, "", END])
 
 

@@ -1,4 +1,4 @@
-"""Excitation Backprop saliency maps for torchvision networks.
+"""Saliency maps by Excitation Backprop for PyTorch networks.
 
 Everything is imported on first use, so that ``import ebcli`` costs nothing and leaves torch alone.
 """

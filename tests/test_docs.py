@@ -138,35 +138,6 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
     assert f"| cat, cup in the photo above, layer `features.11` | {' | '.join(shown)} | 0.50 |" in README
 
 
-# What readers ask first, the page that home names for it, and what the answer must contain
-QUESTIONS = {
-    "Which layer of a ResNet-50?": ("reading", ["ResNet-50", "layer3"]),
-    "Why is the border dark?": ("reading", ["border", "--fit"]),
-    "What is mass?": ("reading", ["mass"]),
-    "Contrastive or marginal?": ("reading", ["contrastive", "marginal"]),
-    "Can I trust a map?": ("reading", ["trust"]),
-    "Why is my map blank?": ("troubleshooting", ["blank"]),
-    "How do I process 100,000 photos?": ("many-photos", ["--skip-existing"]),
-    "How fast is it?": ("many-photos", ["per hour"]),
-    "How do I use my checkpoint?": ("networks", ["--weights"]),
-    "Is a stranger's checkpoint safe?": ("networks", ["weights_only"]),
-    "Raw numbers, and where are they?": ("networks", ["--raw"]),
-    "How do I explain a ViT?": ("networks", ["ViT"]),
-    "Is there Grad-CAM?": ("figures", ["--compare-with grad-cam"]),
-    "How do I make a figure for a paper?": ("figures", ["--preset figure", "dpi"]),
-    "Which part of the photo made it say that word?": ("ask", ["from the picture", "--word"]),
-    "How do I add an operation?": ("extending", ["ebcli.rule"]),
-}
-
-
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_questions_are_answered_at_the_top_of_a_page_that_home_names(question: str) -> None:
-    page, expected = QUESTIONS[question]
-    assert f"]({page}.md)" in (ROOT / "docs/index.md").read_text(encoding="utf-8")
-    top = " ".join((ROOT / f"docs/{page}.md").read_text(encoding="utf-8").split()[:300])
-    assert all(words in top for words in expected), top
-
-
 def test_home_names_every_page() -> None:
     home = (ROOT / "docs/index.md").read_text(encoding="utf-8")
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(re.findall(r"\]\((\S+?)\)", home))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.averages import reduced_axes
+from benchmarks.engine.rules.rule import Join, Rule
 
 GONE = -1
 _ALONG = {"flip": 1, "roll": 2, "index_select": 1, "gather": 1}  # where the argument is that names the axes
@@ -140,8 +141,11 @@ def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:  
     if name in ("stack", "select", "unbind"):
         at = (op.args[1] if len(op.args) > 1 else 0) % (out_ndim if name == "stack" else ndim)
         return axis + (at <= axis) if name == "stack" else None if at == axis else axis - (at < axis)
-    if name == "mv" and axis == 0:
-        return 0
+    if name in ("mv", "im2col", "col2im", "unfold"):
+        stays = axis == 0 if name != "unfold" else axis != op.args[1] % ndim
+        return axis if stays else None
+    if type(op.rule) in (Rule, Join) and out_ndim != ndim and name != "expand":
+        return None
     if out_ndim < ndim:  # a reduction
         reduced = {a + ndim for a in reduced_axes(op)}
         if len(reduced) != ndim - out_ndim:

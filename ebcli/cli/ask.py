@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.cli.console import SOME_FAILED, one_line, put, say_error, shown, sign_of_life
+from ebcli.errors import ConfigurationError
 from ebcli.files.naming import answer_relpath
 from ebcli.run.plan import VALUES, RunPlan, part_of
 from ebcli.run.plan_parts import WordOptions
@@ -17,6 +18,8 @@ from ebcli.run.plan_parts import WordOptions
 
 def ask(options: Mapping[str, Any]) -> int:
     """Ask as the command's options say, print the answer and what was written, and return the exit status."""
+    if options["model"] is None:
+        raise ConfigurationError("ask needs a vision-language model: add --model hf/NAME, or a directory with one")
     words = part_of(WordOptions, options)
     values = {name: options[name] for name in (VALUES & options.keys()) - vars(words).keys()}
     plan = RunPlan.of(**values, images=(options["photo"],), words=words, workers=0)

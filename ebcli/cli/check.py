@@ -77,7 +77,7 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
             given["weights"] = given.pop("model")
         else:
             given["weights"] = ModelSpec.weights  # those of the baseline are of another network
-    drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "prove"}
+    drawn_or_measured = {*values_of(OutputOptions, DrawingStyle), "scale", "compare_with", "sufficiency"}
     same = {name: value for name, value in plan.values.items() if name not in drawn_or_measured}
     return RunPlan.of(**same | given, output=directory, raw=True, overwrite=overwrite)
 

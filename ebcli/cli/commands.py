@@ -192,7 +192,8 @@ def info(options: Mapping[str, Any]) -> int:
     if options["as_json"]:
         put(json.dumps(facts))
     else:
-        put("\n".join(f"{name + ':':<10}{shown(value)}" for name, value in facts.items()))
+        width = max(map(len, facts)) + 2
+        put("\n".join(f"{name + ':':<{width}}{shown(value)}" for name, value in facts.items()))
     return 0
 
 

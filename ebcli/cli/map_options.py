@@ -97,10 +97,10 @@ MAP = (
         help="Cut large images into overlapping squares, N across the shorter side, and join the squares' maps.",
     ),
     _map(
-        "--prove",
+        "--sufficiency",
         is_flag=True,
-        help="Measure how small a part of each image keeps half of the score, the rest being blurred, in the order of "
-        "its first map, of that map shuffled, of a centered blob and of the gradient. Takes 23 forward passes more.",
+        help="Test whether a small part of each image suffices: the part that keeps half of the score if the rest is "
+        "blurred, by its first map, that map shuffled, a blob at the center and the gradient. Takes 23 more passes.",
     ),
     _map(
         "--allow-unsupported",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 _FORMER = {
     "--beside": "--compare-with",
+    "--prove": "--sufficiency",
     "--like": "--similar-to",
     "--boxes": "--annotations boxes",
     "--masks": "--annotations masks",

@@ -50,7 +50,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
     start = time.perf_counter()
     labeled: list[bool] = []  # whether each prediction is right
     faint: list[bool] = []  # whether each map rests on hardly any evidence
-    proved: list[bool] = []  # whether each proof holds
+    suffices: list[bool] = []  # whether each tested map does
     hidden = True if quiet or work.total < 2 else None  # None: tqdm shows the bar on a terminal only
     dry_run = plan.execution.dry_run
     with _interrupts_stop(work.stopping) as interrupted:
@@ -61,7 +61,7 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
                     faint += [one.evidence == HARDLY_ANY for one in record.classes]
-                    proved += [one.proof["holds"] for one in record.classes if one.proof is not None]
+                    suffices += [one.sufficiency["suffices"] for one in record.classes if one.sufficiency is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
                         _print_record(record, options, plan, out, is_only=work.total == 1)
@@ -71,9 +71,10 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                 rate = f"{1 / each:.1f} {work.unit}s/s" if each < 1 else f"{each:.1f} s per {work.unit}"
                 note(f"{counts['done']} {work.unit}s in {seconds:.1f} s, {rate}")
         finally:
-            if not all(proved) and work.total > 1:
+            if not all(suffices) and work.total > 1:
                 note(
-                    f"{proved.count(False)} of {len(proved)} proofs fail: the pictures, the page and --verbose say why"
+                    f"sufficiency not shown for {suffices.count(False)} of {len(suffices)} maps: "
+                    "the pictures, the page and --verbose say why"
                 )
             _print_shares(labeled, faint, work.unit, has_faint=plan.style.vmax is None)
             counts |= work.recorded
@@ -155,8 +156,8 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
             say(one_line(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}"))
-        if one.proof is not None and (verbose or is_only):
-            note(f"{name}: {one.proof['words']}")
+        if one.sufficiency is not None and (verbose or is_only):
+            note(f"{name}: {one.sufficiency['words']}")
         if one.blank:
             note(f"{name}: the map of {title} is blank")
     _print_hints(record, name, options["verbose"], plan)
@@ -185,8 +186,10 @@ def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> Non
         hints["tiles"] = f"much longer than wide, so it is explained in {record.tiles} tiles"
     if record.tiles and plan.output.raw:
         hints["raw"] = "its raw file has the joined maps, but no relevance, which each tile has on its own"
-    if record.tiles and plan.maps.prove:
-        hints["prove"] = "it is explained in tiles, so it has no proof; --fit pad explains it at once"
+    if record.tiles and plan.maps.sufficiency:
+        hints["sufficiency"] = (
+            "it is explained in tiles, so sufficiency is not tested; --fit pad explains it in one piece"
+        )
     if record.seen < _LITTLE and record.clips is None:
         hints["crop"] = f"the center crop has {record.seen:.0%} of the image; {_WHOLE}"
     elif record.fit == CROP and any(one.at_border for one in record.classes):

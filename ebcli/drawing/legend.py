@@ -73,8 +73,8 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
     letters = font(max(_SMALLEST_TEXT, round(min(drawn.width, 2 * drawn.height) / _LETTERS_ACROSS)))
     size = round(letters.size)
     margin, line = size // 2, round(1.5 * size)
-    proof = in_lines(map_.proof.words, letters, drawn.width - 2 * margin) if map_.proof else []
-    whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(proof)) * line + margin), "white")
+    sufficiency = in_lines(map_.sufficiency.words, letters, drawn.width - 2 * margin) if map_.sufficiency else []
+    whole = Image.new(drawn.mode, (drawn.width, drawn.height + (2 + len(sufficiency)) * line + margin), "white")
     whole.paste(drawn)
     draw = ImageDraw.Draw(whole)
 
@@ -91,7 +91,7 @@ def captioned(drawn: Image.Image, map_: Map, style: DrawingStyle, is_blank: bool
         colors = bar(style, (max(1, round(_BAR_SHARE * drawn.width)), size))
         whole.paste(colors, (x, top + line + size // 8))
         write(x + colors.width + margin, top + line, high)
-    for number, words in enumerate(proof, 2):
+    for number, words in enumerate(sufficiency, 2):
         write(margin, top + number * line, words)
     return whole
 

@@ -79,9 +79,10 @@ def panel(shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: s
             for line in wrapped(titles[subject], tiles, 1 if _is_wide(image) else len(tiles))
         ]
     first = maps[0].map
-    proof = "" if first.proof is None else f"{first.subject.title}: " * (len(maps) > 1) + first.proof.words
+    test = first.sufficiency
+    said = "" if test is None else f"{first.subject.title}: " * (len(maps) > 1) + test.words
     finest, has_faint = max(one.map.values.size for one in maps), any(one.faded != one.style for one in maps)
-    return arranged(name, about, lines, style, finest, first.against, proof, has_faint)
+    return arranged(name, about, lines, style, finest, first.against, said, has_faint)
 
 
 def wrapped(heading: str, tiles: Sequence[Tile], columns: int) -> list[tuple[str, Sequence[Tile]]]:
@@ -143,7 +144,7 @@ def arranged(
     style: DrawingStyle,
     finest: int,
     against: str = "",
-    proof: str = "",
+    sufficiency: str = "",
     has_faint: bool = False,
 ) -> Figure:
     """Lay out rows of tiles below a title, each row below its heading, with the color scale at the bottom.
@@ -155,7 +156,7 @@ def arranged(
         style: the colors and the scale, and the resolution of the figure.
         finest: the number of cells of the finest map.
         against: the class that the maps are contrasted with.
-        proof: what is said of the first map below the subtitle.
+        sufficiency: what is said of the first map below the subtitle.
         has_faint: whether some maps are drawn faint, see ``ends``.
     """
     zoom = style.dpi / _DPI
@@ -174,8 +175,8 @@ def arranged(
     ]
     across = gap + max(columns * width, legend)
     room = across - 2 * gap
-    proved = in_lines(printable(proof), text, room) if proof else []
-    top = 2 * gap + (2 + len(proved)) * line_height
+    said = in_lines(printable(sufficiency), text, room) if sufficiency else []
+    top = 2 * gap + (2 + len(said)) * line_height
     below = sum(heights) + sum(heading for title, _ in rows if title) + 2 * line_height + gap
     figure = Figure((across, top + below), style.dpi)
 
@@ -187,7 +188,7 @@ def arranged(
 
     write(gap, gap, name, room, bold=True)
     write(gap, gap + line_height, about, room, fill=_SECONDARY)
-    for number, line in enumerate(proved, 2):
+    for number, line in enumerate(said, 2):
         write(gap, gap + number * line_height, line, room)
     y = top
     for height, (title, tiles) in zip(heights, rows, strict=True):

@@ -27,7 +27,7 @@ from ebcli.imports import import_optional
 SOFTWARE = "eb-saliency"
 FACTS = (
     *("input", "model", "weights", "layer", "fit", "tiles", "method"),
-    *("style", "class", "score", "strength", "proof", "version"),
+    *("style", "scale", "class", "score", "strength", "sufficiency", "version"),
 )
 
 _SOFTWARE_TAG = 0x0131  # EXIF's Software

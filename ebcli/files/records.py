@@ -50,8 +50,8 @@ class ClassRecord:
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's, in the upright image; in files, boxes are left, top, width and height.
-        proof: how small a part of the image keeps half of the score, and other orders, if requested; see
-            ``ebcli.nouns.proof``.
+        sufficiency: how small a part of the image keeps half of the score, and other orders, if requested; see
+            ``ebcli.nouns.sufficiency``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
@@ -73,7 +73,7 @@ class ClassRecord:
     box: Box | None = None
     strength: float | None = None
     evidence: str | None = None
-    proof: dict[str, Any] | None = None
+    sufficiency: dict[str, Any] | None = None
     position: int | None = None
     share: float | None = None
     against: str | None = None
@@ -98,10 +98,10 @@ class ClassRecord:
             raise TypeError(self)
         numbers = self.score, self.mass, self.peak, self.strength, self.position, self.share
         _check_numbers([number for number in numbers if number is not None])
-        if self.proof is not None:
-            _check_numbers([value for name, value in self.proof.items() if name not in ("holds", "words")])
-            if type(self.proof["holds"]) is not bool or type(self.proof["words"]) is not str:
-                raise TypeError(self.proof)
+        if self.sufficiency is not None:
+            _check_numbers([value for name, value in self.sufficiency.items() if name not in ("suffices", "words")])
+            if type(self.sufficiency["suffices"]) is not bool or type(self.sufficiency["words"]) is not str:
+                raise TypeError(self.sufficiency)
         if type(self.against) not in _TEXTS:
             raise TypeError(self.against)
         _check_numbers([*(self.box or ()), *self.channels])
@@ -299,6 +299,19 @@ def records_of_run(directory: Path) -> Iterator[Record]:
         raise ConfigurationError(
             f"cannot read '{directory / RECORDS}' ({error.strerror}): name the --output directory of a run"
         ) from error
+
+
+def latest_done(directory: Path, configuration: str) -> list[Record]:
+    """The latest record of each image that was done with a configuration, in the order of their paths.
+
+    Raises:
+        OSError: there are no records.
+    """
+    latest: dict[str, Record] = {}
+    for record in read_records(directory):
+        if record.configuration == configuration and record.status == "done":
+            latest[record.input] = record
+    return [latest[name] for name in sorted(latest)]
 
 
 def append_lines(path: Path, *lines: str) -> None:

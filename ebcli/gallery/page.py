@@ -91,7 +91,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "mass": one.mass,
             "strength": one.strength,
             "evidence": one.evidence,
-            "proof": one.proof,
+            "sufficiency": one.sufficiency,
             "blank": one.blank,
             "atBorder": one.at_border,
             "map": names and _url(names.map(outcome.layer, one.index, entry.number), there),

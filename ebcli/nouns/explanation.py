@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.nouns.box import Box
-from ebcli.nouns.proof import Proof
+from ebcli.nouns.sufficiency import Sufficiency
 
 HARDLY_ANY = "hardly any"  # evidence
 
@@ -72,7 +72,7 @@ class Map:
         against: the names of the classes that it is contrasted with; empty for the dual.
         is_two_sided: also draw its negative values, which speak for ``against``, whatever the style.
         stride: of how many cells, in each direction, the network reads only the first one.
-        proof: how small a part of the image keeps half of the score; None if it was not measured.
+        sufficiency: how small a part of the image keeps half of the score; None if it was not measured.
         share: of a word in an answer, the share of its evidence that is in the picture, which then tells how much the
             map rests on; None for other subjects.
         channels: at the input of a network with more than three, each channel's share of the positive relevance; else
@@ -92,7 +92,7 @@ class Map:
     stride: int = 1
     against: str = ""
     is_two_sided: bool = False
-    proof: Proof | None = None
+    sufficiency: Sufficiency | None = None
     share: float | None = None
     channels: tuple[float, ...] = ()
 

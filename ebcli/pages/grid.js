@@ -186,8 +186,8 @@ function picture(image, outcome, map) {
       const title = `Without --cmap, violet speaks for ${name} and green for ${map.against}`;
       box.append(element("p", { class: "badge two-sided", title }, `${name} or ${map.against}?`));
     }
-    if (map.proof && !map.proof.holds) {
-      box.append(element("p", { class: "badge proof", title: map.proof.words }, "not proved"));
+    if (map.sufficiency && !map.sufficiency.suffices) {
+      box.append(element("p", { class: "badge sufficiency", title: map.sufficiency.words }, "sufficiency not shown"));
     }
     if (map.blank) {
       box.classList.add("blank");

@@ -65,7 +65,7 @@ class Viewer {
       ["Layer", data.layers[outcome.layer] || "the image itself"],
       ["Method", data.methods[outcome.method]],
       ...(isWrong(outcome) ? [["Prediction", "wrong"]] : []),
-      ...(map?.proof ? [["Proof", proofOf(map.proof)]] : []),
+      ...(map?.sufficiency ? [["Sufficiency", sufficiencyOf(map.sufficiency)]] : []),
       ["Time", `${outcome.seconds.toFixed(2)} s`],
     ]);
     const link = part("viewer-result");
@@ -118,8 +118,8 @@ class Viewer {
   }
 }
 
-function proofOf({ words, center, gradient }) {
-  return `${words}. In the order of a centered blob ${center.toFixed(2)}, of the gradient ${gradient.toFixed(2)}.`;
+function sufficiencyOf({ words, gradient }) {
+  return `${words}. In the order of the gradient, ${Math.round(100 * gradient)}% is needed.`;
 }
 
 function facts(list, pairs) {

@@ -37,8 +37,8 @@ from ebcli.run.network_description import NetworkDescription, chosen_classes, cl
 from ebcli.run.noise import tried
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.proof import prove
 from ebcli.run.reading import NetworkInput
+from ebcli.run.sufficiency import measure_sufficiency
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
 from ebcli.run.tiles import Tiles
 
@@ -243,8 +243,8 @@ class Explainer:
             ):
                 of_image.extend(found)
             first += self._width
-        if self._asked.maps.prove:
-            prove(self.loaded, self._task, inputs, maps, asked)
+        if self._asked.maps.sufficiency:
+            measure_sufficiency(self.loaded, self._task, inputs, maps, asked)
         for i, (about, best) in enumerate(zip(asked, predicted, strict=True)):
             for found in self._against_label(inputs[i : i + 1], rows[i], about, best):
                 maps[i].extend(found)

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
 from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import DrawingStyle
@@ -101,7 +102,7 @@ def render(
     if options.names.panel:
         figures = [maps]
     else:
-        writers = [_writer(options, suffix, one, common | about([one.map])) for one in maps]
+        writers = [_writer(options, suffix, one, common | about([one])) for one in maps]
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
     middle = peak_of(maps[0])[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
@@ -126,7 +127,7 @@ def render(
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
     for rows in figures:
         figure = drawn(kept, rows, source.name, options.about)
-        files.append(figure.encoded(suffix, common | about([row.map for row in rows])))
+        files.append(figure.encoded(suffix, common | about(rows)))
     placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
@@ -167,7 +168,7 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
         box=subject.box,
         strength=map_.strength,
         evidence=map_.evidence,
-        proof=None if map_.proof is None else map_.proof.recorded,
+        sufficiency=None if map_.sufficiency is None else map_.sufficiency.recorded,
         share=map_.share,
         position=subject.position,
         channels=map_.channels,
@@ -211,8 +212,8 @@ class _Drawn:
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
-    clips, proof = maps.clips, maps.map.proof
-    if proof is not None and not proof.holds:  # without words, the picture would convince
+    clips, test = maps.clips, maps.map.sufficiency
+    if test is not None and not test.suffices:  # without words, the picture would convince
         maps = replace(maps, style=replace(maps.style, caption=True))
     if isinstance(clips, Slices):
         return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
@@ -226,13 +227,16 @@ def file_name(source: Source) -> str:
     return printable(name if url_of(source.path) is None else name.partition("?")[0])
 
 
-def about(maps: Sequence[Map]) -> dict[str, str]:
-    """The layer, class, score, strength and proof of the maps in a picture or figure."""
+def about(drawn: Sequence[FrameMaps]) -> dict[str, str]:
+    """The layer, class, score, strength, sufficiency and color scale of the maps in a picture or figure."""
+    maps, whose = [one.map for one in drawn], "each map's " if len(drawn) > 1 else ""
+    low, high = ends(drawn[0].style, max(map_.values.size for map_ in maps), whose)
     subjects = list(dict.fromkeys(map_.subject for map_ in maps))
     strengths = [map_.strength_in_words.removeprefix("strength ") for map_ in maps]
     return {
         **({"strength": ", ".join(strengths)} if all(strengths) else {}),
-        **({} if (proof := maps[0].proof) is None else {"proof": proof.words}),
+        **({} if (test := maps[0].sufficiency) is None else {"sufficiency": test.words}),
+        "scale": f"{low} to {high}",
         "layer": ", ".join(dict.fromkeys(map_.layer for map_ in maps)),
         "class": "; ".join(f"{subject.index} {subject.name or ''}".rstrip() for subject in subjects),
         "score": ", ".join(f"{subject.score:.4f}" for subject in subjects),

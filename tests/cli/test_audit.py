@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -121,6 +122,12 @@ def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.
     with monkeypatch.context() as patched:
         patched.setattr("ebcli.cli.audit._network", lambda _: pytest.fail("the network is asked again"))
         assert invoke("audit", "maps").stdout == first
+    for path in Path("photos").rglob("*.png"):  # other photos, although their maps rest on the same corner
+        os.utime(path, ns=(1, 1))
+    explained(trained / "tagged.pth", "photos", "--overwrite")
+    with monkeypatch.context() as patched:
+        patched.setattr("ebcli.cli.audit._counted", lambda *_: (5, 0))
+        assert "without it 5 change class" in invoke("audit", "maps").stdout
     explained(trained / "plain.pth", "photos", "--overwrite")  # another network
     assert "change class" not in invoke("audit", "maps").stdout
 
@@ -166,6 +173,17 @@ def test_what_photos_share_is_a_corner_an_edge_or_the_same_thing_at_one_place() 
     mask = spot(7, 7) == 0
     assert found([seen(spot(4, 9), outside=mask)] * 6) == [("what is outside of the boxes", 6)]
     assert found([seen(spot(7, 7), outside=mask)] * 6) == []
+
+
+def test_the_place_covered_holds_at_least_half_of_what_the_maps_rest_on() -> None:
+    """Of 40, 35 and 25 percent in three cells, one cell would be too few."""
+    grid = np.zeros((CELLS, CELLS))
+    grid[4, 4], grid[4, 10], grid[10, 7] = 0.4, 0.35, 0.25
+    photos = [seen(grid, 0.9)] * 12 + [seen(spot(7, 7), look) for look in np.random.default_rng(0).random(8)]
+    (candidate,) = candidates(photos, lambda *_: np.repeat([0, 1], [12, 8]))
+    expected = np.zeros((CELLS, CELLS), bool)
+    expected[3:6, 3:6] = expected[3:6, 9:12] = True
+    assert (np.stack(candidate.masks) == expected).all()
 
 
 def test_a_finding_needs_a_difference_and_more_of_it_than_elsewhere() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ebcli.gallery.agreement import Limits, comparison_of
 from ebcli.gallery.raw_maps import MapPair, read_pairs
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
+from ebcli.run.explainer import Explainer
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 
@@ -87,7 +89,7 @@ def test_the_environment_changes_nothing(baseline: Path, monkeypatch: pytest.Mon
 def test_only_what_maps_depend_on_is_repeated() -> None:
     photos(Path("photos"), 2)
     more = (
-        "--prove",
+        "--sufficiency",
         "--annotations",
         "boxes",
         "--records",
@@ -104,7 +106,7 @@ def test_only_what_maps_depend_on_is_repeated() -> None:
     assert "2 of 2 agree, 2 of them exactly" in result.stderr
     assert {path: found for path, found in tree(Path()).items() if not path.startswith("new")} == before
     settings = read_settings(Path("new/settings.toml"))
-    assert (settings["contrastive"], settings["prove"], settings["panel"]) == (False, False, False)
+    assert (settings["contrastive"], settings["sufficiency"], settings["panel"]) == (False, False, False)
 
 
 def test_another_network_is_found_worst_first(baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,3 +225,25 @@ def test_what_cannot_be_checked_says_so(baseline: Path) -> None:
     assert Path("precious.xml").read_text() == "<mine/>"
     assert "--max-shift is 2, but it must be from 0 to 1" in error("base", "--max-shift", "2")
     assert "has no layer 'nonesuch'" in error("base", "--layer", "nonesuch")
+
+
+def test_a_repetition_that_does_not_come_to_its_end_agrees_with_nothing(
+    baseline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its status is that of the command, even if what it made until then agrees."""
+    real = Explainer.explain
+
+    def explain(*arguments: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return real(*arguments)
+
+    monkeypatch.setattr(Explainer, "explain", explain)
+    result = invoke("check", "base")
+    assert (result.exit_code, result.stdout) == (130, "")
+    assert "agree" not in result.stderr
+
+
+def test_maps_of_another_image_of_that_name_are_not_compared() -> None:
+    for directory, size in (("a", (96, 64)), ("b", (64, 96))):
+        add(Path(directory), photo(Path("a.png"), size), CATS, keep=("raw",))
+    assert list(read_pairs(Path("a"), Path("b"))) == []

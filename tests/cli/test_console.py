@@ -18,7 +18,7 @@ from stub_run import COMMON, DONE, PICTURE, finished, invoke
 
 from ebcli.cli.console import sign_of_life
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError, OutputError
+from ebcli.errors import ConfigurationError, OutputError, UnfinishedError
 from ebcli.files.records import ClassRecord, Record
 from ebcli.run.engine import Run
 from ebcli.run.plan import RunPlan
@@ -221,3 +221,36 @@ def run_on_a_terminal(code: str, **environment: str) -> str:
     finally:
         os.close(leader)
     return shown.decode()
+
+
+def test_what_could_not_be_finished_has_a_status_that_says_repeat(worker: mock.Mock) -> None:
+    """Whether the run fails to start, or fails in the middle."""
+
+    def results() -> Iterator[Record]:
+        yield DONE
+        raise UnfinishedError("the cluster is lost")
+
+    worker.return_value = Run(common=COMMON, device="cpu", total=5, skipped=(), results=results())
+    result = invoke("d")
+    assert (result.exit_code, result.stdout) == (75, f"{PICTURE}\n")
+    assert result.stderr.endswith("Error: the cluster is lost\n")
+    worker.side_effect = UnfinishedError("the cluster is lost")
+    result = invoke("d")
+    assert (result.exit_code, result.stdout) == (75, "")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no nohup")
+def test_a_closed_terminal_stops_a_run_but_not_under_nohup(worker: mock.Mock) -> None:
+    def results() -> Iterator[Record]:
+        yield DONE
+        signal.raise_signal(signal.SIGHUP)
+        yield DONE
+
+    for handler, status in ((signal.SIG_IGN, 0), (signal.SIG_DFL, 128 + signal.SIGHUP)):
+        before = signal.signal(signal.SIGHUP, handler)
+        try:
+            worker.return_value = Run(common=COMMON, device="cpu", total=2, skipped=(), results=results())
+            assert invoke("d").exit_code == status
+            assert signal.getsignal(signal.SIGHUP) is handler
+        finally:
+            signal.signal(signal.SIGHUP, before)

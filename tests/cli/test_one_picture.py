@@ -238,3 +238,11 @@ def test_a_method_may_be_spelt_in_any_way(spelling: str, worker: mock.Mock) -> N
     assert stub_run.invoke("a.jpg", "--panel", "--compare-with", spelling).exit_code == 0
     (plan, _), _ = worker.call_args
     assert plan.maps.beside == ("grad-cam",)
+
+
+@pytest.mark.parametrize("arguments", [("--target", "1", "--target", "2"), ("--layer", "1"), ("--layer", "all")])
+def test_several_maps_for_one_file_are_refused_before_any_work(arguments: tuple[str, ...], worker: mock.Mock) -> None:
+    result = invoke("in.jpg", "-o", "out.png", *arguments)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "takes one picture, but there are several maps: add --panel" in result.stderr
+    worker.assert_not_called()

@@ -180,7 +180,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "box": None,
             "strength": None,
             "evidence": None,
-            "proof": None,
+            "sufficiency": None,
             "position": None,
             "share": None,
             "against": None,

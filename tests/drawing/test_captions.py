@@ -61,6 +61,28 @@ def test_a_caption_s_color_scale_is_that_of_the_picture(signed: bool) -> None:
     assert (np.diff(seen[: middle + 1]) < 0).all()
 
 
+@pytest.mark.parametrize(("vmax", "expected"), [(None, ["dog", "tabby"]), (0.5, ["dog −0.5", "0.5 tabby"])])
+def test_the_scale_of_two_classes_ends_at_the_one_that_its_color_speaks_for(
+    vmax: float | None, expected: list[str], written: list[tuple[float, float, str]]
+) -> None:
+    """The left end has the color of a map's negative values, which speak for the other class."""
+    style, size = DrawingStyle(signed=True, caption=True, vmax=vmax), (600, 400)
+    subject = Subject(3, "tabby", 0.6)
+    maps = [
+        Map(subject=subject, layer="5", values=values, mass=0.5, placement=Box(0, 0, *size), against="dog")
+        for values in (np.ones((7, 7), np.float32), -np.ones((7, 7), np.float32))
+    ]
+    for_it, against_it = (
+        one.drawn(Shown(Image.new("RGB", size, (150, 150, 150)))) for one in framed(maps, size, style)
+    )
+    (low, _, _), (high, top, _) = sorted(written[1:3])
+    assert [text for *_, text in sorted(written[1:3])] == expected
+    row = np.asarray(for_it.convert("RGB"))[round(top) + 8, round(low) : round(high)].astype(int)
+    colors = row[np.ptp(row, axis=1) > 20]  # neither letters nor paper nor the gray in the middle
+    for end, picture in ((colors[0], against_it), (colors[-1], for_it)):
+        assert np.abs(np.asarray(picture.convert("RGB"))[200, 300] - end).max() < 30
+
+
 def test_a_blank_map_s_caption_says_so(written: list[tuple[float, float, str]]) -> None:
     drawn((300, 200), DrawingStyle(caption=True), SPOT * 0)
     assert [text for *_, text in written] == ["tabby, score 0.625, blank map"]
@@ -107,13 +129,13 @@ def test_each_detection_has_a_color_of_its_own_and_says_class_and_score(
 
 
 def test_labels_stay_in_the_picture(written: list[tuple[float, float, str]]) -> None:
-    for box in ((280.0, 0.0, 300.0, 200.0), (0.0, 0.0, 300.0, 200.0)):
+    for box in ((280.0, 0.0, 300.0, 200.0), (0.0, 0.0, 300.0, 200.0), (10.0, -60.0, 90.0, 90.0)):
         subject = Subject(3, "a long name of a class " * 9, 0.5, box=Box(*box), outlines=[Box(*box).outline])
         (one,) = framed(
             [Map(subject=subject, layer="5", values=SPOT, mass=0.5, placement=Box(0, 0, 300, 200))], (300, 200)
         )
         one.drawn(Shown(Image.new("RGB", (300, 200))))
-    assert all(0 <= x < 20 and 0 <= y < 20 and "…" in text for x, y, text in written)
+    assert len(written) == 3 and all(0 <= x < 20 and 0 <= y < 20 and "…" in text for x, y, text in written)
 
 
 def test_side_by_side_has_boxes_on_both_sides() -> None:

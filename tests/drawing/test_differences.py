@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +17,13 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.panel import panel
 from ebcli.drawing.style import DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
+from ebcli.drawing.volume import Orthogonal
 from ebcli.files.encoding import encode_picture
+from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Map, Subject
 
 SAMPLES = sorted(Path(__file__).parents[2].joinpath("sample_images").glob("*.jpg"))
 SIGNED = DrawingStyle(signed=True)
@@ -125,3 +130,45 @@ def test_a_panel_s_photo_is_the_photo(signed: bool) -> None:
     figure = panel([Shown(image)], [even_map(image, 0.5, DrawingStyle(signed=signed))], "a.jpg", "about")
     shown = figure.pictures[0][2]
     assert difference(shown, image.resize(shown.size, Image.Resampling.LANCZOS)).max() < 3
+
+
+@pytest.mark.parametrize("kind", [Clips, Slices])
+def test_a_clip_that_only_speaks_against_its_class_is_drawn_in_the_frame_where_it_does(kind: type[Clips]) -> None:
+    values = np.zeros((2, 3, 3), np.float32)
+    values[1] = -1
+    place, image = Box(0, 0, *SIZE), PHOTOS["gray 128"]
+    map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=place)
+    clips = kind(starts=(0,), frames=2, frame_rate=1.0, total=2)
+    for style in (SIGNED, DrawingStyle()):
+        maps = FrameMaps.of(map_, SIZE, clips, style)
+        assert maps.is_blank is (not style.signed)
+        frames = [maps.drawn(Shown(image, number, 0, number)) for number in range(2)]
+        assert (frames[0].tobytes() == frames[1].tobytes()) is maps.is_blank
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 6), (4, 2, 3)])
+def test_the_slices_of_a_volume_cross_at_its_peak_and_have_one_scale(shape: tuple[int, int, int]) -> None:
+    """A volume of 8 slices of 18 rows and 24 columns, where each pixel tells its place."""
+    sides, style = (8, 18, 24), DrawingStyle(vmax=4.0 * math.prod(shape))
+    slices = Slices(starts=(0,), frames=8, frame_rate=1.0, total=8)
+    values = np.ones(shape, np.float32)
+
+    def planes(values: np.ndarray, told: bool) -> list[np.ndarray]:
+        map_ = Map(subject=Subject(7, None, 0.5), layer="5", values=values, mass=0.5, placement=Box(0, 0, 24, 18))
+        maps = FrameMaps.of(map_, (24, 18), slices, style if not told else replace(style, alpha=0.0))
+        whole = Orthogonal(maps, slices)
+        for z in range(8):
+            y, x = np.mgrid[:18, :24]
+            pixels = np.stack([x * 10, y * 10, np.full_like(x, z * 30)], -1).astype(np.uint8)
+            whole.add(Shown(Image.fromarray(pixels if told else np.full_like(pixels, 128)), z, 0, z))
+        picture = np.asarray(whole.drawn().convert("RGB")).astype(int)
+        gaps = np.flatnonzero((picture[:20] == 255).all((0, 2)))
+        return [part for part in np.split(picture, gaps, axis=1) if part.shape[1] > 9]
+
+    colors = [part[20, part.shape[1] // 2] for part in planes(values, told=False)]
+    assert np.abs(np.diff(colors, axis=0)).max() <= 1  # an even map has one color
+    values[1, 1, 2] = 2
+    axial, of_row, of_column = planes(values, told=True)
+    z, y, x = ((2 * at + 1) * side // (2 * count) for at, side, count in zip((1, 1, 2), sides, shape, strict=True))
+    for part, channel, at in ((axial, 2, z * 30), (of_row, 1, y * 10), (of_column, 0, x * 10)):
+        assert abs(part[20, part.shape[1] // 2, channel] - at) <= 1

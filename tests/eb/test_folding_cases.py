@@ -266,3 +266,17 @@ def test_a_bias_and_a_scale_that_make_copies(activation, is_head):
     nets = seeded(lambda: Copies(False)), seeded(lambda: Copies(True))
     once, four = (ebcli.excitation_backprop(n, images((2, 5)), 1, [None, "linear"])[1].relevance for n in nets)
     torch.testing.assert_close(once, four.sum(1, keepdim=True), rtol=0, atol=1e-10)
+
+
+def test_a_norm_behind_max_pooling_is_not_the_layers():
+    """The winner, 4 - 1, is explained by its own sign, though the norm makes it negative."""
+    net = nn.Sequential(
+        nn.Conv2d(2, 1, 1, bias=False), nn.MaxPool2d((1, 2)), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, 2)
+    ).eval()
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([1.0, -1.0]).reshape(1, 2, 1, 1))
+        net[2].running_mean.fill_(5)
+        net[4].weight.copy_(torch.tensor([[-1.0], [1.0]]))
+    x = torch.tensor([[[[4.0, 1.0]], [[1.0, 3.0]]]])
+    found = ebcli.excitation_backprop(net, x, 0)
+    torch.testing.assert_close(found.relevance, torch.tensor([[[[1.0, 0.0]], [[0.0, 0.0]]]]))

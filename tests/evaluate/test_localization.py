@@ -63,6 +63,13 @@ def test_matching_one_of_several_boxes_is_enough(folders: tuple[Path, Path]) -> 
     assert row["error"] == 0
 
 
+def test_a_box_of_another_class_is_no_match(folders: tuple[Path, Path]) -> None:
+    swapped = [Thing("green", RED_THING.rectangle), Thing("red", GREEN_THING.rectangle)]
+    write_annotation(folders[1] / "right.xml", SIZE, swapped)
+    (row,) = rows(run(folders))
+    assert (row["error"], row["questions"]) == (100, 3)
+
+
 def test_class_names_from_a_file(folders: tuple[Path, Path], tmp_path: Path) -> None:
     names = {"red": "n00000001", "green": "n00000002"}
     for path in folders[1].rglob("*.xml"):

@@ -188,6 +188,15 @@ def test_dicom_images_windows_and_inverted_gray(tmp_path: Path) -> None:
     header.save_as(tmp_path / "inverted.dcm")
     (frame,) = shown(tmp_path / "inverted.dcm", images(1))
     assert np.abs(np.asarray(frame.image)[..., 1] - (255 - gray)).max() <= 1
+    # stored from -32768 to 32767, whose places are exchanged; an unsigned file of 12 bits is from 0 to 4095
+    assert (header.PixelRepresentation, header.BitsStored) == (1, 16)
+    opposite = (-1.0 - header.pixel_array) * float(header.RescaleSlope) + float(header.RescaleIntercept)
+    np.testing.assert_array_equal(read(tmp_path / "inverted.dcm", images(1))[..., 0], opposite)
+    stored = header.pixel_array
+    header.PixelRepresentation, header.BitsStored, header.HighBit = 0, 12, 11
+    header.RescaleSlope, header.RescaleIntercept = 2, -10
+    header.save_as(tmp_path / "unsigned.dcm")
+    np.testing.assert_array_equal(read(tmp_path / "unsigned.dcm", images(1))[..., 0], (4095.0 - stored) * 2 - 10)
     color = read(Path(str(get_testdata_file("examples_palette.dcm"))), images(3))
     assert color.shape == (350, 800, 3) and np.ptp(color, axis=2).max() > 0.5
 

@@ -83,7 +83,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "box": None,
             "strength": None,
             "evidence": None,
-            "proof": None,
+            "sufficiency": None,
             "position": None,
             "share": None,
             "against": None,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,12 +13,17 @@ import pytest
 import torch
 from browser import Browser
 from click.testing import CliRunner, Result
+from galleries import framed
 from PIL import Image
 
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
+from ebcli.drawing.answer_page import answer_page
+from ebcli.files.media.medium import Shown
 from ebcli.files.records import read_records
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Explanation, Map, Subject
 
 WEIGHTS = Path(__file__).parents[1] / "evaluate" / "weights" / "LLaVA.pt"
 RESULT = "maps/photo.png.answer+describe-the-picture"
@@ -45,6 +52,12 @@ def sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def ask(model: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["ask", "photo.png", *arguments, "--model", str(model), "-o", "maps"])
+
+
+def test_a_model_must_be_named(sentence: str) -> None:
+    result = CliRunner().invoke(main, ["ask", "photo.png", sentences.QUESTION])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "ask needs a vision-language model: add --model hf/NAME" in result.stderr
 
 
 def test_a_question_is_answered_with_the_shares_of_words(model: Path, sentence: str) -> None:
@@ -137,3 +150,20 @@ def test_a_question_without_spaces_is_wrapped(model: Path, sentence: str, browse
     assert len({one.get("y") for one in texts}) > 1
     browser.visit(page.absolute().as_uri())
     assert browser.run("return document.documentElement.scrollWidth - innerWidth") <= 0
+
+
+@pytest.mark.parametrize("answer", ["a <b>cat</b>", "a cat </style><script>1</script>"])
+def test_what_is_asked_and_answered_is_data_on_the_page(answer: str) -> None:
+    """A page that loads nothing, whatever the question, the photo's name or the network say."""
+    image, hostile = Image.new("RGB", (30, 20), "gray"), "<img src=x> & \"'></title><script>alert(1)</script>"
+    start = answer.index("cat")
+    subject = Subject(5, "cat", 0.5, span=(start, start + 3), position=2)
+    values = np.eye(3, dtype=np.float32)
+    map_ = Map(subject=subject, layer="5", values=values, mass=0.5, placement=Box(0, 0, 30, 20), share=0.25)
+    explanation = Explanation(maps=[map_], seconds=1.0, question=hostile, answer=answer)
+    page = answer_page(explanation, [Shown(image)], framed([map_], image.size), hostile, hostile).decode()
+    assert page.count("<script") == 1 and "alert(1)" in page
+    assert "<img src=x" not in page and "<b>" not in page
+    text = html.unescape(re.sub(r"<[^>]*>", "", page.partition("<h1>")[2]))
+    assert text.count(hostile) >= 2 and answer in text
+    assert "default-src 'none'" in html.unescape(page)

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 
 from ebcli.files.records import Record
 from ebcli.gallery.page import write_gallery
-from ebcli.nouns.proof import Proof
+from ebcli.nouns.sufficiency import Sufficiency
 
 
 def test_it_opens_from_disk_in_silence_and_asks_for_nothing_from_outside(page: Path, browser: Browser) -> None:
@@ -70,15 +70,15 @@ def test_search_filters_and_sort(page: Path, browser: Browser) -> None:
     assert browser.names() == everything
 
 
-def test_it_tells_a_proof_and_marks_one_that_fails(maps: Path, browser: Browser) -> None:
-    holds = Proof(part=0.2, shuffled=0.5, center=0.35, gradient=0.6, score=0.95, without=0.07, blurred=0.01)
-    proofs = {"cat.png": holds, "dog.png": replace(holds, part=0.5)}
-    for name, proof in proofs.items():
-        add(maps, photo(Path(name)), [replace(CATS[0], proof=proof.recorded)])
+def test_it_tells_sufficiency_and_marks_maps_without(maps: Path, browser: Browser) -> None:
+    good = Sufficiency(part=0.2, shuffled=0.5, center=0.35, gradient=0.6, score=0.95, without=0.07, blurred=0.01)
+    tested = {"cat.png": good, "dog.png": replace(good, part=0.5)}
+    for name, sufficiency in tested.items():
+        add(maps, photo(Path(name)), [replace(CATS[0], sufficiency=sufficiency.recorded)])
     browser.open(write_gallery(maps))
-    assert [badge.text for badge in browser.all(".card .badge")] == ["not proved"]
+    assert [badge.text for badge in browser.all(".card .badge")] == ["sufficiency not shown"]
     browser.one(".card button").click()
-    words = f"{holds.words}. In the order of a centered blob 0.35, of the gradient 0.60."
+    words = f"{good.words}. In the order of the gradient, 60% is needed."
     assert words in browser.one("#viewer-facts").text
 
 

@@ -68,7 +68,7 @@ VALUES: dict[str, tuple[str, Any]] = {
     "overwrite": ("1", True),
     "dry_run": ("1", True),
     "fail_fast": ("1", True),
-    "prove": ("1", True),
+    "sufficiency": ("1", True),
     "allow_unsupported": ("1", True),
     "batch_size": ("7", 7),
     "workers": ("3", 3),

@@ -62,6 +62,15 @@ def _tokenizer(*, closes: bool = False) -> Any:
     )
 
 
+def word_pieces() -> Any:
+    """A tokenizer that makes two tokens of a plural."""
+    tokenizer = _tokenizer()
+    pieces = {"##s" if word == "yes" else word: token for word, token in _IDS.items()}
+    tokenizer.backend_tokenizer.model = models.WordPiece(pieces, unk_token="<unk>")
+    tokenizer.backend_tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
 def byte_level_tokenizer(texts: list[str]) -> Any:
     """A tokenizer as GPT-2's, trained with some texts."""
     pairs = Tokenizer(models.BPE())

@@ -241,6 +241,7 @@ def test_the_table_is_what_its_script_measures(parent: Path) -> None:
         measured = task_table.measure(name, parent)
         for column in ("mass_there", "mass_at_input"):
             expected, found = (float(row.pop(column)) for row in (rows[name], measured))
-            # releases draw other random weights
-            assert found == pytest.approx(expected, abs=1e-3) or Version(transformers.__version__) < MEASURED_WITH
+            assert 0 < found <= 1 + 1e-3
+            if Version(transformers.__version__) >= MEASURED_WITH:  # others draw other random weights
+                assert found == pytest.approx(expected, abs=1e-3)
         assert rows[name] == measured

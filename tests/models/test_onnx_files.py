@@ -222,7 +222,7 @@ def test_channels_last_sizes_and_names_are_read_from_the_file(tmp_path: Path) ->
         helper.make_node("Conv", ["t", "w"], ["h"]),
     ]
     model = graph(*nodes, *HEAD, shape=("batch", 8, 12, 3), w=KERNEL)
-    helper.set_model_props(model, {"names": "{0: 'cat', 1: 'dog', 2: 'cup', 3: 'hat'}"})
+    helper.set_model_props(model, {"names": "{3: 'hat', 1: 'dog', 0: 'cat', 2: 'cup'}"})
     path = tmp_path / "last.onnx"
     loaded, images = ebcli.load_model(saved(model, path)), torch.rand(2, 3, 8, 12)
     assert loaded.categories == ("cat", "dog", "cup", "hat")

@@ -42,6 +42,14 @@ def test_a_fit_replaces_the_presets_and_shows_the_whole_image() -> None:
     torch.testing.assert_close(cropped(photo), preset(photo), rtol=0, atol=0)
 
 
+def test_networks_of_one_size_squash_whole_images_if_they_did_so_before_and_else_pad_them() -> None:
+    photo = torch.rand(3, 32, 128)
+    for own, expected in (("crop", "pad"), ("squash", "squash"), ("pad", "pad")):
+        preset = InputSpec((64, 64), resize=(64,), fit=own)
+        found = Preprocessing(fit="whole").fixed(preset)
+        torch.testing.assert_close(found(photo), Preprocessing(fit=expected).applied_to(preset)(photo), rtol=0, atol=0)
+
+
 def test_the_fit_is_part_of_the_settings() -> None:
     preset = InputSpec((64, 64), resize=(64,))
     texts = {repr(Preprocessing(fit=fit).applied_to(preset)) for fit in ("crop", "squash", "pad")}

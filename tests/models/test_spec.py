@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from ebcli.errors import ConfigurationError
-from ebcli.models import ModelSpec, Preprocessing
+from ebcli.models import ModelSpec
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,3 @@ from ebcli.models import ModelSpec, Preprocessing
 def test_wrong_values_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ModelSpec(**settings)  # type: ignore[arg-type]
-
-
-def test_equal_specifications_are_equal() -> None:
-    assert ModelSpec("vgg16") == ModelSpec("vgg16", weights="DEFAULT", class_names=None, preprocessing=Preprocessing())

@@ -82,6 +82,10 @@ def test_boxes_end_at_the_image() -> None:
     (record,) = run("edge.png", "--score", "0.4", "--top-k", "1", "--fit", "pad")
     (one,) = record["classes"]
     assert corners(one["box"])[3] == 90
+    painted((192, 90), (RED, (32, 0, 48, 12))).save("edge.png")  # above it, too
+    (record,) = run("edge.png", "--score", "0.4", "--top-k", "1", "--fit", "pad", "--overwrite")
+    (one,) = record["classes"]
+    assert corners(one["box"])[1] == 0
 
 
 @pytest.mark.parametrize("factory", FACTORIES)

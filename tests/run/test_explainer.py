@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -104,3 +105,12 @@ def test_an_image_whose_logits_are_not_finite_fails_alone(loaded: Any) -> None:
     assert isinstance(second, ImageError)
     assert "NaN or infinite" in str(second)
     assert first.maps[0].subject.score == third.maps[0].subject.score
+
+
+def test_the_seconds_of_the_images_of_a_batch_add_up_to_the_batch(loaded: Any) -> None:
+    """Of single images and of the tiles of one: what their records say is no more than what passed."""
+    network = Explainer(plan(batch_size=4))
+    start = time.perf_counter()
+    found = network.explain(IMAGES * 2)
+    passed = time.perf_counter() - start
+    assert 0.2 * passed < sum(one.seconds for one in found) <= passed

@@ -75,8 +75,9 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
     monkeypatch.setattr(ebcli.run.explainer.Explainer, "explain", explain)
     assert invoke("--batch-size", "2", "photos").exit_code == 0
     assert len(drawn) == 40
-    assert max(ahead) <= 3 * 2
-    assert max(behind) <= (2 + 2) * 2
+    # at least the next batch is read and the last one drawn while the network has one
+    assert 2 * 2 <= max(ahead) <= 3 * 2
+    assert 2 * 2 <= max(behind) <= (2 + 2) * 2
 
 
 def resident() -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
@@ -42,9 +41,3 @@ from ebcli.errors import ConfigurationError
 def test_values_out_of_range_are_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make_plan(**{"images": ("a.jpg",), **wrong})
-
-
-def test_a_plan_cannot_change_under_way() -> None:
-    plan = make_plan("a.jpg")
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.maps.top_k = 2  # type: ignore[misc]

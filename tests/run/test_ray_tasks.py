@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import pickle
+import shutil
+from collections import Counter
 from copy import copy
 from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 from plans import make_plan
 from runs import photos
+from runs import records as recorded
 
 import ebcli.run.explainer
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.directory import OutputFolder
 from ebcli.files.naming import RECORDS
 from ebcli.files.ownership import OwnFiles
-from ebcli.run import ray_tasks
+from ebcli.files.records import Record
+from ebcli.files.sources import Source
+from ebcli.run import ray_driver, ray_process, ray_tasks
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.prepare import prepare
@@ -126,3 +133,61 @@ def test_a_cluster_that_is_too_small_says_so(options: dict[str, float], machines
     nodes = [{"CPU": float(cpus), "GPU": float(gpus)} for cpus, gpus in machines]
     with pytest.raises(ConfigurationError, match=r"^the cluster has \d CPUs and \d GPUs, but \d workers need"):
         allocation(ExecutionOptions(**options), nodes)  # type: ignore[arg-type]
+
+
+def cluster(monkeypatch: pytest.MonkeyPatch, *ends: EbcliError | None) -> ray_driver.Cluster:
+    """One whose parts, of two photos each, end with these errors, each behind what it has done; without Ray."""
+    waiting: list[list[Source]] = []
+    errors = iter(ends)
+
+    def call(_: object, function: object, arguments: tuple[Any, ...]) -> Any:
+        if function is ray_process.connect:
+            return 2, 0, 1  # networks, and GPUs and CPUs of each
+        if function is ray_process.submit:
+            waiting.append(arguments[-1])
+            return None
+        sources, error = waiting.pop(0), next(errors)
+        done = sources[: 1 if error else None]
+        return [([Record(source.name, "done", place=str(source.place)) for source in done], error)]
+
+    monkeypatch.setattr(ray_driver.Process, "call", call)
+    photos(Path("photos"), 2 * len(ends))
+    plan = make_plan(Path("photos"), output=OUT, layer=("2",), batch_size=2)
+    return ray_driver.Cluster(plan, OutputFolder(OUT, overwrite=False))
+
+
+def results(cluster: ray_driver.Cluster) -> tuple[list[Record], EbcliError | None]:
+    found: list[Record] = []
+    try:
+        found.extend(cluster.results(Event(), Counter()))
+    except EbcliError as error:
+        return found, error
+    return found, None
+
+
+def test_the_first_error_of_a_part_ends_the_run_once_the_others_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done in all of them is recorded, and no other part is started."""
+    first, second = ConfigurationError("no memory"), ConfigurationError("no disk")
+    found, error = results(cluster(monkeypatch, first, second, None, None))
+    assert error is first
+    assert len(found) == 2
+    assert sorted(record["input"] for record in recorded(OUT)) == sorted(record.input for record in found)
+    shutil.rmtree(OUT)
+    found, error = results(cluster(monkeypatch, first, None, None, None))  # and a part that ends well forgives nothing
+    assert (error, len(found)) == (first, 3)
+
+
+def test_a_run_on_ray_yields_each_photo_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, error = results(cluster(monkeypatch, None, None, None))
+    assert error is None
+    assert sorted(record.input for record in found) == sorted(str(path) for path in Path("photos").rglob("*.jpg"))
+    assert not list(OUT.glob(".eb-saliency-*"))
+
+
+def test_a_stop_on_ray_lets_the_parts_in_hand_end_and_starts_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    stopping, run = Event(), cluster(monkeypatch, None, None, None, None)
+    found = []
+    for record in run.results(stopping, Counter()):
+        found.append(record)
+        stopping.set()
+    assert len(found) == 4

@@ -60,6 +60,7 @@ def test_pictures_say_how_they_were_made(suffix: str, panel: bool) -> None:
         "fit": "whole",
         "method": "marginal EB",
         "style": "overlay",
+        "scale": "0 to each map's maximum" if panel else "0 to maximum",
         "class": "3 class d; 5 class f" if panel else "3 class d",
         "score": f"{expected[3]:.4f}, {expected[5]:.4f}" if panel else f"{expected[3]:.4f}",
         "version": f"eb-saliency {version('eb-saliency')}",

@@ -62,6 +62,12 @@ def test_small_segments_are_explained_if_asked_for() -> None:
     assert [one["name"] for one in run("--target", "background")["classes"]] == ["background"]
 
 
+def test_what_is_not_in_the_photo_has_no_map() -> None:
+    painted(SIZE, (GREEN, GREEN_SQUARE)).save("squares.png")
+    assert run("--target", "red")["classes"] == []
+    assert [one["name"] for one in run("--target", "red", "--target", "green")["classes"]] == ["green"]
+
+
 def test_a_part_of_several_names_means_all_segments_and_the_best_one_of_a_pixel() -> None:
     assert [one["name"] for one in run("--target", "re")["classes"]] == ["green", "red"]
     place = ",".join(str(side + 8) for side in RED_SQUARE[:2])

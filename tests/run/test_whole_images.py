@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,25 @@ def test_a_tile_counts_by_its_score() -> None:
     assert (joined[:, :4].sum(), joined[:, 4:].sum()) == pytest.approx((0.75, 0.25))
     unlikely = tiles.joined([[-1.0], [-2.0]], maps).values  # raw scores
     assert (unlikely[:, :4].sum(), unlikely[:, 4:].sum()) == pytest.approx((0.5, 0.5))
+
+
+def test_what_tiles_lost_counts_by_their_scores() -> None:
+    tiles = Tiles([(0, 0), (0, 32)], 32, (32, 64))
+    even = subject_map(np.full((4, 4), 1 / 16))
+    losses = {"relu in 1": 0.1}, {"relu in 1": 0.3, "add in 2": 0.2}
+    maps = [replace(even, mass=1 - sum(lost.values()), lost_mass=lost) for lost in losses]
+    joined = tiles.joined([[0.3], [0.1]], maps)
+    assert joined.mass == pytest.approx(0.75 * 0.9 + 0.25 * 0.5)
+    assert joined.lost_mass == pytest.approx({"relu in 1": 0.75 * 0.1 + 0.25 * 0.3, "add in 2": 0.25 * 0.2})
+
+
+@pytest.mark.parametrize(("size", "side", "cells"), [((33, 50), 33, 17), ((45, 31), 31, 16), ((75, 75), 33, 9)])
+def test_tiles_of_odd_sides_cover_the_photo(size: tuple[int, int], side: int, cells: int) -> None:
+    """The joined map has a cell wherever a tile has one, none of them empty, and no row more than the photo."""
+    tiles = Tiles.of(size, side, 1)
+    joined = tiles.joined(np.ones((len(tiles.corners), 1)), [subject_map(np.ones((cells, cells)))] * len(tiles.corners))
+    assert joined.values.shape == pytest.approx([length * cells / side for length in size], abs=0.5)
+    assert np.ptp(joined.values) == pytest.approx(0, abs=1e-6) and joined.values.min() > 0
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,21 @@ def _patches(model: VisionLanguage, photo: Image.Image) -> Any:
     )
 
 
+def test_a_word_of_several_tokens_is_as_likely_as_all_of_them_in_a_row(
+    models: dict[str, VisionLanguage], photo: Image.Image, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, answer = models["llava"], "a cups"
+    monkeypatch.setattr(model._processor, "tokenizer", vision_language.word_pieces())
+    said = model.exchange(photo, "what", answer, 5)
+    place = said.tokens(said.text.index("cups"), len(said.text))
+    assert len(place) == 2
+    with torch.no_grad():
+        logits = model.net(pixel_values=said.pixels, **said.others).logits[0, -len(said.ids) - 1 : -1]
+    expected = logits.log_softmax(1)[list(place), said.ids[list(place)]].sum().exp()
+    (word,) = ask(model, photo, "what", answer).maps
+    assert (word.subject.name, word.subject.score) == ("cups", pytest.approx(float(expected), rel=1e-3))
+
+
 def test_shares_and_maps_by_slopes_of_a_decoder_that_is_held(
     models: dict[str, VisionLanguage], photo: Image.Image
 ) -> None:

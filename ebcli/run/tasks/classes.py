@@ -53,7 +53,7 @@ def width(asked: Asked) -> int:
 _IMAGES = Task(
     subjects,
     "classifiers",
-    options=frozenset({"above", "labels", "compare_with", "prove"}),
+    options=frozenset({"above", "labels", "compare_with", "sufficiency"}),
     width=width,
     in_batches=True,
     score=lambda scores, subject: float(scores[subject.index]),

@@ -87,7 +87,7 @@ register(
     Task(
         subjects,
         "detectors",
-        options=frozenset({"box", "score", "prove"}),
+        options=frozenset({"box", "score", "sufficiency"}),
         run=_run,
         place=_place,
         joint=True,

@@ -87,5 +87,6 @@ def _score(scores: Tensor, subject: Subject) -> float:
 
 
 register(
-    SEGMENTATION, Task(subjects, "segmentation networks", options=frozenset({"above", "where", "prove"}), score=_score)
+    SEGMENTATION,
+    Task(subjects, "segmentation networks", options=frozenset({"above", "where", "sufficiency"}), score=_score),
 )

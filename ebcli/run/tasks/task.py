@@ -65,7 +65,7 @@ class Task:
         in_batches: whether images with any numbers of subjects share a batch.
         joint: whether winning neurons are explained jointly; None if the network decides.
         score: the score of a subject, given what ``subjects`` got for the image, or for the image partly blurred; of
-            tasks with the option ``prove``.
+            tasks with the option ``sufficiency``.
         layer: the only layer at which it has maps; None if layers can be chosen.
         explain: explains an image, in place of all of the above.
     """
@@ -123,7 +123,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     misplaced = {
         "--annotations marks regions of images": spec.axes != "HW" and plan.output.annotations,
         "--compare-with compares maps of images": spec.depth is not None and plan.maps.beside,
-        "--prove blurs parts of images": spec.axes != "HW" and plan.maps.prove,
+        "--sufficiency blurs parts of images": spec.axes != "HW" and plan.maps.sufficiency,
         "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
     }
     for reason, is_misplaced in misplaced.items():
@@ -134,11 +134,14 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
         raise ConfigurationError(
             f"--tiles works only with classifiers, but {loaded.name} is for {loaded.task}: drop it"
         )
-    if plan.maps.prove and spec.tiles:
-        raise ConfigurationError("--prove needs the score of a whole image, but --tiles cuts it: drop one of them")
-    if plan.maps.prove and loaded.scores == RAW:
+    if plan.maps.sufficiency and spec.tiles:
         raise ConfigurationError(
-            f"--prove halves probabilities, but the scores of {loaded.name} are raw: add --scores softmax or sigmoid"
+            "--sufficiency needs the score of a whole image, but --tiles cuts it: drop one of them"
+        )
+    if plan.maps.sufficiency and loaded.scores == RAW:
+        raise ConfigurationError(
+            f"--sufficiency halves probabilities, but the scores of {loaded.name} are raw: "
+            "add --scores softmax or sigmoid"
         )
     if loaded.task == DETECTION and plan.execution.dtype != "float32":
         raise ConfigurationError(

@@ -1,10 +1,10 @@
-"""The proof of each method's maps on the bundled network, and docs/evidence/proofs.csv, which has the means.
+"""The sufficiency of each method's maps on the bundled network, and docs/evidence/sufficiency.csv, which has the means.
 
     pip install -e '.[compare]' --group dev
-    python benchmarks/proofs.py                # a few minutes on one CPU
+    python benchmarks/sufficiency.py           # a few minutes on one CPU
 
-A proof is what ``eb-saliency --prove`` measures. The photos are those of ``sample_images`` and the twenty ImageNet
-photos in the package ``foolbox``, whole, each explained for its most likely class.
+Sufficiency is tested as by ``eb-saliency --sufficiency``. The photos are those of ``sample_images`` and the twenty
+ImageNet photos in the package ``foolbox``, whole, each explained for its most likely class.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ebcli.files.sources import Source
 from ebcli.models.keywords import METHODS
 from ebcli.models.methods import IMPLEMENTED
 from ebcli.nouns.explanation import Explanation
-from ebcli.nouns.proof import Proof
+from ebcli.nouns.sufficiency import Sufficiency
 from ebcli.run.explainer import Explainer
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
-from ebcli.run.proof import proofs_of
 from ebcli.run.reading import Reader
+from ebcli.run.sufficiency import sufficiency_of
 from ebcli.run.tasks.task import REGISTERED, Asked
 
 CONTROLS = ("shuffled", "center", "gradient")
 SAMPLES = Path(__file__).resolve().parents[1] / "sample_images"
 
 
-def measured(paths: Sequence[Path]) -> dict[str, list[Proof]]:
-    """The proofs of each method, in the order of the photos."""
+def measured(paths: Sequence[Path]) -> dict[str, list[Sufficiency]]:
+    """The tests of each method's maps, in the order of the photos."""
     explainer = Explainer(RunPlan.of(images=tuple(paths), model=MODEL, layer=(LAYER,)))
     loaded = explainer.loaded
     task, reader = REGISTERED[loaded.task], Reader(loaded.transforms, ClipOptions())
-    found: dict[str, list[Proof]] = {method: [] for method in METHODS}
+    found: dict[str, list[Sufficiency]] = {method: [] for method in METHODS}
     for path in paths:
         image = reader.load(Source(path))
         assert image is not None
@@ -55,9 +55,9 @@ def measured(paths: Sequence[Path]) -> dict[str, list[Proof]]:
             for method in METHODS
         ]
         asked = [Asked(explainer.network, MapOptions(), size=image.size)] * len(maps)
-        proofs = proofs_of(loaded, task, inputs.expand(len(maps), -1, -1, -1), maps, asked)
-        for method, proof in zip(METHODS, proofs, strict=True):
-            found[method].append(proof)
+        tests = sufficiency_of(loaded, task, inputs.expand(len(maps), -1, -1, -1), maps, asked)
+        for method, test in zip(METHODS, tests, strict=True):
+            found[method].append(test)
     return found
 
 
@@ -66,17 +66,17 @@ def main() -> None:
         shown, _ = photos(Path(folder))
         found = measured([*sorted(SAMPLES.glob("*.jpg")), *sorted(shown.glob("*.jpg"))])
     rows = []
-    for method, proofs in found.items():
-        means = {name: fmean(getattr(proof, name) for proof in proofs) for name in ("part", *CONTROLS)}
-        left = fmean(proof.without / proof.score for proof in proofs)
-        holds = sum(proof.holds for proof in proofs)
+    for method, tests in found.items():
+        means = {name: fmean(getattr(test, name) for test in tests) for name in ("part", *CONTROLS)}
+        left = fmean(test.without / test.score for test in tests)
+        suffices = sum(test.suffices for test in tests)
         rows.append(
             {"network": MODEL, "layer": LAYER, "method": method}
             | {name: f"{value:.3f}" for name, value in {**means, "left": left}.items()}
-            | {"holds": holds, "photos": len(proofs)}
+            | {"suffices": suffices, "photos": len(tests)}
             | evidence.stamp()
         )
-    evidence.write("proofs", rows)
+    evidence.write("sufficiency", rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Proofs of maps: how small a part of an image keeps its score."""
+"""Sufficiency of maps: how small a part of an image keeps its score."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
-class Proof:
+class Sufficiency:
     """How small a part of an image keeps half of a score while the rest is blurred.
 
     Attributes:
@@ -29,9 +29,9 @@ class Proof:
     blurred: float
 
     @property
-    def holds(self) -> bool:
-        """Whether the map finds a smaller part than chance does, and blur alone does not keep the score."""
-        return self.part < min(1.0, self.shuffled) and not self._blur_keeps
+    def suffices(self) -> bool:
+        """Whether the map finds a smaller part than random order and the center do, and blur alone loses the score."""
+        return self.part < min(1.0, self.shuffled, self.center) and not self._blur_keeps
 
     @property
     def _blur_keeps(self) -> bool:
@@ -39,27 +39,22 @@ class Proof:
 
     @property
     def words(self) -> str:
-        """The proof in words, or why there is none."""
+        """The result in words."""
         score, without, blurred = map(_shown, (self.score, self.without, self.blurred))
         if self._blur_keeps:
-            return f"not proved: the score is still {blurred} of {score} if all of the image is blurred"
+            return f"sufficiency not shown: the score is still {blurred} of {score} if all of the image is blurred"
         if self.part == 1:
-            return f"not proved: no part of the image keeps half of the score {score}"
+            return f"sufficiency not shown: no part of the image keeps half of the score {score}"
+        others = f"a blob at the center needs {self.center:.0%}, random order {self.shuffled:.0%}"
+        if not self.suffices:
+            return f"sufficiency not shown: the map needs {self.part:.0%} of the image; {others}"
         change = f"falls from {score} to {without}" if self.without < self.score else f"is {without} instead of {score}"
-        if not self.holds:
-            return (
-                f"not proved: {self.part:.2f} of the image is needed; in random order {self.shuffled:.2f} suffices; "
-                f"without the former the score {change}"
-            )
-        return (
-            f"{self.part:.2f} of the image suffices; in random order {self.shuffled:.2f} would be needed; "
-            f"without it the score {change}"
-        )
+        return f"{self.part:.0%} of the image suffices; {others}; without that part, the score {change}"
 
     @property
     def recorded(self) -> dict[str, Any]:
-        """The proof as records have it."""
-        return {**asdict(self), "holds": self.holds, "words": self.words}
+        """The result as records have it."""
+        return {**asdict(self), "suffices": self.suffices, "words": self.words}
 
 
 def _shown(score: float) -> str:

@@ -1,4 +1,4 @@
-"""Proofs: how small a part of an image, in the order of its map, keeps half of the score, and beside other orders."""
+"""Sufficiency: how small a part of an image, in the order of its map, keeps half of the score, and in other orders."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ebcli.models.methods import center
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map
 from ebcli.nouns.input_spec import InputSpec
-from ebcli.nouns.proof import Proof
+from ebcli.nouns.sufficiency import Sufficiency
 from ebcli.run.layer_maps import priors
 from ebcli.run.tasks.task import Asked, Task
 
@@ -31,8 +31,10 @@ _LEAST_SCORE = 0.01  # of detections in blurred images
 _BLUR = 1 / 16
 
 
-def prove(loaded: LoadedModel, task: Task, inputs: Tensor, maps: Sequence[list[Map]], asked: Sequence[Asked]) -> None:
-    """Give the first map of each image its proof. Each image passes the network 23 times.
+def measure_sufficiency(
+    loaded: LoadedModel, task: Task, inputs: Tensor, maps: Sequence[list[Map]], asked: Sequence[Asked]
+) -> None:
+    """Test the first map of each image. Each image passes the network 23 times.
 
     Args:
         loaded, task: the network.
@@ -44,15 +46,15 @@ def prove(loaded: LoadedModel, task: Task, inputs: Tensor, maps: Sequence[list[M
     if not found:
         return
     images = _filled(inputs[found], inputs)
-    proofs = proofs_of(loaded, task, images, [maps[i][0] for i in found], [asked[i] for i in found])
-    for i, proof in zip(found, proofs, strict=True):
-        maps[i][0] = replace(maps[i][0], proof=proof)
+    tested = sufficiency_of(loaded, task, images, [maps[i][0] for i in found], [asked[i] for i in found])
+    for i, sufficiency in zip(found, tested, strict=True):
+        maps[i][0] = replace(maps[i][0], sufficiency=sufficiency)
 
 
-def proofs_of(
+def sufficiency_of(
     loaded: LoadedModel, task: Task, inputs: Tensor, maps: Sequence[Map], asked: Sequence[Asked]
-) -> list[Proof]:
-    """The proof of one map of each image; for the arguments, see ``prove``."""
+) -> list[Sufficiency]:
+    """Test one map of each image; for the arguments, see ``measure_sufficiency``."""
     easy = [replace(about, maps=replace(about.maps, score=_LEAST_SCORE, where=None)) for about in asked]
 
     def scores(outputs: Iterable[Any]) -> list[float]:
@@ -94,7 +96,7 @@ def proofs_of(
     others = zip(("shuffled", "center", "gradient"), orders[1:], strict=True)
     found = {"part": parts, **{name: smallest(order)[0] for name, order in others}, "score": whole}
     found |= {"without": scored(torch.where(pixels, blurred, inputs)), "blurred": scored(blurred)}
-    return [Proof(**{name: values[i] for name, values in found.items()}) for i in range(len(maps))]
+    return [Sufficiency(**{name: values[i] for name, values in found.items()}) for i in range(len(maps))]
 
 
 def _filled(values: Tensor, inputs: Tensor) -> Tensor:
