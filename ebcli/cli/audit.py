@@ -18,7 +18,7 @@ from PIL import Image
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, sign_of_life
 from ebcli.cli.repetition import plan_of
 from ebcli.drawing.style import DrawingStyle
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 from ebcli.run.plan import RunPlan
@@ -101,8 +101,11 @@ def audit(options: Mapping[str, Any]) -> int:
             network = _network(plan)
         for candidate in missing:
             known[_key(candidate)] = counts = _counted(candidate, network)
-            file.parent.mkdir(exist_ok=True)
-            append_lines(file, json.dumps([_key(candidate), *counts]))
+            try:
+                file.parent.mkdir(exist_ok=True)
+                append_lines(file, json.dumps([_key(candidate), *counts]))
+            except OSError as error:
+                raise OutputError(f"cannot write to '{file}': {error.strerror or error}") from error
     tested = [Finding(one, min(len(one.photos), _TESTED), *known[_key(one)]) for one in found]
     findings = sorted((one for one in tested if one.holds), key=lambda one: -one.changed * len(one.candidate.photos))
     for one in findings:

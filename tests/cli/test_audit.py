@@ -112,6 +112,16 @@ def test_an_interrupt_leaves_nothing_behind(trained: Path, monkeypatch: pytest.M
     assert tree(Path()) == before
 
 
+def test_an_audit_that_cannot_be_saved_says_so(trained: Path) -> None:
+    tagged.write_photos(Path("photos"), COUNT, tagged=True)
+    explained(trained / "tagged.pth", "photos")
+    Path("maps/audit/tested.jsonl").mkdir(parents=True)
+    result = invoke("audit", "maps")
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "cannot write to 'maps/audit/tested.jsonl'" in result.stderr
+    assert "unexpected" not in result.stderr
+
+
 def test_what_was_tested_is_not_tested_again(trained: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tagged.write_photos(Path("photos"), COUNT, tagged=True)
     explained(trained / "tagged.pth", "photos")
