@@ -100,11 +100,29 @@ def test_the_home_of_the_project_is_that_of_pyproject(name: str) -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_every_step_of_a_workflow_is_a_script_of_the_repository(path: Path) -> None:
     jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
-    steps = [step for job in jobs for step in job["steps"]]
+    steps = [step for job in jobs for step in job.get("steps", ())]
     scripts = [step["run"].split()[0] for step in steps if "run" in step]
     assert scripts
     assert all(script.startswith(".ci/") and os.access(ROOT / script, os.X_OK) for script in scripts)
     assert all(re.fullmatch(r"actions/[\w-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+
+
+def needed(path: Path, name: str) -> set[str]:
+    """The jobs and workflows that must have succeeded before a job of a workflow starts."""
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+    names = jobs[name].get("needs", [])
+    names = {names} if isinstance(names, str) else {*names}
+    return {str(jobs[one].get("uses", one)) for one in names}.union(*(needed(path, one) for one in names))
+
+
+@pytest.mark.parametrize(("workflow", "job"), [("image", "image"), ("release", "upload")])
+def test_nothing_is_published_before_the_tests_with_all_versions_have_passed(workflow: str, job: str) -> None:
+    folder = ROOT / ".github/workflows"
+    assert "./.github/workflows/tests.yml" in needed(folder / f"{workflow}.yml", job)
+    steps = [
+        step for one in yaml.safe_load((folder / "tests.yml").read_text())["jobs"].values() for step in one["steps"]
+    ]
+    assert {step["run"].split()[0] for step in steps if "run" in step} == {".ci/run", ".ci/versions"}
 
 
 def test_workflows_test_the_supported_python_versions() -> None:

@@ -11,8 +11,9 @@ import click
 
 from ebcli.cli.console import note, shown, sign_of_life
 from ebcli.cli.results import print_results
-from ebcli.files.naming import COCO
+from ebcli.files.naming import COCO, FIFTYONE_FILES
 from ebcli.run.plan import RunPlan
+from ebcli.run.plan_parts import HEATMAPS, OutputOptions
 
 if TYPE_CHECKING:
     from ebcli.drawing.style import DrawingStyle
@@ -41,7 +42,7 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink 
     if not (work.total or work.skipped):
         return status
     if output.annotations and not plan.execution.dry_run:
-        _write_annotations(output.directory, work.common.configuration)
+        _write_annotations(output, work.common.configuration)
     if table is not None:
         write_table(table, output.directory, work.common.configuration)
         note(f"Table: {shown(table)}")
@@ -71,11 +72,15 @@ def gallery_page(
     return write_gallery(directory, style, processors() if workers is None else workers, overwrite, images)
 
 
-def _write_annotations(directory: Path, configuration: str) -> None:
-    from ebcli.files.coco import coco_file
+def _write_annotations(output: OutputOptions, configuration: str) -> None:
+    from ebcli.files.coco import coco_files
     from ebcli.files.directory import OutputFolder
+    from ebcli.gallery.fiftyone import fiftyone_files
 
-    with OutputFolder(directory, overwrite=True) as folder:
+    is_dataset = output.annotations == HEATMAPS
+    files = fiftyone_files if is_dataset else coco_files
+    with OutputFolder(output.directory, overwrite=True) as folder:
         folder.record()  # there may be no records yet
-        folder.add({COCO: coco_file(directory, configuration)})
-    note(f"Annotations: {shown(directory / COCO)}")
+        folder.add(files(output.directory, configuration))
+    path = FIFTYONE_FILES[0].parent if is_dataset else COCO
+    note(f"Annotations: {shown(output.directory / path)}")

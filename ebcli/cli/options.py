@@ -121,14 +121,15 @@ SALIENCY = (
     _output(
         "--annotations",
         type=click.Choice(ANNOTATIONS),
-        help="Also write a box per map to annotations.json, in COCO's format; masks have polygons, too.",
+        help="Also write a box per map to annotations.json, in COCO's format; masks have polygons, too. heatmaps "
+        "writes all maps to fiftyone/, a dataset of FiftyOne, and implies --raw.",
     ),
     _output(
         "--threshold",
         metavar="[max:|mass:]SHARE",
         type=THRESHOLD,
         default="max:0.5",
-        help="Region for --annotations: above this share of the maximum, or the smallest region that holds this "
+        help="Region for boxes and masks: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
     ),
     _output(

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ebcli.files.records import Record, read_records
+from ebcli.files.naming import COCO
+from ebcli.files.records import Record, latest_done
 
 
-def coco_file(directory: Path, configuration: str) -> bytes:
+def coco_files(directory: Path, configuration: str) -> dict[Path, bytes]:
     """The annotations of all images that were done with a configuration, in the order of their paths.
 
     Image files are named as they were given; categories have the class indices as ids; annotations have a score. COCO's
@@ -19,11 +20,7 @@ def coco_file(directory: Path, configuration: str) -> bytes:
     Raises:
         OSError: there are no records.
     """
-    latest: dict[str, Record] = {}
-    for record in read_records(directory):
-        if record.configuration == configuration and record.status == "done":
-            latest[record.input] = record
-    return json.dumps(_content(latest[name] for name in sorted(latest))).encode()
+    return {COCO: json.dumps(_content(latest_done(directory, configuration))).encode()}
 
 
 def _content(records: Iterable[Record]) -> dict[str, Any]:

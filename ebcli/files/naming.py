@@ -18,6 +18,7 @@ STDIN = Path("-")  # among the inputs; its results are named after "stdin"
 RECORDS = "records.jsonl"
 SETTINGS = Path("settings.toml")
 COCO = Path("annotations.json")
+FIFTYONE_FILES = Path("fiftyone", "metadata.json"), Path("fiftyone", "samples.json")
 PAGE = Path("report", "index.html")
 COMPARISON = Path("comparison", "index.html")
 AUDIT = Path("audit", "index.html")
@@ -44,7 +45,7 @@ _RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers|answer){_MARKS}\.[a-z]
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
-_FILES = (RECORDS, SETTINGS.name, COCO.name, PAGE.name)
+_FILES = (RECORDS, SETTINGS.name, COCO.name, PAGE.name, *(path.name for path in FIFTYONE_FILES))
 _OTHERS = "|".join([*map(re.escape, _FILES), rf"{re.escape(MARKER)}(?:-.*?)?"])
 _RESERVED = re.compile(rf"(?:{_RESULT}|{_OTHERS})~*", re.DOTALL)
 

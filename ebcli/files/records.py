@@ -301,6 +301,19 @@ def records_of_run(directory: Path) -> Iterator[Record]:
         ) from error
 
 
+def latest_done(directory: Path, configuration: str) -> list[Record]:
+    """The latest record of each image that was done with a configuration, in the order of their paths.
+
+    Raises:
+        OSError: there are no records.
+    """
+    latest: dict[str, Record] = {}
+    for record in read_records(directory):
+        if record.configuration == configuration and record.status == "done":
+            latest[record.input] = record
+    return [latest[name] for name in sorted(latest)]
+
+
 def append_lines(path: Path, *lines: str) -> None:
     """Append lines to a file, all or none of them; any number of threads, processes and machines may do so.
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.naming import AUTO, FIGURE_FORMATS
+from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS
 from ebcli.files.remote import RemoteOptions
 from ebcli.nouns.box import Box
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS)
 DTYPES = ("float32", "bfloat16")
 SCALES = IMAGE, RUN = "image", "run"
-ANNOTATIONS = BOXES, MASKS = "boxes", "masks"
+BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
+ANNOTATIONS = {BOXES: (COCO,), MASKS: (COCO,), HEATMAPS: FIFTYONE_FILES}  # and their files
 ENGINES = ("local", "ray")
 
 
@@ -167,7 +168,7 @@ class OutputOptions:
         skip_existing: skip images whose results are up to date.
         overwrite: also replace files that this program did not write.
         annotations: ``"boxes"`` or ``"masks"``: find the region that each map marks, and write all as COCO annotations;
-            masks have polygons. None for no regions.
+            masks have polygons. ``"heatmaps"``: write all maps as a dataset of FiftyOne, and ``raw``. None for neither.
         threshold: ``("max", share)`` or ``("mass", share)``; see ``ebcli.drawing.regions.RegionOptions``.
         records: the file of a table with a row per map; None for no table.
 
@@ -191,6 +192,8 @@ class OutputOptions:
 
     def __post_init__(self) -> None:
         check_at_least(1, max_side=self.max_side)
+        if self.annotations == HEATMAPS:
+            object.__setattr__(self, "raw", True)
 
 
 @dataclass(frozen=True, kw_only=True)

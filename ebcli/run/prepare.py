@@ -21,7 +21,7 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import decoding_memory, limit_pixels
-from ebcli.files.naming import AUTO, COCO, SETTINGS, ResultNames, distinct_slug
+from ebcli.files.naming import AUTO, SETTINGS, ResultNames, distinct_slug
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source, find
@@ -35,7 +35,7 @@ from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
 from ebcli.run.plan import RunPlan
-from ebcli.run.plan_parts import MASKS, RUN, InputOptions
+from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions, render
 from ebcli.run.stages import ImageStages
@@ -130,7 +130,7 @@ def prepare(plan: RunPlan, sink: Sink) -> Prepared:
         skipped = [source.path for source, is_done in zip(sources, done, strict=True) if is_done]
         sources = [source for source, is_done in zip(sources, done, strict=True) if not is_done]
     options = render_options(plan, network, style)
-    others = [SETTINGS] + [COCO] * (options.regions is not None)
+    others = [SETTINGS, *(ANNOTATIONS[output.annotations] if output.annotations else ())]
     class_names = {index: loaded.category(index) for index in network.possible}
     sink.refuse(sources, reader.accepts, lambda path: options.names.matches(path, class_names), others)
     if explainer is None and not plan.execution.dry_run and any(map(_may_be_work, sources)):
@@ -213,7 +213,7 @@ def common_record(plan: RunPlan, network: NetworkDescription, style: DrawingStyl
 def _region_options(plan: RunPlan) -> RegionOptions | None:
     output = plan.output
     kind, share = output.threshold
-    return RegionOptions(kind, share, output.annotations == MASKS) if output.annotations else None
+    return RegionOptions(kind, share, output.annotations == MASKS) if output.annotations in (BOXES, MASKS) else None
 
 
 def _warn_of(network: NetworkDescription, targets: Sequence[str]) -> None:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-import runpy
-import sys
+import zlib
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from pycocotools.coco import COCO
 from runs import invoke, photos, records
 
-from ebcli.files.coco import coco_file
+from ebcli.files.coco import coco_files
 
 pytestmark = pytest.mark.usefixtures("working_directory")
-ROOT = Path(__file__).parents[2]
 
 
 def test_boxes_and_masks_of_a_run_open_with_pycocotools() -> None:
@@ -81,33 +79,42 @@ def test_records_that_lie_about_regions_are_left_out() -> None:
     broken = json.loads(lines[0])
     broken["image_size"], broken["classes"][0]["region"] = ["1", None], {"box": "x"}
     Path("saliency/records.jsonl").write_text(f"{json.dumps(broken)}\n{lines[1]}\n")
-    content = json.loads(coco_file(Path("saliency"), broken["configuration"]))
+    content = json.loads(coco_files(Path("saliency"), broken["configuration"])[Path("annotations.json")])
     assert [image["file_name"] for image in content["images"]] == [json.loads(lines[1])["input"]]
 
 
-def test_the_example_for_fiftyone_covers_each_image_with_its_map(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a stand-in for the package, which brings a database server."""
-
-    class Sample(dict[str, Any]):
-        def __init__(self, filepath: str) -> None:
-            self.filepath = filepath
-
-    stub = SimpleNamespace(Sample=Sample, Heatmap=SimpleNamespace)
-    monkeypatch.setitem(sys.modules, "fiftyone", stub)
+def test_heatmaps_of_a_run_are_a_dataset_of_fiftyone() -> None:
+    """Read as the documentation of `FiftyOneDataset` and of `Heatmap` describes them."""
     photos(Path("photos"), 2)
-    assert invoke("--raw", "--top-k", "2", "photos").exit_code == 0
-    samples = list(runpy.run_path(str(ROOT / "docs/examples/fiftyone_maps.py"))["samples"]("saliency"))
-    assert [Path(sample.filepath).name for sample in samples] == ["0000.jpg", "0001.jpg"]
+    assert invoke("--annotations", "heatmaps", "--top-k", "2", "photos/0").exit_code == 0
+    result = invoke("--annotations", "heatmaps", "--top-k", "2", "--skip-existing", "photos")
+    assert "Annotations: saliency/fiftyone\n" in result.stderr
+    metadata = json.loads(Path("saliency/fiftyone/metadata.json").read_text())
+    samples = json.loads(Path("saliency/fiftyone/samples.json").read_text())["samples"]
+    assert metadata["media_type"] == "image"
+    latest = {str(Path(record["input"]).absolute()): record for record in records(Path("saliency"))}
+    assert [sample["filepath"] for sample in samples] == sorted(latest)
+    assert len(latest) == 2
+    declared = {field["name"]: field for field in metadata["sample_fields"]}
+    assert declared.keys() - {"id", "filepath"} == {"saliency", "saliency_2"}
+    ids = [one["_id"]["$oid"] for sample in samples for one in (sample, sample["saliency"], sample["saliency_2"])]
+    assert len({int(name, 16) for name in ids if len(name) == 24}) == 6
     for sample in samples:
-        assert len(sample) == 2
-        for name, heatmap in sample.items():
-            assert name.startswith("class_")
-            assert heatmap.map.shape == (40, 48)
-            assert heatmap.range == [0, heatmap.map.max()]
-            with np.load(f"saliency/{Path(sample.filepath).relative_to(Path('photos').absolute())}.npz") as raw:
-                left, top, right, bottom = raw["crop"]
-                k = [f"class_{'abcdefg'[index]}" for index in raw["classes"]].index(name)
-                row, column = np.unravel_index(raw["maps"][k].argmax(), raw["maps"][k].shape)
-                rows, columns = raw["maps"][k].shape
-            y, x = top + (row + 0.5) * (bottom - top) / rows, left + (column + 0.5) * (right - left) / columns
-            assert heatmap.map[int(y), int(x)] == heatmap.map.max()
+        record = latest[sample["filepath"]]
+        with np.load(next(path for path in record["output"] if path.endswith(".npz"))) as raw:
+            (left, top, right, bottom), maps = raw["crop"], raw["maps"]
+        for name, values, one in zip(("saliency", "saliency_2"), maps, record["classes"], strict=True):
+            heatmap = sample[name]
+            names = {field["name"] for field in declared[name]["fields"]}
+            assert heatmap.keys() - {"_cls", "_id"} == names - {"id"}
+            assert (heatmap["_cls"], heatmap["label"], heatmap["layer"]) == ("Heatmap", one["name"], one["layer"])
+            assert heatmap["confidence"] == pytest.approx(one["score"])
+            drawn = np.load(io.BytesIO(zlib.decompress(base64.b64decode(heatmap["map"]["$binary"]["base64"]))))
+            assert drawn.ndim == 2
+            assert drawn.shape[1] / drawn.shape[0] == pytest.approx(48 / 40, rel=0.02)
+            assert heatmap["range"] == [0, pytest.approx(drawn.max())]
+            assert drawn.max() == pytest.approx(values.max(), rel=0.2)  # interpolation exceeds it
+            row, column = np.unravel_index(values.argmax(), values.shape)
+            y = top + (row + 0.5) * (bottom - top) / len(values)
+            x = left + (column + 0.5) * (right - left) / values.shape[1]
+            assert drawn[int(y / 40 * drawn.shape[0]), int(x / 48 * drawn.shape[1])] > 0.9 * drawn.max()

@@ -55,7 +55,7 @@ def small_file_system(path: Path, size: str) -> Iterator[None]:
         ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True, check=False
     )
     if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.decode()}")
+        pytest.skip(f"only root may mount a file system: {mounted.stderr.decode()}")
     try:
         yield
     finally:
