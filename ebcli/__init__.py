@@ -5,11 +5,13 @@ Everything is imported on first use, so that ``import ebcli`` costs nothing and 
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from ebcli.imports import installed_version, lazily
 
 if TYPE_CHECKING:
+    from ebcli import captum as captum
     from ebcli.drawing.api import draw_map as draw_map
     from ebcli.eb import ExcitationMode as ExcitationMode
     from ebcli.eb import ExcitationResult as ExcitationResult
@@ -72,6 +74,8 @@ if not TYPE_CHECKING:  # which would take misspelt names for attributes
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             return installed_version()
+        if name == "captum":  # a module, which needs the package
+            return import_module("ebcli.captum")
         value = _get(name)
         if name in _OFFERED["ebcli.eb"].split():
             _show_in_notebooks()

@@ -58,6 +58,7 @@ def test_captums_arguments() -> None:
     dense = ExcitationBackprop(nn.Conv2d(3, 2, 1), contrastive=False).attribute(images, (1, 5, 6))
     assert dense[:, :, 5, 6].sum() == pytest.approx(2, abs=1e-5)
     assert run_python("import sys, ebcli; ebcli.explain; print('captum' in sys.modules)") == "False\n"
+    assert run_python("import ebcli; print(ebcli.captum.ExcitationBackprop.__name__)") == "ExcitationBackprop\n"
 
 
 def test_quantus_measures_it() -> None:
