@@ -12,7 +12,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from benchmarks.engine.facts import Facts
-from benchmarks.engine.record import Record, Value, active, aten
+from benchmarks.engine.operations import Value, aten
+from benchmarks.engine.record import Record, active
 from ebcli.errors import LayerError, closest
 
 LayerChoice = str | nn.Module | None

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 from benchmarks.engine.definition import Definition, Trial
 from benchmarks.engine.facts import Facts
 from benchmarks.engine.mode import Listening, new_record, refuse
+from benchmarks.engine.operations import Value
 from benchmarks.engine.paths import descend, is_learned, walk
 from benchmarks.engine.products import Signs
-from benchmarks.engine.record import Value, quiet
+from benchmarks.engine.record import quiet
 from benchmarks.engine.rules.rule import MISSING, How
 from benchmarks.engine.stepwise import Stepwise, total
 from ebcli.errors import ConfigurationError, RuleError

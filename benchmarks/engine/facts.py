@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.engine.record import Op, Value
+from benchmarks.engine.operations import Op, Value
 
 # How clearly a value is meant to be a factor. Both factors of a product g a contribute g a, so Eq. 4 cannot tell them
 # apart. By assumption A1 of the paper, weights of excitatory connections are what a signal is multiplied with.

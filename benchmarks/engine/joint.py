@@ -23,10 +23,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.paths import Path, descend, is_constant, is_learned, joins_constants, walk
 from benchmarks.engine.places import Places
 from benchmarks.engine.products import added, ratio
-from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import Activation
 
 Weights = tuple[Tensor, int]  # G and an exponent: G stands for G * 2 ** exponent

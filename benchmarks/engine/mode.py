@@ -19,9 +19,10 @@ from torch.overrides import TorchFunctionMode
 
 from benchmarks.engine import graph
 from benchmarks.engine.facts import Facts
+from benchmarks.engine.operations import Value
 from benchmarks.engine.own_rules import OWN, Call, name_of
 from benchmarks.engine.paths import descend, walk
-from benchmarks.engine.record import Record, Value, active, quiet
+from benchmarks.engine.record import Record, active, quiet
 from benchmarks.engine.rules import rule_of
 from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
 from benchmarks.engine.rules.rule import MISSING, Share

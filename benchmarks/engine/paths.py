@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.places import Places
-from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import Activation
 from benchmarks.engine.rules.averages import reduced_axes
 from benchmarks.engine.rules.layers import Layer

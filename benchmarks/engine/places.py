@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from benchmarks.engine.record import Op, Value
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.rules.averages import reduced_axes
 from benchmarks.engine.rules.rule import Join, Rule
 

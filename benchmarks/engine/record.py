@@ -6,13 +6,10 @@ compiled and exported programs. Each value has one maker: overwriting a tensor, 
 
 from __future__ import annotations
 
-import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
 from typing import Any
 
@@ -21,19 +18,18 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from benchmarks.engine.memory import Geometry, Read, Write, geometry_of, storage_of
+from benchmarks.engine.operations import SUMS, Op, Value, aten, changed, flat
 from ebcli.errors import EbcliError
 
 _ATTRIBUTE = "_ebcli"
-aten = torch.ops.aten
 _GATES = frozenset(["var", "std", "var_mean", "std_mean", "linalg_vector_norm"])
 _AFFINE = frozenset(["add", "sub", "rsub", "mul", "div"])
-SUMS = frozenset(["addmm", "baddbmm", "addmv", "addbmm"])  # explained as others only if a signal is added, not a bias
 # What takes nothing but shape and type from its operands
 _SHAPE_ONLY = frozenset(
     [f"aten::{kind}_like" for kind in "zeros ones full empty rand randn randint".split()]
     + [f"aten::new_{kind}" for kind in "zeros ones full empty empty_strided".split()]
 )
-Geometry = tuple[torch.Size, tuple[int, ...], int]
 
 
 _thread = threading.local()
@@ -55,122 +51,6 @@ class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
 def active() -> Record | None:
     """The record that is being made in this thread: the innermost one."""
     return getattr(_thread, "record", None)
-
-
-class Value:
-    """What a tensor held at one time. Its numbers are kept where a rule needs them, and otherwise computed again.
-
-    Attributes:
-        maker: the operation that made it; None for the input.
-        at: which of the maker's results it is.
-        facts: what its maker's rule knows of it, see `benchmarks.engine.facts`.
-        reads: how many operations read it.
-    """
-
-    __slots__ = "__weakref__ at device dtype facts is_floating kept live maker reads shape stride".split()
-
-    def __init__(self, tensor: Tensor, maker: Op | None = None, at: int = 0) -> None:
-        self.shape, self.stride, self.dtype, self.device = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        self.is_floating, self.live = tensor.is_floating_point(), weakref.ref(tensor)
-        self.maker, self.at, self.reads = maker, at, 0
-        self.facts: Any = None
-        self.kept: Tensor | None = None
-
-    @property
-    def tensor(self) -> Tensor:
-        """Its numbers."""
-        if self.kept is None:
-            assert self.maker is not None
-            result = self.maker.again()
-            self.kept = result if isinstance(result, Tensor) else result[self.at]
-        return self.kept
-
-    def varies_along(self, axis: int) -> bool:
-        """Whether its elements along an axis are not copies of one."""
-        return self.shape[axis] > 1 and self.stride[axis] != 0
-
-    @property
-    def distinct(self) -> int:
-        """The number of elements, without the copies that broadcasting made."""
-        return math.prod(n for n, step in zip(self.shape, self.stride, strict=True) if step or n < 2)
-
-    def empty(self) -> Tensor:
-        """A tensor with its layout, and no numbers yet."""
-        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=self.device)
-
-
-class Op:
-    """An operation: a pure function of its inputs.
-
-    Attributes:
-        name: in ATen, without namespace, overload and the underscore of operations in place.
-        args, kwargs: its arguments, with Values in the places of tensors that depend on the input.
-        inputs: these Values.
-        operands: the Values that its probability goes to: inputs, or what an activation is a function of.
-        rule: how it shares probability, an entry of `benchmarks.engine.rules`.
-        outs: its results.
-        is_cut: probability ends here, because the network computes it without gradients.
-        site: its name and that of its module, for messages; None where nobody asks.
-    """
-
-    def __init__(
-        self, index: int, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self.index, self.name, self.function, self.args, self.kwargs = index, name, function, tuple(args), kwargs
-        self.inputs = [a for a in flat((*args, *kwargs.values())) if isinstance(a, Value)]
-        self.operands, self.outs = list[Value](), list[Value]()
-        self.is_cut, self.site, self.rule = False, name, None  # type: Any
-
-    def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
-        """Its result for other inputs, and perhaps for other constants."""
-        rest, n = iter(inputs), len(self.args)
-        args = changed(
-            (*self.args, *self.kwargs.values()), lambda a: next(rest) if isinstance(a, Value) else constant(a)
-        )
-        return self.function(*args[:n], **dict(zip(self.kwargs, args[n:], strict=True)))
-
-    def again(self) -> Any:
-        """Its result, computed again."""
-        return self.at(*(value.tensor for value in self.inputs))
-
-    @cached_property
-    def named(self) -> dict[str, Any]:
-        """Its arguments by the names that ATen gives them."""
-        schema = self.function._schema.arguments  # type: ignore[attr-defined]
-        given = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
-        return given | dict(zip((argument.name for argument in schema), self.args, strict=False)) | self.kwargs
-
-    def once(self, compute: Callable[[], Any]) -> Any:
-        """The result of `compute`, which several passes share."""
-        if "_once" not in self.__dict__:
-            self._once = compute()
-        return self._once
-
-    @property
-    def is_native(self) -> bool:
-        """Whether PyTorch's transforms of functions, such as vmap, know it."""
-        return not isinstance(self.function, torch._ops.OpOverload) or self.function.namespace == "aten"
-
-    @property
-    def signal(self) -> Value:
-        return self.inputs[0]
-
-    @property
-    def out(self) -> Value:
-        return self.outs[0]
-
-
-def flat(arguments: Iterable[Any]) -> Iterator[Any]:
-    """Arguments of an operation of ATen, which nests lists at most once."""
-    for a in arguments:
-        if isinstance(a, (list, tuple)):
-            yield from a
-        else:
-            yield a
-
-
-def changed(arguments: Iterable[Any], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-    return tuple([[change(b) for b in a] if isinstance(a, (list, tuple)) else change(a) for a in arguments])
 
 
 class Record(TorchDispatchMode):
@@ -452,58 +332,6 @@ class Record(TorchDispatchMode):
         version = self._written[storage_of(tensor)][0] if self._written and storage_of(tensor) in self._written else 0
         setattr(tensor, _ATTRIBUTE, (self._token, value, version))
         return value
-
-
-def storage_of(tensor: Tensor) -> int:
-    return tensor.untyped_storage()._cdata
-
-
-def geometry_of(tensor: Tensor) -> Geometry:
-    return tensor.shape, tensor.stride(), tensor.storage_offset()
-
-
-@dataclass(frozen=True)
-class Read:
-    """From a value that fills some memory to what a view of it shows.
-
-    Attributes:
-        layout: of the value.
-        view: of the view.
-        size: of the memory.
-    """
-
-    layout: Geometry
-    view: Geometry
-    size: int
-
-    def __call__(self, a: Tensor) -> Tensor:
-        return self._memory(a).as_strided(*self.view).clone()
-
-    def back(self, P: Tensor) -> tuple[Tensor, ...]:
-        """The gradients."""
-        memory = P.new_zeros(self.size)
-        memory.as_strided(*self.view).copy_(P)
-        return (memory.as_strided(*self.layout),)
-
-    def _memory(self, a: Tensor) -> Tensor:
-        memory = a.new_zeros(self.size)
-        memory.as_strided(*self.layout).copy_(a)
-        return memory
-
-
-class Write(Read):
-    """From a value that fills some memory, and a view of it that is overwritten, to the memory."""
-
-    def __call__(self, a: Tensor, part: Tensor) -> Tensor:  # type: ignore[override]
-        memory = self._memory(a)
-        memory.as_strided(*self.view).copy_(part)
-        return memory
-
-    def back(self, P: Tensor) -> tuple[Tensor, ...]:
-        memory = P.clone()
-        part = memory.as_strided(*self.view).clone()
-        memory.as_strided(*self.view).zero_()
-        return memory.as_strided(*self.layout), part
 
 
 def module_calling(frame: FrameType | None, names: dict[int, str]) -> str:

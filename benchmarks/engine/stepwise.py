@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.paths import is_learned
-from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.rule import How, Share
 
 

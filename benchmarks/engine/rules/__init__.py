@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from benchmarks.engine.facts import CURVED, MASK
-from benchmarks.engine.record import Op
+from benchmarks.engine.operations import Op
 from benchmarks.engine.rules import activations, arithmetic, averages, layers, norms
 from benchmarks.engine.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
 

@@ -26,7 +26,7 @@ from benchmarks.engine.facts import (
     rearranged,
     sources,
 )
-from benchmarks.engine.record import Op, Value
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.rules.rule import MISSING, Arrived, How, Join, Rule, Share, Winner
 
 Told = bool | Callable[[Op], bool]

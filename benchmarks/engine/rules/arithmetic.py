@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.facts import AFFINE, common_source, inherited, is_mean_of, signal_of, sources
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.products import added, ratio
-from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.activations import Activation, OneInput, Scale, written_out
 from benchmarks.engine.rules.rule import MISSING, Arrived, How, Rule, Share
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.facts import MIXED, SWITCH, inherited
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.products import LinearMap, added, quotient
-from benchmarks.engine.record import Op, Value
 from benchmarks.engine.rules.layers import Layer
 from benchmarks.engine.rules.rule import ENDS, MISSING, Arrived, How, Join, Rule, Share, gradient
 

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.engine.facts import MIXED, SWITCH, inherited, signal_of, values_of
+from benchmarks.engine.operations import SUMS, Op, Value, aten
 from benchmarks.engine.products import LinearMap, shared
-from benchmarks.engine.record import SUMS, Op, Value, aten
 from benchmarks.engine.rules.rule import ENDS, MISSING, Arrived, How, Rule, Share
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from benchmarks.engine.record import Op, Value
+from benchmarks.engine.operations import Op, Value
 from benchmarks.engine.rules.activations import OneInput, Scale
 from benchmarks.engine.rules.rule import Rule
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._decomp import decompositions as loops
 from torch.nn import functional as F
 
-from benchmarks.engine.record import active, aten, quiet
+from benchmarks.engine.operations import aten
+from benchmarks.engine.record import active, quiet
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from benchmarks.engine.facts import AFFINE, MOVED, inherited
+from benchmarks.engine.operations import Op, Value, flat
 from benchmarks.engine.products import gradients
-from benchmarks.engine.record import Op, Value, flat
 
 
 class How(NamedTuple):
