@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ebcli.errors import ImageError, OutputError
+from ebcli.files.records import append_lines
 from ebcli.models.fingerprint import configuration_hash
 
 Row = dict[str, Any]  # of a table; values are text and numbers
@@ -63,21 +64,21 @@ def run_benchmark(
     path = folder / f"{benchmark.name}-{configuration_hash(benchmark.settings)}.jsonl"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with path.open("ab") as file:
-            known = _read(path)
-            if not file.tell():
-                _append(file.fileno(), {"settings": benchmark.settings})
-            left = [unit for unit in benchmark.units if unit not in known]
-            total = len(benchmark.units)
-            bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
-            for unit in tqdm(left, benchmark.name, **bar):
-                try:
-                    known[unit] = benchmark.measure(unit)
-                except ImageError as error:
-                    with tqdm.external_write_mode():
-                        failed(unit, error)
-                else:
-                    _append(file.fileno(), {"unit": unit, "rows": known[unit]})
+        path.touch()
+        known = _read(path)
+        if not path.stat().st_size:
+            append_lines(path, json.dumps({"settings": benchmark.settings}, allow_nan=False))
+        left = [unit for unit in benchmark.units if unit not in known]
+        total = len(benchmark.units)
+        bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
+        for unit in tqdm(left, benchmark.name, **bar):
+            try:
+                known[unit] = benchmark.measure(unit)
+            except ImageError as error:
+                with tqdm.external_write_mode():
+                    failed(unit, error)
+            else:
+                append_lines(path, json.dumps({"unit": unit, "rows": known[unit]}, allow_nan=False))
     except OSError as error:
         raise OutputError(f"cannot write to '{path}': {error.strerror or error}") from error
     return [row for unit in benchmark.units if unit in known for row in known[unit]]
@@ -118,11 +119,6 @@ def _formatted(value: object) -> str:
     if value is None:
         return "-"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
-
-
-def _append(file: int, entry: Mapping[str, Any]) -> None:
-    """Append a line in one write."""
-    os.write(file, json.dumps(entry, allow_nan=False).encode() + b"\n")
 
 
 def _read(path: Path) -> dict[str, list[Row]]:

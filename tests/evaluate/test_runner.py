@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -121,3 +122,26 @@ def test_grouping_and_means() -> None:
     rows.append({"a": 1, "b": 3, "v": 2.0})
     assert list(grouped(rows, "a", "b")) == [(1, 2), (1, 3), (0, 2), (0, 3)]  # group by group
     assert mean([], "v") is None
+
+
+def test_what_does_not_fit_is_not_written_by_half(tmp_path: Path) -> None:
+    """A file that may not grow fails as one on a full disk does: some bytes fit."""
+    test, hard = benchmark(), resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+
+    def measure(unit: str) -> list[Row]:
+        (file,) = tmp_path.iterdir()
+        room = file.stat().st_size + 20 if unit == "unit 3" else resource.RLIM_INFINITY
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+        return test.measure(unit)
+
+    full = Benchmark(name=test.name, settings=test.settings, units=test.units, unit=test.unit, measure=measure)
+    try:
+        with pytest.raises(OutputError, match="cannot write to"):
+            run_benchmark(full, tmp_path, refuse, quiet=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, hard))
+    (file,) = tmp_path.iterdir()
+    assert [json.loads(line).get("unit") for line in file.read_text().splitlines()] == [None, *UNITS[:3]]
+    measured: list[str] = []
+    run_benchmark(benchmark(measured), tmp_path, refuse)
+    assert measured == UNITS[3:]
