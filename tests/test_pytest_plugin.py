@@ -42,7 +42,7 @@ def test_a_network_whose_maps_moved_fails_with_a_sentence_and_the_picture(workin
     Path("test_maps.py").write_text(TESTS)
     run = [sys.executable, "-m", "ebcli", "photos", "--model", "test_maps.py:small", "--target", "3", "--raw"]
     subprocess.run([*run, "-o", "base", "--layer", "1"], check=True, capture_output=True, timeout=300)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "ebcli.pytest_plugin", "test_maps.py", "--basetemp=kept"]
+    command = [sys.executable, "-m", "pytest", "-q", "test_maps.py", "--basetemp=kept"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert "2 failed, 1 passed" in done.stdout, done.stdout
     assert "the saliency maps changed, see " in done.stdout

@@ -108,11 +108,14 @@ def test_uploads_are_kept_in_memory_only(how: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "ebcli", "serve", "--no-open", "--port", "0", "-m", "nothing"]
     with subprocess.Popen(command, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
-        with entered(server.stdout.readline().decode().strip()) as client:
-            assert client.post("/photos?name=a.png", content=PHOTO.read_bytes()).json() == {"key": "u1"}
-            assert list(tmp_path.iterdir()) == []
-        server.send_signal(how)
-        server.wait(timeout=30)
+        try:
+            with entered(server.stdout.readline().decode().strip()) as client:
+                assert client.post("/photos?name=a.png", content=PHOTO.read_bytes()).json() == {"key": "u1"}
+                assert list(tmp_path.iterdir()) == []
+            server.send_signal(how)
+            server.wait(timeout=30)
+        finally:
+            server.kill()
     assert list(tmp_path.iterdir()) == []
 
 
