@@ -94,7 +94,8 @@ def explain(
             of results; images of one size share a batch.
         classes: classes to explain, by name or index, also in a list; any texts for `clip/NAME`. None for the most
             likely class, or for all detections or segments.
-        target, targets: the same by keyword.
+        target: the same by keyword.
+        targets: the same by keyword.
         layer: the layer of the maps, or several: names or modules; `"input"` for the pixels. None for the model's
             default layer.
         against: classes to contrast with. None for the class's own dual.
