@@ -45,6 +45,7 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the files that the pages mention. Networks are cached between commands."""
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as for python in the working directory
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
 
 
@@ -134,8 +135,18 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
         maps = IMPLEMENTED[method](loaded.net, image, torch.tensor([[cat, cup]]), "features.11")
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
-        shown.append(f"{upper[0]:.2f}, {lower[1]:.2f}")
-    assert f"| cat, cup in the photo above, layer `features.11` | {' | '.join(shown)} | 0.50 |" in README
+        shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")
+    assert f"| cat, and cup, in the photo above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
+
+
+def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> None:
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+    for name in ("nets.py", "arrays.py", "digits.py"):
+        assert f"```python\n{(ROOT / 'docs/examples' / name).read_text(encoding='utf-8')}```\n" in text, name
+    run_script((ROOT / "docs/examples/slurm.sh").read_text(encoding="utf-8"))
+    job = (ROOT / "docs/examples/kubernetes.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(job)["kind"] == "RayJob"
+    check_mentioned(job)
 
 
 def test_home_names_every_page() -> None:
