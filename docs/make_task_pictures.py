@@ -2,7 +2,7 @@
 
     python docs/make_task_pictures.py
 
-Writes docs/pictures/task-* and story-*. The weights are those of tests/evaluate/weights. docs/make_pictures.py draws the others.
+Writes docs/pictures/task-* and story-*. Weights are those of tests/evaluate/weights. make_pictures.py draws the others.
 """
 
 from __future__ import annotations

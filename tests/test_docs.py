@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import nbclient
 import nbformat
 import pytest
@@ -23,6 +24,8 @@ from PIL import Image
 
 import ebcli
 import ebcli.run.explainer
+from docs import make_lists
+from ebcli.cli.saliency import main, run
 from ebcli.models.methods import IMPLEMENTED
 
 if sys.version_info >= (3, 11):
@@ -147,6 +150,21 @@ def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> No
     job = (ROOT / "docs/examples/kubernetes.yaml").read_text(encoding="utf-8")
     assert yaml.safe_load(job)["kind"] == "RayJob"
     check_mentioned(job)
+
+
+@pytest.mark.parametrize("page", make_lists.PAGES, ids=lambda page: page.stem)
+def test_lists_of_options_and_names_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert make_lists.written(text) == text, "run python docs/make_lists.py"
+
+
+def test_all_names_and_options_are_listed() -> None:
+    names, options = (page.read_text(encoding="utf-8") for page in make_lists.PAGES)
+    listed = set(re.findall(r"^\| `ebcli\.(?:\w+\.)*(\w+)` \| [^ |]", names, re.MULTILINE))
+    assert {*ebcli.__all__} - {"__version__"} <= listed
+    for command in (run, *main.commands.values()):
+        known = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        assert all(one.opts[-1] in options for one in known), command.name
 
 
 def test_home_names_every_page() -> None:
