@@ -229,6 +229,13 @@ def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_pict
     assert f"*hardly any* below {_WEAK * _SHARE_OF_BLANK:.0%}, twice this number" in text
 
 
+def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
+    stepwise, joint = ([letters(name, method) for name in ("ViT", "ConvNeXt", "Swin")] for method in (STEPWISE, JOINT))
+    vit, convnext, swin = (f"from {a:.0%} to {b:.0%}" for a, b in zip(stepwise, joint, strict=True))
+    said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. It fell {swin} in Swin"
+    assert said in " ".join(text_of("method").split())
+
+
 @pytest.mark.parametrize("layer", ["features.11", "features.16"])
 def test_the_readme_has_the_shares_of_the_mosaics(layer: str) -> None:
     shares = " | ".join(f"{grid(method, layer):.0%}" for method in ("contrastive", "marginal", "grad-cam"))
