@@ -118,7 +118,7 @@ class Network:
         if self.takes_texts:
             plan = self.plan(replace(question, layer=""))
         elif self.loaded.task == CLASSIFICATION:
-            plan = plan.but(top_k=min(_LIKELY, self.loaded.num_classes))
+            plan = plan.but(top_k=self.compared)
         return self._explainer(plan).subjects(self._input(source))
 
     def explain(self, question: Question, source: Source) -> Explanation:
@@ -134,6 +134,17 @@ class Network:
         if not found.maps:
             raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
         return found
+
+    @property
+    def compared(self) -> int:
+        """How many classes an atlas compares.
+
+        Raises:
+            ConfigurationError: it is no classifier with classes of its own.
+        """
+        if self.loaded.task != CLASSIFICATION or self.takes_texts:
+            raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
+        return min(_LIKELY, self.loaded.num_classes)
 
     def size(self, source: Source) -> tuple[int, int]:
         """The width and height of a photo."""
