@@ -75,26 +75,19 @@ def places_of_labels(found: Sequence[AtlasRegion], sizes: Sequence[tuple[int, in
     """The left and top of each region's label (width, height): inside the picture, beside the others, and with its
     center in the region, where the class leads by most; None if there is no room.
     """
-    taken: dict[int, tuple[int, int, int, int]] = {}
+    places: list[tuple[int, int] | None] = [None] * len(found)
     for number in sorted(range(len(found)), key=lambda i: found[i].share):  # small ones have less choice
-        (width, height), lead = sizes[number], found[number].lead[::_STEP, ::_STEP]
-        rows, columns = np.nonzero(lead > 0)
-        for i in np.argsort(-lead[rows, columns], kind="stable"):
-            left, top = int(columns[i]) * _STEP - width // 2, int(rows[i]) * _STEP - height // 2
-            right, bottom = left + width, top + height
-            below, beside = found[number].lead.shape
-            if (
-                min(left, top) >= 0
-                and right <= beside
-                and bottom <= below
-                and not any(
-                    left <= other[2] and other[0] <= right and top <= other[3] and other[1] <= bottom
-                    for other in taken.values()
-                )
-            ):
-                taken[number] = (left, top, right, bottom)
-                break
-    return [taken[i][:2] if i in taken else None for i in range(len(found))]
+        (width, height), lead = sizes[number], found[number].lead
+        lefts, tops = (np.arange(0, room + 1, _STEP) for room in (lead.shape[1] - width, lead.shape[0] - height))
+        centers = lead[np.ix_(tops + height // 2, lefts + width // 2)]
+        for place, (wide, high) in zip(places, sizes, strict=True):
+            if place is not None:
+                beside = (lefts + width >= place[0]) & (lefts <= place[0] + wide)
+                centers[np.ix_((tops + height >= place[1]) & (tops <= place[1] + high), beside)] = 0
+        if centers.max(initial=0) > 0:
+            row, column = np.unravel_index(centers.argmax(), centers.shape)
+            places[number] = int(lefts[column]), int(tops[row])
+    return places
 
 
 def atlas_figure(
