@@ -181,7 +181,7 @@ class Page:
 
     async def _atlas(self, request: Request) -> Response:
         question, network, source = self._asked(request)
-        question = question.likeliest(network.compared)
+        question = network.compared(question)
 
         def work() -> bytes:
             found, size = self._explained(question, source), network.size(source)

@@ -76,17 +76,9 @@ class Question:
         return replace(self, style=DrawingStyle.name, alpha=DrawingStyle.alpha, signed=None, cells=False)
 
     def likeliest(self, count: int) -> Question:
-        """The question for the maps of so many classes of the same photo."""
-        return Question(
-            network=self.network,
-            photo=self.photo,
-            target=(),
-            against=(),
-            where=None,
-            layer="",
-            contrastive=True,
-            top_k=count,
-        )
+        """The question for the maps of the likeliest classes of the same photo."""
+        question = replace(self.undrawn, target=(), against=(), where=None)
+        return replace(question, layer="", contrastive=True, top_k=count)
 
     @property
     def values(self) -> dict[str, Any]:
