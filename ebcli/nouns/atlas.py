@@ -8,11 +8,12 @@ from dataclasses import KW_ONLY, dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ebcli.errors import ConfigurationError
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 
 CLEAR = 0.1  # of an image's largest evidence; below it, no class is named
-_WEIGHT = 0.5  # the power of the score by which a class's evidence is weighted
+_WEIGHT = 0.75
 _ACROSS = 6  # the shorter side of a map divided by that of the square over which evidence is averaged
 
 
@@ -20,7 +21,7 @@ _ACROSS = 6  # the shorter side of a map divided by that of the square over whic
 class Atlas:
     """The evidence for several classes at each cell of one layer, and so the class that has the most of it there.
 
-    The evidence for a class is its contrastive map, clamped at 0 and not normalized, times the root of its score,
+    The evidence for a class is its contrastive map, clamped at 0 and not normalized, times a power of its score,
     averaged over a square around each cell. So it can be compared between classes. Between the centers of cells it is
     interpolated linearly; beyond those at the border it is constant. The share of a class at a place is its part of
     the evidence for all of the classes there. See docs/evidence.md for what was measured.
@@ -41,8 +42,17 @@ class Atlas:
         """The atlas of the contrastive maps of some classes at one layer.
 
         A map that is about as strong as a map of noise is no evidence.
+
+        Raises:
+            ConfigurationError: they are other maps.
         """
         shown = [one for one in maps if not one.is_two_sided]
+        about = {(one.layer, one.method, one.against, one.values.ndim, one.subject.where) for one in shown}
+        if len(about) != 1 or next(iter(about))[1:] != ("contrastive", "", 2, ()):
+            raise ConfigurationError(
+                "the evidence for classes is compared by contrastive maps of an image against their duals, at one "
+                "layer: explain classes so"
+            )
         found = np.stack([evidence(one.drawn_values, one.subject.score) * (not one.is_noise) for one in shown])
         largest = float(found.max(initial=0))
         return cls([one.subject for one in shown], found / (largest or 1), placement=shown[0].placement)

@@ -20,12 +20,12 @@ def named(found):
 
 
 def test_shares_of_three_classes():
-    # the roots of the scores are 1, 0.5 and 0.5
+    # the scores to the power of 3/4 are 1, 0.5 and 0.5
     atlas = Atlas.of(
         [
             of([[0.8, -0.4], [0.02, 0]], 1.0, "cup"),
-            of([[0.8, 0.8], [0, 0]], 0.25, "tray"),
-            of([[0.8, -0.1], [0, 0.02]], 0.25, "spoon"),
+            of([[0.8, 0.8], [0, 0]], 0.5 ** (4 / 3), "tray"),
+            of([[0.8, -0.1], [0, 0.02]], 0.5 ** (4 / 3), "spoon"),
         ]
     )
     # at the centers of the cells: 0.8, 0.4 and 0.4; only 0.4 of "tray"; 0.02 and 0.01, which are not clear
