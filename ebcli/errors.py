@@ -18,6 +18,19 @@ class ConfigurationError(EbcliError, ValueError):
     """The model, weights, layer, class or an option does not exist or does not fit."""
 
 
+class UnknownClassError(ConfigurationError):
+    """No class has this name.
+
+    Attributes:
+        name: the name.
+        near: the names that are most like it, best first.
+    """
+
+    def __init__(self, name: str, hint: str, near: Iterable[str]) -> None:
+        super().__init__(f"unknown class {name!r}: {hint}")
+        self.name, self.near = name, [*near]
+
+
 class LayerError(ConfigurationError):
     """The layer does not exist, is not called exactly once, or has no map."""
 

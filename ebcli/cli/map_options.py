@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ebcli.cli.model_options import PATH, section
-from ebcli.cli.parameters import ClassName, Method, Place
+from ebcli.cli.parameters import PIXEL, ClassName, Method, Place
 from ebcli.models.keywords import COMPARED_METHODS
 from ebcli.run.plan_parts import MapOptions
 
@@ -65,7 +65,7 @@ MAP = (
         common=True,
         metavar="K",
         type=int,
-        show_default="1; all for detectors and segmentation",
+        show_default="1; 20 for an atlas; all for detectors and segmentation",
         help="Explain the K most likely classes.",
     ),
     _map(
@@ -88,6 +88,12 @@ MAP = (
         show_default="every detection, or the whole segment",
         help="Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
         "explain only the detection nearest to this box, in pixels.",
+    ),
+    _map(
+        "--at",
+        metavar="X,Y",
+        type=PIXEL,
+        help="Print which classes have how much of the evidence at this pixel of each image. Implies --style atlas.",
     ),
     _map(
         "--tiles",

@@ -20,7 +20,7 @@ from ebcli.cli.parameters import (
     show_common_options,
 )
 from ebcli.cli.settings import PRESETS, use_settings
-from ebcli.drawing.style import STYLES, DrawingStyle
+from ebcli.drawing.style import ATLAS, STYLES, DrawingStyle
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.remote import RemoteOptions
 from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
@@ -143,9 +143,9 @@ SALIENCY = (
     _appearance(
         "--style",
         common=True,
-        type=click.Choice(STYLES, case_sensitive=False),
+        type=click.Choice((*STYLES, ATLAS), case_sensitive=False),
         default=DrawingStyle.name,
-        help="Drawing style.",
+        help="Drawing style; atlas is one figure of the regions in which each class has the most evidence.",
     ),
     _appearance(
         "--cmap",

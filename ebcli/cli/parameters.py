@@ -248,8 +248,16 @@ def _numbers(kind: type[float] | type[int]) -> Callable[[str], tuple[float, ...]
     return lambda text: tuple(map(kind, text.split(",")))
 
 
+def _pixel(text: str) -> tuple[int, int]:
+    x, y = text.split(",")
+    if not (x.isdecimal() and y.isdecimal()):
+        raise ValueError
+    return int(x), int(y)
+
+
 SHARD = Parsed(_shard, "is not a shard: 2/4, for example, is the second of four")
 THRESHOLD = Parsed(_threshold, "is not a threshold: give a share between 0 and 1, as in 0.5 or mass:0.8")
+PIXEL = Parsed(_pixel, "is not a pixel: 300,200, for example, is in column 300 and row 200, from 0")
 NUMBERS = Parsed(_numbers(float), "is neither a number nor numbers separated by commas")
 INTEGERS = Parsed(_numbers(int), "is neither a whole number nor whole numbers separated by commas")
 

@@ -12,6 +12,7 @@ from itertools import chain, repeat
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import SOME_FAILED, handled, note, note_once, one_line, put, say, say_error, shown
+from ebcli.drawing.style import ATLAS
 from ebcli.errors import EbcliError
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import CROP, DETECTION, FACTORY, PAD, WHOLE
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from ebcli.run.plan_parts import MapOptions
 
 _LOST_SHOWN = 3
+_RANKED = 5  # classes
 _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
 
@@ -60,7 +62,8 @@ def print_results(work: Run, plan: RunPlan, options: Mapping[str, Any], out: IO[
                     counts[record.status] += 1
                     if record.label is not None:
                         labeled.append(record.label == record.predicted)
-                    faint += [one.evidence == HARDLY_ANY for one in record.classes]
+                    if plan.style.name != ATLAS:  # which compares also the unlikely
+                        faint += [one.evidence == HARDLY_ANY for one in record.classes]
                     suffices += [one.sufficiency["suffices"] for one in record.classes if one.sufficiency is not None]
                     first = first or next(iter(record.output), None)
                     with tqdm.external_write_mode():
@@ -165,16 +168,27 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         put(record.line(), out)
         return
     end = b"\0" if options["null"] else b"\n"
-    names = [
-        (one.name or f"class {one.index}") + f" against {one.against}" * bool(one.against) for one in record.classes
-    ]
-    titles = [f"  {name}, {one.score:.3f}" for name, one in zip(names, record.classes, strict=True)]
-    if not out.isatty() or plan.output.panel or options["null"]:
-        titles = []  # programs read paths alone
+    # programs read paths alone
+    titles = [] if options["null"] or not (out.isatty() or plan.maps.at) else _titles(record, plan)
     paths = [record.input] if record.status == "planned" else record.output
     for path, title in zip(paths, chain(titles, repeat("")), strict=False):
         # bytes: not every file name is valid text
         put(os.fsencode(path) + one_line(title).encode() + end, out, nl=False)
+
+
+def _titles(record: Record, plan: RunPlan) -> list[str]:
+    """What is printed behind the path of each picture."""
+    if plan.maps.at is None or record.status != "done":
+        names = [f"{_named(one)}{f' against {one.against}' * bool(one.against)}" for one in record.classes]
+        titles = [f"  {name}, {one.score:.3f}" for name, one in zip(names, record.classes, strict=True)]
+        return [] if plan.output.panel else titles
+    best = sorted(record.classes, key=lambda one: -(one.share_at or 0))[:_RANKED]
+    found = [f"{_named(one)} {one.share_at:.2f}" for one in best if one.share_at]
+    return ["  " + (", ".join(found) or "no class has clear evidence there")]
+
+
+def _named(one: ClassRecord) -> str:
+    return one.name or f"class {one.index}"
 
 
 def _print_hints(record: Record, name: str, verbose: bool, plan: RunPlan) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from ebcli.cli.console import put
+from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, STDIN
 from ebcli.files.remote import url_of
@@ -44,7 +45,7 @@ def one_picture(
             terminal.
     """
     output: Path = options["output"]
-    needs_directory = options["as_json"] or options["dry_run"] or options["raw"] or options["report"]
+    needs_directory = options["as_json"] or options["at"] or options["dry_run"] or options["raw"] or options["report"]
     piped = not (is_given["output"] or needs_directory or out.isatty()) and images == (STDIN,)
     if os.path.isdir(output) and not piped:
         return None
@@ -89,14 +90,16 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     one = options["top_k"] == 1 or options["where"] is not None
     if options["above"] is not None or options["labels"] is not None or (finds and not one):
         maps = 2  # or any other number
-    if not options["panel"] and (maps > 1 or len(options["layer"]) > 1 or ALL in options["layer"]):
+    is_figure = options["panel"] or options["style"] == ATLAS or options["at"] is not None
+    if not is_figure and (maps > 1 or len(options["layer"]) > 1 or ALL in options["layer"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
     for name in ("raw", "report", "annotations", "records", "skip_existing"):
         if options[name]:
             option = "--" + name.replace("_", "-")
             return f"{option} needs a directory: drop {option}, or {directory}"
-    if options["as_json"] and options["output"] == _STDOUT:
-        return "--json prints records there: drop one of them"
+    for name, what in (("as_json", "--json prints records"), ("at", "--at prints shares")):
+        if options[name] and options["output"] == _STDOUT:
+            return f"{what} there: drop one of them"
     return None
 
 

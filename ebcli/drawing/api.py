@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ebcli.drawing.overlay import picture
 from ebcli.drawing.panel import Tile, arranged, peak_note
-from ebcli.drawing.style import DrawingStyle, Style
+from ebcli.drawing.style import ATLAS, DrawingStyle, Style
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.files.images import to_rgb
 from ebcli.nouns.box import Box
@@ -100,6 +100,8 @@ def draw_map(
             f"the map has shape {values.shape}, but one map (h, w) is drawn at a time: index one, as in "
             f"maps[{', '.join('0' * max(1, values.ndim - 2))}]"
         )
+    if style == ATLAS:
+        raise ConfigurationError("an atlas needs the maps of several classes: call explain() with this style")
     whole = Box(0, 0, *image.size)
     region = whole if transforms is None else InputSpec.of(transforms).place(image.size)
     return picture(to_rgb(image), values, region, drawing)

@@ -11,8 +11,10 @@ from ebcli.errors import ConfigurationError
 FINE, FINE_PERCENTILE = 10_000, 99.5  # from so many cells on, a few outliers would leave the rest of a map dark
 
 Style = Literal["overlay", "heatmap", "side-by-side", "mask", "contour", "paper"]
+AnyStyle = Style | Literal["atlas"]  # which is a figure of all maps of an image
 STYLES: tuple[str, ...] = get_args(Style)
-UNSIGNED_STYLES = ("mask", "paper")
+ATLAS = "atlas"
+UNSIGNED_STYLES = ("mask", "paper", ATLAS)
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,7 @@ class DrawingStyle:
     the probability were spread evenly over them, 1 / (h w). So they mean the same at every resolution.
 
     Attributes:
-        name: one of ``STYLES``.
+        name: one of ``STYLES``, or ``ATLAS``.
         cmap: the name of a matplotlib colormap; None for the style's own.
         alpha: the opacity of an overlay at the upper end of the scale, 0 to 1.
         signed: draw negative values as well, on a scale symmetric about 0.
@@ -56,8 +58,8 @@ class DrawingStyle:
     dpi: int = 100
 
     def __post_init__(self) -> None:
-        if self.name not in STYLES:
-            raise ConfigurationError(f"unknown style {self.name!r}: choose {', '.join(STYLES)}")
+        if self.name not in (*STYLES, ATLAS):
+            raise ConfigurationError(f"unknown style {self.name!r}: choose {', '.join((*STYLES, ATLAS))}")
         if not 0 <= self.alpha <= 1:  # also refuses NaN
             raise ConfigurationError(f"alpha is {self.alpha:g}, but it must be between 0 and 1")
         if self.signed and self.name in UNSIGNED_STYLES:
@@ -88,7 +90,9 @@ class DrawingStyle:
         return FINE_PERCENTILE if cells >= FINE else 100.0
 
     def of(self, is_two_sided: bool) -> DrawingStyle:
-        """The style for a map that is drawn with its negative values, if this style can show them."""
+        """The style for a single map; if it is two-sided, with its negative values if this style can show them."""
+        if self.name == ATLAS:
+            return replace(self, name=DrawingStyle.name)
         can = self.name not in UNSIGNED_STYLES and not self.vmin
         return replace(self, signed=True) if is_two_sided and can else self
 

@@ -41,7 +41,7 @@ _OF_OTHERS = re.compile(rf"{_OUTSIDE}|parent(-\d+)?")  # folders for inputs from
 _LONGEST_MARKS = 56
 _MARKS = r"(?:@[a-z0-9-]+)*(?:\+[a-z0-9-]+)*"  # layers and method, see ``ResultNames``
 _OF_CLASS = rf"(?P<index>[0-9]{{1,9}})(?:-[a-z0-9-]+)?{_MARKS}(?:\.mp4|\.nii\.gz|(?:\.sheet)?\.[a-z]+)"
-_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers|answer){_MARKS}\.[a-z]+|npz)"
+_RESULT = rf"(?P<stem>.+)\.(?:{_OF_CLASS}|(?:panel|layers|atlas|answer){_MARKS}\.[a-z]+|npz)"
 _MARKED_RAW = re.compile(rf"(?P<stem>.+)\.maps(?=[@+]){_MARKS}", re.DOTALL)
 _LIKE_MARKED_RAW = re.compile(rf"{_MARKED_RAW.pattern}~*", re.DOTALL)
 _RESULT_NAME = re.compile(_RESULT, re.DOTALL)
@@ -161,12 +161,9 @@ def picture_relpath(
     return relpath.with_name(f"{relpath.name}.{label}{mark}.{suffix}")
 
 
-def panel_relpath(relpath: Path, suffix: str = "png", mark: str = "", sweep: bool = False) -> Path:
-    """``photos/cat.jpg`` -> ``photos/cat.jpg.panel.png``; with ``marks``, ``photos/cat.jpg.panel+marginal.png``.
-
-    One of all layers, a sweep, is ``photos/cat.jpg.layers.png``.
-    """
-    return relpath.with_name(f"{relpath.name}.{'layers' if sweep else 'panel'}{mark}.{suffix}")
+def figure_relpath(relpath: Path, kind: str, suffix: str = "png", mark: str = "") -> Path:
+    """``photos/cat.jpg`` + ``panel`` -> ``photos/cat.jpg.panel.png``; with marks, ``photos/cat.jpg.panel@a.png``."""
+    return relpath.with_name(f"{relpath.name}.{kind}{mark}.{suffix}")
 
 
 def answer_relpath(relpath: Path, question: str, suffix: str = "png") -> Path:
@@ -218,7 +215,7 @@ class ResultNames:
 
     Attributes:
         format: the pictures' suffix, or ``AUTO``.
-        panel: one panel of all maps instead of a picture for each.
+        panel: one figure of all maps instead of a picture for each.
         raw: also an ``.npz`` file.
         layers: the run's layers; they are part of the names, except for the default layer on its own.
         default_layer: the layer that a run without ``--layer`` uses; None if there is none.
@@ -226,6 +223,7 @@ class ResultNames:
         described: the classes are texts or pictures of this run, not those of the network.
         video: of videos, the suffix of result videos, each of which has a contact sheet beside it; empty for images.
         sweep: the layers are those that ``all`` stands for.
+        atlas: the figure is an atlas, not a panel.
         volumes: they are of volumes, whose pictures have contact sheets, too.
         question: what a vision-language model is asked, whose panels are answers; None for other networks.
     """
@@ -239,6 +237,7 @@ class ResultNames:
     described: bool = False
     video: str = ""
     sweep: bool = False
+    atlas: bool = False
     volumes: bool = False
     question: str | None = None
 
@@ -274,7 +273,8 @@ class ResultNames:
 
         if self.panel:
             mark = marks((), self.method) if self.sweep else self._marks(self.layers)
-            results = [panel_relpath(relpath, self.suffix(relpath), mark, self.sweep)]
+            kind = "layers" if self.sweep else "atlas" if self.atlas else "panel"
+            results = [figure_relpath(relpath, kind, self.suffix(relpath), mark)]
             if self.question is not None:
                 results = [answer_relpath(relpath, self.question, self.suffix(relpath))]
         else:

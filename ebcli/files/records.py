@@ -55,6 +55,7 @@ class ClassRecord:
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.
+        share_at: the class's share of the evidence at the pixel ``--at``, 0 to 1, if one was given.
         against: of the map that tells a wrong prediction from the true class, that class.
         channels: at the input of a network with more than three channels, each one's share of the map; else empty.
     """
@@ -76,6 +77,7 @@ class ClassRecord:
     sufficiency: dict[str, Any] | None = None
     position: int | None = None
     share: float | None = None
+    share_at: float | None = None
     against: str | None = None
     channels: tuple[float, ...] = ()
 
@@ -96,7 +98,7 @@ class ClassRecord:
             raise TypeError(self)
         if type(self.name) not in _TEXTS or type(self.evidence) not in _TEXTS:
             raise TypeError(self)
-        numbers = self.score, self.mass, self.peak, self.strength, self.position, self.share
+        numbers = self.score, self.mass, self.peak, self.strength, self.position, self.share, self.share_at
         _check_numbers([number for number in numbers if number is not None])
         if self.sufficiency is not None:
             _check_numbers([value for name, value in self.sufficiency.items() if name not in ("suffices", "words")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
 import unicodedata
@@ -9,10 +10,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ebcli.errors import ConfigurationError, closest
+from ebcli.errors import ConfigurationError, UnknownClassError, closest
 
 _MOST_BYTES = 1 << 24  # of a file of class names
 _SHOWN = 5  # names in a message
+_LIKE = 0.6  # of 1: names to choose among, where a wrong one does no harm
 
 
 def resolve_class(categories: Sequence[str] | None, target: str | int, num_classes: int | None = None) -> int:
@@ -99,7 +101,9 @@ def _with_name(categories: Sequence[str] | None, name: str, count: int | None) -
     hint = closest(name, categories) or (
         f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     )
-    raise ConfigurationError(f"unknown class {name!r}: {hint}")
+    like = {category.casefold(): category for category in categories}
+    near = difflib.get_close_matches(folded, like, cutoff=_LIKE)
+    raise UnknownClassError(name, hint, (like[found] for found in near))
 
 
 def read_class_names(path: Path) -> list[str]:

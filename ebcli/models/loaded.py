@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ebcli.errors import ConfigurationError
+from ebcli.models.classes import printable
 from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
@@ -37,6 +39,7 @@ class LoadedModel:
         one_by_one: whether the network takes a single image only.
         preprocessing: the settings that replaced those of the network's own preprocessing.
         fit: the preprocessing with other settings; None if there is no other.
+        retold: the classifier by other texts; None if the network does not compare images with texts.
 
     Examples:
         >>> import ebcli
@@ -61,6 +64,7 @@ class LoadedModel:
     one_by_one: bool = False
     preprocessing: Preprocessing = field(default_factory=Preprocessing)
     fit: Callable[[Preprocessing], InputSpec] | None = field(default=None, compare=False)
+    retold: Callable[[Sequence[str]], nn.Module] | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:  # a network in full would fill screens
         return f"<{self.name}, weights {self.weights}, for {self.task}, {self.num_classes} classes>"
@@ -74,6 +78,17 @@ class LoadedModel:
         if settings == self.preprocessing or self.fit is None:
             return self
         return replace(self, transforms=self.fit(settings), preprocessing=settings)
+
+    def with_texts(self, texts: Sequence[str]) -> LoadedModel:
+        """The same network, which compares images with other texts; it is not loaded again.
+
+        Raises:
+            ConfigurationError: it compares images with no texts, or one of these is empty or too long.
+        """
+        if self.retold is None:
+            raise ConfigurationError(f"{self.name} compares images with no texts: choose clip/NAME")
+        names = tuple(map(printable, texts))
+        return replace(self, net=self.retold(texts), categories=names, num_classes=len(names))
 
     @property
     def trained(self) -> bool:

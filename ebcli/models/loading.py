@@ -43,6 +43,7 @@ from ebcli.models.similarity import check_texts, with_reference_pictures
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.given import source_given
+from ebcli.models.sources.two_towers import ImageTower
 from ebcli.nouns.input_spec import InputSpec
 
 _seeding = threading.RLock()  # of the generator that all threads share
@@ -137,7 +138,7 @@ def load_model(
         net, label, files = _with_weights(source, str(weights), name)
         check_finite(net, f"{label} for {name}")
         task = source.task(net) or (DETECTION if is_detector(net) else None)
-        settings = preprocessing or Preprocessing()
+        settings, towers = preprocessing or Preprocessing(), net
         own = _own_preprocessing(source, name, net, label, settings)
         names = source.categories(net, label) if given is None else given
         if pictures:
@@ -177,7 +178,16 @@ def load_model(
         one_by_one=source.one_by_one,
         preprocessing=settings,
         fit=fit,
+        retold=partial(_retold, source, name, towers, net, scores) if isinstance(net, ImageTower) and given else None,
     )
+
+
+def _retold(
+    source: ModelSource, name: str, towers: nn.Module, net: nn.Module, scores: str, texts: Sequence[str]
+) -> nn.Module:
+    """The classifier by other texts, of the type and on the device of the first one, with which it shares a tower."""
+    check_texts(name, texts)
+    return source.with_texts(towers, texts, scores).eval().to(next(net.parameters()))
 
 
 def _own_preprocessing(

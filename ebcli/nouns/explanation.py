@@ -117,7 +117,7 @@ class Map:
         share = self._above_noise(self.strength)
         if share is None:
             return None
-        return HARDLY_ANY if share < _WEAK or self.subject.is_unlikely else "weak" if share < _CLEAR else "clear"
+        return HARDLY_ANY if self.is_noise or self.subject.is_unlikely else "weak" if share < _CLEAR else "clear"
 
     @property
     def strength_in_words(self) -> str:
@@ -132,6 +132,12 @@ class Map:
         if share is None:
             return 1.0
         return min(1.0, max(_FAINTEST, share / _CLEAR), _FAINT if self.subject.is_unlikely and not signed else 1.0)
+
+    @property
+    def is_noise(self) -> bool:
+        """Whether the map is known to be about as strong as a map of noise, whatever the score."""
+        share = self._above_noise(self.strength)
+        return share is not None and share < _WEAK
 
     def _above_noise(self, strength: float | None) -> float | None:
         if self.share is not None:

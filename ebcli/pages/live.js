@@ -21,14 +21,19 @@ const page = {
   // Something has changed: the address says so, as a step of the history if the way back should lead here.
   changed(isStep) {
     const query = new URLSearchParams();
-    this.panes.forEach(({ state }, at) => {
-      for (const name of FIELDS) if (state[name]) query.set((at ? SECOND : "") + name, state[name]);
+    this.panes.forEach(({ kept }, at) => {
+      for (const name of FIELDS) if (kept[name]) query.set((at ? SECOND : "") + name, kept[name]);
     });
     for (const name of LOOKS) if (this.look[name]) query.set(name, this.look[name]);
     const address = `?${query}`;
     if (address !== location.search) history[isStep ? "pushState" : "replaceState"](null, "", address);
     photos();
     shown();
+  },
+
+  // What is wrong with an upload, until something else is done.
+  trouble(text) {
+    part("trouble").textContent = text;
   },
 
   className(network, target) {
@@ -46,6 +51,7 @@ function restore() {
   for (const name of LOOKS) page.look[name] = query.get(name) ?? "";
   const [first] = Object.keys(page.status.photos);
   states[0].photo ||= first ?? "";
+  for (const pane of page.panes) pane.giveUp?.abort();
   page.panes = states.map((one) => new Pane(page, one));
   part("panes").replaceChildren(...page.panes.map((pane) => pane.root));
   shown();
@@ -91,15 +97,17 @@ function choosePhoto(key) {
 }
 
 async function upload(files) {
+  const problems = [];
   for (const file of files) {
     const answer = await fetch(`/photos?name=${encodeURIComponent(file.name)}`, { method: "POST", body: file });
     const { key, problem } = await answer.json();
-    if (problem) active().note(`${file.name}: ${problem}`);
+    if (problem) problems.push(`${file.name}: ${problem}`);
     else {
       await readStatus();
       choosePhoto(key);
     }
   }
+  page.trouble(problems.join("; "));
 }
 
 async function readStatus() {
@@ -203,6 +211,7 @@ async function start() {
   restore();
   page.colors = await (await fetch("/colors")).json();
   shown();
+  for (const pane of page.panes) pane.draw();
   while (true) {
     const ready = page.status.networks.map((one) => one.ready || one.problem);
     await classes();

@@ -3,7 +3,9 @@
 // One photo, one network and their map.
 
 const IDLE = 300; // ms until the other layers are asked for, or twice as long as one layer took
-const SETTLED = 120; // ms until the command line is
+const SLOW = 250; // ms until it is said that something is computed
+
+const READ = `${matchMedia("(pointer: coarse)").matches ? "Tap" : "Point at"} the picture to read values`;
 
 const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
 
@@ -12,8 +14,11 @@ class Pane {
   constructor(page, state) {
     this.page = page;
     this.state = state;
+    this.kept = { ...state }; // the latest one with an answer, which the address has
     this.known = { subjects: null, maps: null }; // what is asked for again only if it changes
     this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
+    this.made = new Made(this.part("made"));
+    this.part("value").textContent = READ;
     this.listen();
   }
 
@@ -38,7 +43,6 @@ class Pane {
     this.part("layer").addEventListener("input", ({ target }) => {
       this.change({ layer: this.network.layers[target.value] }, false);
     });
-    this.part("copy").addEventListener("click", () => this.copy());
     const shown = this.part("shown");
     shown.addEventListener("pointermove", (event) => this.tell(event));
     shown.addEventListener("pointerdown", (event) => this.tell(event));
@@ -58,9 +62,12 @@ class Pane {
     return !this.state.marginal && (this.page.look.signed === "" ? this.state.against !== "" : this.page.look.signed === "1");
   }
 
+  // The address follows once there is an answer.
   change(changes, isStep = true) {
     Object.assign(this.state, changes);
-    this.page.changed(isStep);
+    this.isStep ||= isStep;
+    this.page.trouble("");
+    photos();
     this.refresh();
   }
 
@@ -69,21 +76,45 @@ class Pane {
     return new URLSearchParams(Object.entries(asked).filter(([, value]) => value !== "")).toString();
   }
 
-  note(text) {
-    this.part("note").hidden = !text;
-    this.part("note").textContent = text;
+  note(...content) {
+    this.part("note").hidden = !content.length;
+    this.part("note").replaceChildren(...content);
   }
 
-  failed(text) {
-    this.note(text);
-    this.root.removeAttribute("aria-busy");
+  // While something is computed, buttons wait, and after a moment it is said.
+  wait(isBusy, text = "Computing …") {
+    if (isBusy) this.root.setAttribute("aria-busy", "true");
+    else this.root.removeAttribute("aria-busy");
+    clearTimeout(this.slow);
+    this.part("busy").textContent = "";
+    if (isBusy) this.slow = setTimeout(() => (this.part("busy").textContent = text), SLOW);
+    this.made.wait();
+  }
+
+  // Why there is no map: an earlier one would be taken for it.
+  failed(...content) {
+    this.wait(false);
+    this.showMap(null);
+    this.note(...content);
+  }
+
+  // A class that does not exist, and others that may be meant.
+  unknown({ message, name, near }) {
+    const field = this.state.against === name ? "against" : "target";
+    const choices = near.map((other) => {
+      const choice = element("button", { type: "button" }, other);
+      choice.addEventListener("click", () => this.change({ [field]: other, box: "" }));
+      return choice;
+    });
+    this.failed(`${message}. `, ...(near.length ? ["Is it ", ...choices] : ["Type a part of a name, or choose one from the list"]));
   }
 
   // The answer of the server; throws its sentence.
   async fetch(address, signal) {
     const answer = await fetch(address, { signal });
-    if (!answer.ok) throw new Error((await answer.json()).problem);
-    return answer;
+    if (answer.ok) return answer;
+    const { problem, ...more } = await answer.json();
+    throw Object.assign(new Error(problem), more);
   }
 
   // Shows what the state says; what has changed is asked for, and what is under way for an earlier one is given up.
@@ -93,11 +124,13 @@ class Pane {
     clearTimeout(this.later);
     this.fill();
     if (!this.isReady()) return;
-    this.root.setAttribute("aria-busy", "true");
+    this.wait(true);
+    const isFirst = this.network.task === "classification" && !this.network.texts; // of the likeliest class, without a list
+    if (this.known.subjects?.key === this.listKey) this.fillSubjects();
+    else this.part("found").classList.add("stale");
     try {
-      await this.find(signal);
-      if (this.state.target === "" && !this.known.subjects?.list.length) {
-        this.showMap(null);
+      if (!isFirst) await this.find(signal);
+      if (!isFirst && this.state.target === "" && !this.known.subjects.list.length) {
         const ask = this.network.texts ? "Type a text: what to look for" : `${this.network.name} finds nothing in this photo`;
         return this.failed(ask);
       }
@@ -105,13 +138,20 @@ class Pane {
       if (this.known.maps?.key !== key) this.known.maps = { key, layers: new Map() };
       const start = performance.now();
       if (!this.known.maps.layers.has(this.layer)) await this.ask(this.layer, signal);
-      this.note("");
+      this.wait(false);
+      this.note();
       this.showMap(this.known.maps.layers.get(this.layer));
-      this.root.removeAttribute("aria-busy");
+      this.kept = { ...this.state };
+      this.page.changed(this.isStep);
+      this.isStep = false;
       this.root.dataset.shown = this.query({ layer: this.layer });
+      if (isFirst) await this.find(signal);
+      this.list(this.map.subject);
       this.later = setTimeout(() => this.askOthers(signal), Math.max(IDLE, 2 * (performance.now() - start)));
     } catch (error) {
-      if (!signal.aborted) this.failed(error.message);
+      if (signal.aborted) return;
+      if (error.near) this.unknown(error);
+      else this.failed(error.message);
     }
   }
 
@@ -121,30 +161,31 @@ class Pane {
     this.part("picture").classList.toggle("has-photo", photo !== "");
     if (problem) this.failed(problem);
     else if (photo === "") this.failed("Drop a photo here, or choose one above");
-    else if (!ready) this.note(`Loading ${name} …`);
+    else if (!ready) {
+      this.wait(true, "");
+      this.note(`Loading ${name} …`);
+    }
     return ready && photo !== "";
+  }
+
+  // What the list depends on: with CLIP, on nothing but what was typed.
+  get listKey() {
+    const { photo, network, target } = this.state;
+    const byText = this.network.texts;
+    if (byText && (target === "" || this.network.task === "classification")) return network;
+    return new URLSearchParams(byText ? { photo, network, target } : { photo, network }).toString();
   }
 
   // The likely classes, or what is in the photo.
   async find(signal) {
-    const { photo, network, target } = this.state;
-    const byText = this.network.texts;
-    if (byText && (target === "" || this.network.task === "classification")) {
-      if (this.known.subjects?.key !== network) this.known.subjects = { key: network, list: [] };
-      this.fillSubjects();
-      return;
-    }
-    const query = byText ? { photo, network, target } : { photo, network };
-    const key = new URLSearchParams(query).toString();
+    const { network, target } = this.state;
+    const key = this.listKey;
     if (this.known.subjects?.key !== key) {
-      const list = await (await this.fetch(`/subjects?${key}`, signal)).json();
+      const list = key === network ? [] : await (await this.fetch(`/subjects?${key}`, signal)).json();
       this.known.subjects = { key, list };
     }
     const [first] = this.known.subjects.list;
-    if ((target === "" || (byText && this.state.box === "")) && first) {
-      this.choose(first, false);
-      this.page.changed(false);
-    }
+    if (key !== network && (target === "" || (this.network.texts && this.state.box === "")) && first) this.choose(first, false);
     this.fillSubjects();
   }
 
@@ -153,7 +194,9 @@ class Pane {
     const answer = decoded(await (await this.fetch(`/maps?${this.query({ layer })}`, signal)).arrayBuffer());
     const [subject] = answer.subjects;
     for (const map of answer.maps) maps.layers.set(map.layer, Object.assign(map, { subject, size: answer.size }));
-    this.add(subject);
+    if (this.network.texts) return;
+    this.state.target = String(subject.index);
+    maps.key = this.query({ layer: "" });
   }
 
   // All layers that the slider has, so that it needs no more answers.
@@ -174,10 +217,9 @@ class Pane {
   }
 
   // A subject that was typed is one of the list from now on.
-  add(subject) {
+  list(subject) {
     const isIt = (one) => one.index === subject.index && one.name === subject.name;
     if (!this.known.subjects.list.some(isIt)) this.known.subjects.list.push(subject);
-    if (!this.network.texts) this.state.target = String(subject.index);
     this.fillSubjects();
   }
 
@@ -216,16 +258,18 @@ class Pane {
   }
 
   fillSubjects() {
+    this.part("found").classList.remove("stale");
     const { list } = this.known.subjects;
     const listed = JSON.stringify([this.selected, list]);
     if (listed === this.listed) return;
     this.listed = listed;
     const options = list.map((subject, value) => ({
       value,
+      label: `${nameOf(subject)}, score ${Number(subject.score.toPrecision(2))}`,
       content: [
         element("strong", {}, nameOf(subject)),
         element("small", {}, this.network.texts ? "" : String(subject.index)),
-        element("meter", { min: 0, max: 1, value: subject.score, "aria-label": "score" }),
+        element("meter", { min: 0, max: 1, value: subject.score }),
         element("span", { class: "score" }, number(subject.score)),
       ],
     }));
@@ -237,28 +281,11 @@ class Pane {
     this.outline();
   }
 
-  // Boxes and outlines of what was found, to be clicked.
   outline() {
     this.root.querySelector("svg")?.remove();
-    const { list } = this.known.subjects;
-    const size = this.map?.size;
-    if (!list.some((one) => one.outlines.length) || !size) return;
-    const make = (tag, attributes) => {
-      const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-      return made;
-    };
-    const svg = make("svg", { viewBox: `0 0 ${size.join(" ")}`, preserveAspectRatio: "xMidYMid meet" });
-    list.forEach((subject, at) => {
-      const path = subject.outlines.map((line) => `M${line.map((point) => point.join(" ")).join("L")}Z`).join("");
-      const shape = make("path", { d: path, class: at === this.selected ? "chosen" : "other" });
-      const title = make("title", {});
-      title.textContent = `${nameOf(subject)}, score ${number(subject.score)}`;
-      shape.append(title);
-      shape.addEventListener("click", () => this.choose(subject));
-      svg.append(shape);
-    });
-    this.part("picture").append(svg);
+    const { list } = this.known.subjects ?? { list: [] };
+    if (!this.map || !list.some((one) => one.outlines.length)) return;
+    this.part("picture").append(outlines(list, this.map.size, this.selected, (subject) => this.choose(subject)));
   }
 
   // The canvas has the photo's pixels, or more if the map is finer.
@@ -276,12 +303,11 @@ class Pane {
   showMap(map) {
     this.map = map;
     this.part("picture").classList.toggle("has-map", Boolean(map));
-    if (!map) return;
+    this.part("facts").replaceChildren(...(map ? facts(map, map.subject) : []));
+    this.part("scale").hidden = !map;
+    if (!map) return delete this.root.dataset.shown;
     const { subject } = map;
     if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
-    const told = [`score ${number(subject.score)}`, `mass ${number(map.mass)}`];
-    if (map.strength !== null) told.push(`strength ${number(map.strength)}${map.evidence ? `, ${map.evidence} evidence` : ""}`);
-    this.part("facts").textContent = told.join(" · ");
     this.part("map").setAttribute("aria-label", `Map of ${nameOf(subject)}`);
     this.size();
     this.outline();
@@ -293,40 +319,16 @@ class Pane {
     const photo = this.part("photo");
     if (!map || !page.colors || !photo.naturalWidth) return;
     const { style, cells } = page.look;
-    const drawn = draw(this.part("map"), map, page.colors, {
-      style: style === "heatmap" ? style : "overlay",
-      signed: this.signed,
-      cells: cells === "1",
-    });
+    const drawing = { style: style === "heatmap" ? style : "overlay", signed: this.signed };
+    const drawn = draw(this.part("map"), map, page.colors, { ...drawing, cells: cells === "1" });
+    const against = page.className(this.state.network, this.state.against);
+    scale(this.part("scale"), map, page.colors, { ...drawing, names: [nameOf(map.subject), against] });
     this.part("picture").classList.toggle("blank", !drawn);
-    this.note(drawn ? "" : "The map is blank: nothing speaks for this class");
+    this.note(...(drawn ? [] : ["The map is blank: nothing speaks for this class"]));
   }
 
-  // The command line of what is shown, once it is not changing any more.
   settle() {
-    clearTimeout(this.soon);
-    this.soon = setTimeout(async () => {
-      const query = this.query({ ...this.page.drawing(), layer: this.layer });
-      try {
-        const { command } = await (await this.fetch(`/command?${query}`)).json();
-        this.part("command").textContent = command;
-        this.part("download").href = `/picture?${query}`;
-      } catch (error) {
-        this.part("command").textContent = error.message;
-      }
-    }, SETTLED);
-  }
-
-  async copy() {
-    const code = this.part("command");
-    getSelection().selectAllChildren(code);
-    try {
-      await navigator.clipboard.writeText(code.textContent);
-      this.part("copy").textContent = "Copied";
-    } catch {
-      this.part("copy").textContent = "Selected"; // without https, the clipboard is for this machine's pages only
-    }
-    setTimeout(() => (this.part("copy").textContent = "Copy"), 1500);
+    this.made.follow(this.query({ ...this.page.drawing(), layer: this.layer }), (address) => this.fetch(address));
   }
 
   // The value under the pointer.
@@ -340,12 +342,12 @@ class Pane {
     const found = x < 0 || y < 0 || x >= width || y >= height ? null : valueAt(this.map, x, y);
     this.part("value").textContent = found
       ? `Pixel ${Math.floor(x)}, ${Math.floor(y)} · cell ${found.column}, ${found.row}: ${found.value.toFixed(2)} × even share`
-      : "Point at the picture to read values";
+      : READ;
   }
 
   step(by) {
-    const { list } = this.known.subjects ?? { list: [] };
-    if (list.length) this.choose(list[(this.selected + by + list.length) % list.length]);
+    const { list, key } = this.known.subjects ?? { list: [] };
+    if (list.length && key === this.listKey) this.choose(list[(this.selected + by + list.length) % list.length]);
   }
 
   slide(by) {

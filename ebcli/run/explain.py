@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Unpack
 
-    from ebcli.drawing.style import Style
+    from ebcli.drawing.style import AnyStyle
 
     class Options(TypedDict, total=False):
         target: Targets
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
         against: Targets
         contrastive: bool
         top_k: int | None
-        style: Style
+        style: AnyStyle
         fit: str | None
         transform: Any
         categories: Sequence[str] | None
@@ -73,7 +73,7 @@ def explain(
     against: Targets = None,
     contrastive: bool = True,
     top_k: int | None = None,
-    style: Style = "overlay",
+    style: AnyStyle = "overlay",
     fit: str | None = None,
     transform: Any = None,
     categories: Sequence[str] | None = None,
@@ -100,8 +100,8 @@ def explain(
             default layer.
         against: classes to contrast with. None for the class's own dual.
         contrastive: contrastive maps; marginal ones if False.
-        top_k: the number of most likely classes, in place of targets.
-        style: how maps are drawn; see `draw_map`.
+        top_k: the number of most likely classes, in place of targets; None for 1, or 20 for an atlas.
+        style: how maps are drawn: `atlas`, or a style of `draw_map`.
         fit: how images are fitted: `whole`, `crop`, `squash` or `pad`, see `Preprocessing`. None for the whole image,
             unless the model was loaded with settings of its own.
         transform: of a `torch.nn.Module`, what makes its input of an image; see `load_model`.

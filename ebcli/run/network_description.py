@@ -121,16 +121,12 @@ def chosen_classes(maps: MapOptions, loaded: LoadedModel) -> tuple[list[tuple[in
     """The classes to explain, and those to contrast with, each once; see ``NetworkDescription``.
 
     Raises:
-        ConfigurationError: a class does not exist or is contrasted with, or there are fewer classes than maps.
+        ConfigurationError: a class does not exist or is contrasted with.
     """
     names, count = loaded.categories, loaded.num_classes
     against = [*dict.fromkeys(resolve_class(names, name, count) for name in maps.against)]
     meant = dict.fromkeys(matching_classes(names, name, count) for name in maps.targets)  # two can mean the same
     found = [tuple(index for index in group if index not in against) for group in meant]
-    most = loaded.num_classes - len(against)
-    if not found and maps.most > most:
-        besides = f" besides {len(against)} to contrast with" if against else ""
-        raise ConfigurationError(f"top-k is {maps.most}, but {loaded.name} has only {most} classes{besides}")
     for group, left in zip(meant, found, strict=True):
         if not left:
             label = class_labels(loaded, group)[0]

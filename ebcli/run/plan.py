@@ -10,12 +10,12 @@ from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from ebcli.drawing.style import UNSIGNED_STYLES, DrawingStyle
+from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS
 from ebcli.files.remote import RemoteOptions
-from ebcli.models.keywords import WHOLE
+from ebcli.models.keywords import ALL, WHOLE
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
@@ -45,6 +45,7 @@ _WITHIN = {"remote", "clips", "preprocessing"}  # which are parts
 _SCALE = ("vmin", "vmax", "percentile")  # and the scale of `OutputOptions` are one value
 # What a run gets beside its values, what only its records show, and the question of `ask`
 _UNTOLD = {"stdin", "login", "query", "track_lost_mass", "words", *_SCALE}
+ATLAS_CLASSES = 20  # compared in an atlas, unless classes are chosen
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
 
 
@@ -96,7 +97,11 @@ class RunPlan:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
         values |= _scale(values.get("scale", IMAGE))
+        if values.get("at") is not None and values.get("style", DrawingStyle.name) == DrawingStyle.name:
+            values["style"] = ATLAS
         against, style = values.get("against") or (), values.get("style")
+        if style == ATLAS:
+            values = {"top_k": None if choosing else ATLAS_CLASSES} | values | {"panel": True}
         if "signed" not in values:  # both halves of such a map say what tells the classes apart
             values["signed"] = bool(against) and style not in UNSIGNED_STYLES and not values["vmin"]
         if not {"fit", "resize", "crop"} & values.keys():
@@ -160,10 +165,25 @@ class RunPlan:
             raise ConfigurationError("the style mask needs transparency, which jpg lacks: choose png or webp")
         if output.format in FIGURE_FORMATS and not output.panel:
             raise ConfigurationError(f"{output.format} files hold figures: add --panel, or choose png, jpg or webp")
+        if style.name == ATLAS:
+            _check_atlas(self.maps)
+        elif self.maps.at is not None:
+            raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {style.name}")
         if style.caption and output.panel:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
             raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
+
+
+def _check_atlas(maps: MapOptions) -> None:
+    """Raise ConfigurationError if the maps cannot be those of an atlas."""
+    if not maps.contrastive or maps.against:
+        name = "against" if maps.contrastive else "marginal"
+        raise ConfigurationError(f"an atlas compares classes by contrastive maps against their duals: drop --{name}")
+    if len(maps.layers) > 1 or ALL in maps.layers:
+        raise ConfigurationError("an atlas shows one layer: name one with --layer")
+    if maps.beside:
+        raise ConfigurationError("an atlas has no other methods' maps: drop --compare-with")
 
 
 # The names of all values

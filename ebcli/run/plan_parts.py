@@ -83,6 +83,7 @@ class MapOptions:
         beside: methods whose maps panels show beside the run's own, some of ``COMPARED_METHODS``.
         allow_unsupported: use ordinary gradients, with a warning, where an operation has no excitation rule.
         track_lost_mass: also find the operations at which probability is lost.
+        at: rank the classes at this pixel (x, y) of each image, and draw an atlas.
         sufficiency: also find how small a part of each image keeps half of the score, in the order of its first map.
 
     Raises:
@@ -100,6 +101,7 @@ class MapOptions:
     beside: tuple[str, ...] = ()
     allow_unsupported: bool = False
     track_lost_mass: bool = False
+    at: tuple[int, int] | None = None
     sufficiency: bool = False
 
     @property

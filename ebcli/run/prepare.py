@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from ebcli.drawing.color_scale import palette, visible
 from ebcli.drawing.regions import RegionOptions
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.images import decoding_memory, limit_pixels
@@ -278,6 +278,7 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         described=described,
         video=video_format(output.format) if network.loaded.task == VIDEO else "",
         sweep=plan.maps.layers == (ALL,),
+        atlas=plan.style.name == ATLAS,
         volumes=network.loaded.transforms.depth is not None,
         question=None if plan.words is None else plan.words.question,
     )
@@ -289,6 +290,7 @@ def render_options(plan: RunPlan, network: NetworkDescription, style: DrawingSty
         raw_provenance=_raw_provenance(network) if output.raw else None,
         regions=_region_options(plan),
         max_side=output.max_side,
+        at=plan.maps.at,
     )
 
 

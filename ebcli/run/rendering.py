@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from ebcli.drawing.figure import Figure
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
 from ebcli.drawing.volume import Orthogonal, peak_of
 from ebcli.errors import ImageError
@@ -30,6 +30,7 @@ from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
 from ebcli.files.video_writing import VideoWriter, video_writer
 from ebcli.models.classes import printable
+from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
 
@@ -46,6 +47,7 @@ class RenderOptions:
         raw_provenance: the same as arrays by name, for raw files; None if none are written.
         regions: how regions are found; None if they are not.
         max_side: pictures are drawn over photos reduced to this longest side; panels have a size of their own.
+        at: the pixel at which classes are ranked; None for none.
     """
 
     style: DrawingStyle
@@ -55,6 +57,7 @@ class RenderOptions:
     raw_provenance: Mapping[str, NDArray[np.str_]] | None
     regions: RegionOptions | None = None
     max_side: int | None = None
+    at: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -87,10 +90,11 @@ def render(
     Figures are a panel of a photo, and contact sheets of a video or a volume. One frame at a time is in memory.
 
     Raises:
-        ImageError: the file changed since the network saw it, or the format cannot hold the frames.
+        ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
+            ranked outside of the image.
     """
-    from ebcli.drawing.contact_sheet import contact_sheet, sheet_frames
-    from ebcli.drawing.panel import panel, small_frame
+    from ebcli.drawing.contact_sheet import sheet_frames
+    from ebcli.drawing.panel import small_frame
 
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
@@ -117,16 +121,14 @@ def render(
     if figures and len(kept) < len(numbers):
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
-    drawn: Callable[..., Any] = panel if clips is None else contact_sheet
     if explanation.answer is not None:
-        from ebcli.drawing.answer import answer_figure
         from ebcli.drawing.answer_page import answer_page
 
-        drawn = partial(answer_figure, explanation)
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
+    draw = _figure(options, explanation, clips)
     for rows in figures:
-        figure = drawn(kept, rows, source.name, options.about)
+        figure = draw(kept, rows, source.name, options.about)
         files.append(figure.encoded(suffix, common | about(rows)))
     placed = ""
     if options.raw_provenance is not None:
@@ -137,7 +139,36 @@ def render(
             placed = coordinates.suffix
             files += [coordinates.encode(map_.values, _spans(map_, clips)) for map_ in explanation.maps]
     classes = tuple(recorded(one, options.regions) for one in maps)
-    return RenderedFiles(files, classes, small, placed)
+    return RenderedFiles(files, _ranked(classes, explanation, options.at, size), small, placed)
+
+
+def _figure(options: RenderOptions, explanation: Explanation, clips: Clips | None) -> Callable[..., Figure]:
+    """What draws the figure of some frames and maps, given these, a title and a subtitle."""
+    if explanation.answer is not None:
+        from ebcli.drawing.answer import answer_figure
+
+        return partial(answer_figure, explanation)
+    if options.style.name == ATLAS:
+        from ebcli.drawing.atlas import atlas_figure
+
+        return partial(atlas_figure, at=options.at)
+    from ebcli.drawing.contact_sheet import contact_sheet
+    from ebcli.drawing.panel import panel
+
+    return panel if clips is None else contact_sheet
+
+
+def _ranked(
+    classes: tuple[ClassRecord, ...], explanation: Explanation, at: tuple[int, int] | None, size: tuple[int, int]
+) -> tuple[ClassRecord, ...]:
+    """The records of the maps, with the shares of their classes at a pixel of an image (width, height), if any."""
+    if at is None:
+        return classes
+    if not (at[0] < size[0] and at[1] < size[1]):
+        raise ImageError(f"the pixel {at[0]},{at[1]} is outside of it: choose one within {size[0]} x {size[1]} pixels")
+    shares = dict(Atlas.of(explanation.maps).at(*at))
+    pairs = zip(classes, explanation.maps, strict=True)
+    return tuple(replace(one, share_at=round(shares.get(map_.subject, 0.0), 4)) for one, map_ in pairs)
 
 
 def _spans(map_: Map, clips: Clips | None) -> list[Interval]:

@@ -12,21 +12,23 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ebcli.drawing.atlas import atlas_figure
 from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.notebook import notebook_view
 from ebcli.drawing.overlay import heatmap
 from ebcli.drawing.panel import panel
 from ebcli.drawing.regions import RegionOptions, largest_region
-from ebcli.drawing.style import DrawingStyle
+from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.media.medium import Shown
 from ebcli.imports import import_optional
+from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.plan import RunPlan
 
 if TYPE_CHECKING:
-    from ebcli.drawing.style import Style
+    from ebcli.drawing.style import AnyStyle
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -93,6 +95,37 @@ class Saliency:
         found = [largest_region(one.drawn_values, one.placement, size, options) for one in self.explanation.maps]
         return [None if region is None else region.box for region in found]
 
+    @cached_property
+    def _atlas(self) -> Atlas:
+        return Atlas.of(self.explanation.maps)
+
+    def at(self, x: float, y: float) -> list[tuple[str, float]]:
+        """The classes with evidence at a pixel of the photo, each with its share of it, 0 to 1, best first.
+
+        Empty where no class has clear evidence. Only the classes of the maps are compared, so explain many:
+        ``top_k=20``.
+
+        Args:
+            x, y: column and row, from 0.
+
+        Raises:
+            ConfigurationError: the maps are not contrastive maps of classes at one layer.
+        """
+        return [(subject.name or f"class {subject.index}", share) for subject, share in self._atlas.at(x, y)]
+
+    def regions(self) -> tuple[NDArray[np.str_], NDArray[np.float32]]:
+        """The class with the most evidence at each cell, and this evidence.
+
+        Returns:
+            The names (h, w), empty where no class has clear evidence; and the evidence (h, w), of which 1 is the
+            largest in the photo.
+
+        Raises:
+            ConfigurationError: as for `at`.
+        """
+        evidence = self._atlas.evidence
+        return np.array([*self.classes, ""])[self._atlas.named(evidence)], evidence.max(0)
+
     def detections(self, threshold: float = 0.5) -> Any:
         """The maps that are not blank as `Detections` of supervision: detections' own boxes, else those of `boxes`.
 
@@ -145,13 +178,15 @@ class Saliency:
 
     def _drawn(self, style: DrawingStyle) -> Image.Image:
         drawn = self._frames(style)
+        if style.name == ATLAS:
+            return atlas_figure([self.photo], drawn, "", self.about).image()
         return drawn[0].drawn(self.photo) if len(drawn) == 1 else panel([self.photo], drawn, "", self.about).image()
 
     def _frames(self, style: DrawingStyle) -> list[FrameMaps]:
         found, size = self.explanation, self.photo.image.size
         return [FrameMaps.of(one, size, None, style, found.subjects.index(one.subject)) for one in found.maps]
 
-    def save(self, path: str | os.PathLike[str], style: Style | None = None) -> None:
+    def save(self, path: str | os.PathLike[str], style: AnyStyle | None = None) -> None:
         """Write the picture to a file of any format that Pillow writes, also in another style.
 
         Raises:

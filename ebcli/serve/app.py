@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.errors import ConfigurationError, EbcliError, ImageError
+from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.explanation import Explanation
@@ -207,4 +207,8 @@ def _described(error: Exception) -> str:
 
 
 async def _refuse(_request: Request, error: Exception) -> Response:
+    if isinstance(error, UnknownClassError):  # its hint is for the command
+        return JSONResponse(
+            {"problem": f"there is no class {error.name!r}", "name": error.name, "near": error.near}, 400
+        )
     return JSONResponse({"problem": str(error)}, 400)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 _EXPLAINERS, _INPUTS = 32, 16  # kept in memory
-_LIKELY = 8  # classes
+_LIKELY = 20  # classes
 _ANY_TEXT = ("a photo",)
 
 
@@ -192,6 +192,8 @@ class Network:
         return self._explainer_of(undrawn).asked(plan.maps)
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:
+        if self.loaded.retold is not None:
+            return self.loaded.with_texts(spec.described)
         from ebcli.run.explainer import Explainer
 
         return Explainer(replace(self._usual, model=spec, maps=MapOptions(layers=(self.default,))), 1).loaded

@@ -59,7 +59,11 @@ def test_the_environment_sets_every_option(name: str, executed: mock.Mock) -> No
     result = CliRunner().invoke(main, ["a.jpg", *words], env={variable: VALUES[name][0]})
     assert result.exit_code == 0, result.output
     value: dict[str, Any] = {name: VALUES[name][1]}
-    also: dict[str, Any] = {"similar_to": {"target": ("0", "1")}, "against": {"signed": True}}
+    also: dict[str, Any] = {
+        "similar_to": {"target": ("0", "1")},
+        "against": {"signed": True},
+        "at": {"style": "atlas", "top_k": 20, "panel": True},
+    }
     value = {"vmin": 0.5, "percentile": 99.0} if name == "scale" else value | also.get(name, {})
     assert executed.call_args.args[0] == command_plan("a.jpg", **value, **needed)
 

@@ -183,6 +183,7 @@ def test_json_is_the_records_and_nothing_else(worker: mock.Mock) -> None:
             "sufficiency": None,
             "position": None,
             "share": None,
+            "share_at": None,
             "against": None,
             "channels": [],
         }

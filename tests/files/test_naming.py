@@ -11,9 +11,9 @@ from PIL import Image
 from ebcli.files.naming import (
     ResultNames,
     distinct_slug,
+    figure_relpath,
     marks,
     output_relpath,
-    panel_relpath,
     parse_result_name,
     picture_relpath,
     raw_relpath,
@@ -27,7 +27,7 @@ def test_the_name_holds_the_input_and_the_class() -> None:
     assert place == Path("photos/photo.jpg.282-tiger-cat.png")
     assert picture_relpath(Path("a.png"), 7, None, "webp") == Path("a.png.7.webp")
     assert picture_relpath(Path("a.png"), 7, "cat", "webp", "@features-11") == Path("a.png.7-cat@features-11.webp")
-    assert panel_relpath(Path("a.png"), "jpg") == Path("a.png.panel.jpg")
+    assert figure_relpath(Path("a.png"), "panel", "jpg") == Path("a.png.panel.jpg")
     assert raw_relpath(Path("a.png")) == Path("a.png.npz")
 
 
@@ -41,12 +41,12 @@ def test_a_result_s_name_leads_back_to_its_input(name: str, index: int, category
     for suffix in ("png", "jpg", "webp"):
         assert parse_result_name(picture_relpath(place, index, category, suffix)) == (place, index)
         assert parse_result_name(picture_relpath(place, index, category, suffix, "@features-11")) == (place, index)
-        assert parse_result_name(panel_relpath(place, suffix)) == (place, None)
+        assert parse_result_name(figure_relpath(place, "panel", suffix)) == (place, None)
     for mark in ("", "@features-11", "@a@b+marginal", "+marginal"):
         place = output_relpath(Path("photos", name))
         assert parse_result_name(raw_relpath(place, mark)) == (place, None)
-        assert parse_result_name(panel_relpath(place, "png", mark)) == (place, None)
-        assert parse_result_name(panel_relpath(place, "png", mark, sweep=True)) == (place, None)
+        assert parse_result_name(figure_relpath(place, "panel", "png", mark)) == (place, None)
+        assert parse_result_name(figure_relpath(place, "layers", "png", mark)) == (place, None)
         assert parse_result_name(picture_relpath(place, index, category, "png", mark)) == (place, index)
 
 
@@ -196,7 +196,7 @@ def test_different_inputs_have_different_places_inside(tmp_path: Path, monkeypat
     places = [output / picture_relpath(place, index, "cat") for place in mirrors for index in (1, 11)]
     places += [output / picture_relpath(place, 1, "cat", "png", mark) for place in mirrors for mark in ("@a-1", "@b")]
     for mark in ("", "@b", "@a-1+marginal"):
-        places += [output / panel_relpath(place, "png", mark) for place in mirrors]
+        places += [output / figure_relpath(place, "panel", "png", mark) for place in mirrors]
         places += [output / raw_relpath(place, mark) for place in mirrors]
     assert len(set(places)) == len(places)
     assert all(os.path.normpath(place).startswith(f"{output}{os.sep}") for place in places)

@@ -9,10 +9,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import uvicorn
-from asking import HERE, admitted, page, told, until_loaded
+from asking import HERE, admitted, told, until_loaded
+from asking import page as page_of
 from browser import Browser, start
+from live import SIZE
+from PIL import Image
 from runs import photos as write_photos
 from starlette.testclient import TestClient
 
@@ -35,7 +39,7 @@ def opened(ten_photos: Path) -> Iterator[Callable[..., TestClient]]:
     with ExitStack() as stack:
 
         def open_page(*networks: Network, **options: Any) -> TestClient:
-            client = stack.enter_context(TestClient(admitted(page(*networks, **options)), HERE))
+            client = stack.enter_context(TestClient(admitted(page_of(*networks, **options)), HERE))
             until_loaded(client)
             return client
 
@@ -53,7 +57,7 @@ def served(ten_photos: Path) -> Iterator[Callable[..., str]]:
     servers = []
 
     def start_server(*networks: Network, **options: Any) -> str:
-        app = admitted(page(*networks, **options))
+        app = admitted(page_of(*networks, **options))
         server = uvicorn.Server(uvicorn.Config(app, port=0, log_config=None, access_log=False, ws="none"))
         thread = threading.Thread(target=server.run)
         thread.start()
@@ -74,3 +78,18 @@ def browser(chromium: Browser, served: object) -> Iterator[Browser]:
     """It leaves a page before its server ends."""
     yield chromium
     chromium.driver.get("about:blank")
+
+
+@pytest.fixture
+def pictures(ten_photos: Path) -> None:
+    """Two photos, and one whose name is hostile, in a directory."""
+    Path("cats").mkdir()
+    generator = np.random.default_rng(1)
+    for name in ("a cat.jpg", "b cat.png", "<img src=x onerror=alert(1)>.png"):
+        cells = generator.integers(0, 256, (4, 6, 3), dtype=np.uint8)
+        Image.fromarray(cells).resize(SIZE, Image.Resampling.BICUBIC).save(f"cats/{name}", quality=95)
+
+
+@pytest.fixture
+def page(pictures: None, served: Callable[..., str]) -> str:
+    return served(paths=("cats",))

@@ -16,6 +16,7 @@ import pytest
 from asking import maps, network, run_command
 from browser import Browser
 from color_net import GREEN, RED, painted
+from live import SIZE, answers, command, settled, state
 from PIL import Image
 from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
@@ -27,7 +28,6 @@ from ebcli.drawing.style import DrawingStyle
 from ebcli.models import load_model
 from ebcli.nouns.box import Box
 
-SIZE = (300, 200)
 # Whether the answer with all layers is there
 ALL_LAYERS = """
 const done = performance.getEntriesByType("resource").filter((entry) => entry.responseEnd > 0);
@@ -38,56 +38,6 @@ const slider = document.querySelector(".layer");
 slider.value = arguments[0];
 slider.dispatchEvent(new Event("input"));
 """
-
-
-@pytest.fixture
-def pictures(ten_photos: Path) -> None:
-    """Two photos, and one whose name is hostile, in a directory."""
-    Path("cats").mkdir()
-    generator = np.random.default_rng(1)
-    for name in ("a cat.jpg", "b cat.png", "<img src=x onerror=alert(1)>.png"):
-        cells = generator.integers(0, 256, (4, 6, 3), dtype=np.uint8)
-        Image.fromarray(cells).resize(SIZE, Image.Resampling.BICUBIC).save(f"cats/{name}", quality=95)
-
-
-@pytest.fixture
-def page(pictures: None, served: Callable[..., str]) -> str:
-    return served(paths=("cats",))
-
-
-def settled(browser: Browser, pane: int = 0, **expected: str) -> dict[str, list[str]]:
-    """The address of the map that a pane shows, once it is the one that is expected."""
-
-    def shown() -> dict[str, list[str]] | None:
-        query = browser.all(".pane")[pane].get_attribute("data-shown") if browser.all(".pane") else None
-        found = parse_qs(query or "")
-        is_expected = all(found.get(name, [""]) == [value] for name, value in expected.items())
-        return found if query and is_expected and not browser.all(".pane[aria-busy]") else None
-
-    return browser.until(shown)
-
-
-def command(browser: Browser) -> str:
-    """The command line, once it belongs to the map that is shown."""
-    address = browser.until(lambda: browser.one(".download").get_attribute("href"))
-    shown = parse_qs(browser.one(".pane").get_attribute("data-shown"))
-
-    def fits() -> bool:
-        href = parse_qs(urlsplit(browser.one(".download").get_attribute("href")).query)
-        return all(href.get(name) == value for name, value in shown.items())
-
-    assert address
-    browser.until(fits)
-    return browser.one(".command").text
-
-
-def answers(browser: Browser) -> list[str]:
-    """The maps that were asked for since the last call."""
-    return [address for address in browser.requests() if "/maps?" in address]
-
-
-def state(browser: Browser) -> dict[str, str]:
-    return {name: values[0] for name, values in parse_qs(urlsplit(browser.driver.current_url).query).items()}
 
 
 def test_it_opens_in_silence_with_the_likeliest_class(page: str, browser: Browser) -> None:
@@ -137,18 +87,6 @@ def test_a_click_another_class_and_the_way_back(page: str, browser: Browser) -> 
     settled(browser, photo="0", target=first)
     browser.driver.forward()
     settled(browser, photo="1")
-
-
-def test_a_wrong_class_is_a_sentence_and_the_page_goes_on(page: str, browser: Browser) -> None:
-    browser.visit(page)
-    settled(browser)
-    browser.write(".target", "walrus")
-    browser.press(Keys.ENTER)
-    browser.until(lambda: "unknown class 'walrus'" in browser.one(".note").text)
-    second = browser.all(".found [role=tab] small")[1].text
-    browser.all(".found [role=tab]")[1].click()
-    settled(browser, target=second)
-    assert not browser.one(".note").is_displayed()
 
 
 def test_the_slider_asks_nothing_and_values_are_those_of_the_map(page: str, browser: Browser) -> None:
@@ -261,10 +199,11 @@ def test_photos_are_added_and_hostile_ones_refused(page: str, browser: Browser, 
     assert browser.one(".title").text == "mine.png"
     assert len(browser.all(".thumbnail")) == 4
     browser.one("#files").send_keys(str(Path("drawing.svg").resolve()))
-    browser.until(lambda: browser.one(".note").text == "drawing.svg: not an image that Pillow can read")
+    browser.until(lambda: browser.one("#trouble").text == "drawing.svg: not an image that Pillow can read")
     assert len(browser.all(".thumbnail")) == 4
     browser.all(".thumbnail")[0].click()
     settled(browser, photo="0")
+    assert browser.one("#trouble").text == ""
 
 
 def test_two_side_by_side(page: str, browser: Browser) -> None:

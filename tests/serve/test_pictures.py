@@ -123,7 +123,7 @@ def test_two_networks_answer_for_themselves(opened: Callable[..., TestClient], m
         ({"photo": "../photos/0/0000.jpg"}, "this photo is not here any more: choose another one"),
         ({"photo": "0", "network": "5"}, "there is no such network: open the page again"),
         ({"photo": "0", "network": "-1"}, "there is no such network: open the page again"),
-        ({"photo": "0", "target": "class z"}, "unknown class 'class z': did you mean"),
+        ({"photo": "0", "target": "class z"}, "there is no class 'class z'"),
         ({"photo": "0", "target": "9"}, "class 9 does not exist: valid indices are 0 to 6"),
         ({"photo": "0", "target": "1", "against": "1"}, "class b is both --target and --against"),
         ({"photo": "0", "layer": "nothing"}, "tiny has no layer 'nothing'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import color_tasks
 import numpy as np
@@ -70,8 +71,15 @@ def test_a_photo_without_objects_is_a_sentence(opened: Callable[..., TestClient]
     assert "finds nothing to explain: name a class" in answer.json()["problem"]
 
 
-def test_any_text_can_be_asked(opened: Callable[..., TestClient]) -> None:
+def test_any_text_can_be_asked(opened: Callable[..., TestClient], monkeypatch: pytest.MonkeyPatch) -> None:
     clip(Path("two"))
+    loads = []
+
+    def load(*args: Any, **options: Any) -> Any:
+        loads.append(options)
+        return load_model(*args, **options)
+
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load)
     client = opened(network("clip/two"))
     (status,) = client.get("/status").json()["networks"]
     assert status["texts"]
@@ -80,6 +88,8 @@ def test_any_text_can_be_asked(opened: Callable[..., TestClient]) -> None:
         about, (answers[text],) = maps(client, photo="0", target=text)
         assert about["subjects"][0]["name"] == text
     contrast = {"photo": "0", "target": "a blue letter X", "against": "red A"}
+    assert client.get("/maps", params=contrast).status_code == 200
+    assert len(loads) == 1
     made, command = run_command(client, contrast)
     assert made == client.get("/picture", params=contrast).content
     assert "--target 'a blue letter X' --against 'red A'" in command

@@ -33,7 +33,7 @@ def subjects(scores: Tensor, asked: Asked) -> list[Subject]:
     elif asked.maps.above is not None:
         chosen = ranks.argsort(descending=True)[: int((ranks > asked.maps.above).sum())].tolist()
     else:
-        chosen = ranks.topk(asked.maps.most).indices.tolist()
+        chosen = ranks.topk(width(asked)).indices.tolist()
     loaded = asked.network.loaded
     least = min(_UNLIKELY, 1 / loaded.num_classes) if loaded.scores == SOFTMAX else -math.inf
     return [
@@ -47,13 +47,14 @@ def width(asked: Asked) -> int:
         return 2
     if asked.network.classes is not None:
         return len(asked.network.classes)
-    return asked.maps.most if asked.maps.above is None else min(_WIDTH_ABOVE, asked.network.loaded.num_classes)
+    count = asked.network.loaded.num_classes - len(asked.network.against or ())
+    return min(asked.maps.most if asked.maps.above is None else _WIDTH_ABOVE, count)
 
 
 _IMAGES = Task(
     subjects,
     "classifiers",
-    options=frozenset({"above", "labels", "compare_with", "sufficiency"}),
+    options=frozenset({"above", "at", "labels", "compare_with", "sufficiency"}),
     width=width,
     in_batches=True,
     score=lambda scores, subject: float(scores[subject.index]),

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
 from ebcli.models import LoadedModel
-from ebcli.models.keywords import DETECTION, OWN_TASKS, RAW, TASKS
+from ebcli.models.keywords import CLASSIFICATION, DETECTION, OWN_TASKS, RAW, TASKS
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation, Subject
 from ebcli.run.plan import RunPlan, values_of
@@ -123,6 +124,8 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     misplaced = {
         "--annotations marks regions of images": spec.axes != "HW" and plan.output.annotations,
         "--compare-with compares maps of images": spec.depth is not None and plan.maps.beside,
+        "--style atlas compares the classes of images": plan.style.name == ATLAS
+        and (spec.axes != "HW" or task is not REGISTERED[CLASSIFICATION]),
         "--sufficiency blurs parts of images": spec.axes != "HW" and plan.maps.sufficiency,
         "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
     }

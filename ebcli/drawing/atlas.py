@@ -1,0 +1,164 @@
+"""The atlas of a photo: its regions, tinted and labeled by the class that has the most evidence there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageEnhance
+
+from ebcli.drawing.figure import Figure, Words
+from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.lettering import fitted, font, in_lines, printable
+from ebcli.drawing.overlay import fitted_size
+from ebcli.files.media.medium import Shown
+from ebcli.nouns.atlas import CLEAR, Atlas
+from ebcli.nouns.explanation import Subject
+
+# Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
+# first one
+COLORS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
+
+_SMALLEST = 0.005  # of the photo; smaller regions are not marked
+_TINT, _MUTED = 0.45, 0.4  # opacity; the part of a photo's saturation that is left, lest its own colors look like tints
+_STEP = 4  # pixels between the places that are tried for a label
+
+# In pixels at 100 dpi
+_PICTURE, _LEGEND = 640, 230  # the longer side; room for the words of the legend
+_GAP, _LINE, _EDGE = 16, 19, 2.5
+_TEXT, _TITLE = 13, 16
+_BLACK, _SECONDARY = (0, 0, 0), (90, 90, 90)
+
+Color = tuple[int, int, int]
+
+
+class AtlasRegion(NamedTuple):
+    """Where a class has the most evidence in a picture.
+
+    Attributes:
+        subject: the class.
+        lead: how far it is ahead of the other classes, and of what is clear, (height, width); above 0 in the region.
+    """
+
+    subject: Subject
+    lead: NDArray[np.float32]
+
+    @property
+    def name(self) -> str:
+        return printable(self.subject.name or f"class {self.subject.index}")
+
+    @property
+    def share(self) -> float:
+        """Of the picture, 0 to 1."""
+        return float((self.lead > 0).mean())
+
+
+def regions(atlas: Atlas, image: tuple[int, int], size: tuple[int, int]) -> list[AtlasRegion]:
+    """The largest regions of an image (width, height) in a picture of it of another size, as many as there are colors.
+
+    Args:
+        atlas: the evidence.
+        image, size: (width, height).
+    """
+    x, y = ((np.arange(new) + 0.5) * old / new for old, new in zip(image, size, strict=True))
+    found = atlas.sampled(x, y)
+    found = np.concatenate([found, np.full_like(found[:1], CLEAR)])
+    best, (second, _) = found.argmax(0), np.sort(found, 0)[-2:]
+    leads = ((k, found[k] - np.where(best == k, second, found.max(0))) for k in np.unique(best) if k < len(found) - 1)
+    every = sorted((AtlasRegion(atlas.subjects[k], lead) for k, lead in leads), key=lambda one: -one.share)
+    return [one for one in every if one.share >= _SMALLEST][: len(COLORS)]
+
+
+def places_of_labels(found: Sequence[AtlasRegion], sizes: Sequence[tuple[int, int]]) -> list[tuple[int, int] | None]:
+    """The left and top of each region's label (width, height): inside the picture, beside the others, and with its
+    center in the region, where the class leads by most; None if there is no room.
+    """
+    places: list[tuple[int, int] | None] = [None] * len(found)
+    for number in sorted(range(len(found)), key=lambda i: found[i].share):  # small ones have less choice
+        (width, height), lead = sizes[number], found[number].lead
+        lefts, tops = (np.arange(0, room + 1, _STEP) for room in (lead.shape[1] - width, lead.shape[0] - height))
+        centers = lead[np.ix_(tops + height // 2, lefts + width // 2)]
+        for place, (wide, high) in zip(places, sizes, strict=True):
+            if place is not None:
+                beside = (lefts + width >= place[0]) & (lefts <= place[0] + wide)
+                centers[np.ix_((tops + height >= place[1]) & (tops <= place[1] + high), beside)] = 0
+        if centers.max(initial=0) > 0:
+            row, column = np.unravel_index(centers.argmax(), centers.shape)
+            places[number] = int(lefts[column]), int(tops[row])
+    return places
+
+
+def atlas_figure(
+    shown: Sequence[Shown], maps: Sequence[FrameMaps], name: str, about: str, at: tuple[int, int] | None = None
+) -> Figure:
+    """Draw the regions of a photo's classes, with a legend beside it.
+
+    Args:
+        shown, maps, name, about: as for ``panel``; the maps are those of the classes at one layer.
+        at: a pixel of the photo to mark.
+    """
+    image, style = shown[0].image, maps[0].style
+    zoom = style.dpi / 100
+    gap, line, room, size = (round(zoom * one) for one in (_GAP, _LINE, _LEGEND, _TEXT))
+    longest = style.cell_size or round(_PICTURE * zoom)
+    small = image.resize(fitted_size(image.size, longest), Image.Resampling.LANCZOS, reducing_gap=2.0)
+    found = regions(Atlas.of([one.map for one in maps]), image.size, small.size)
+    drawn = _tinted(small, [one.lead for one in found], _EDGE * zoom)
+    if at is not None:
+        _mark(drawn, [(one + 0.5) * drawn.width / image.width for one in at], 6 * zoom)
+    left, top, across = 2 * gap + drawn.width, 2 * gap + 2 * line, 3 * gap + drawn.width + room
+    words, pictures = [], [(gap, top, drawn)]
+
+    def write(x: int, y: int, text: str, bold: bool = False, fill: Color = _SECONDARY) -> None:
+        size = round(zoom * (_TITLE if bold else _TEXT))
+        words.append(Words(x, y, fitted(printable(text), font(size, bold), across - gap - x), size, bold, fill))
+
+    write(gap, gap, name, bold=True, fill=_BLACK)
+    write(gap, gap + line, about)
+    texts = [fitted(one.name, font(size), drawn.width - 2 * gap) for one in found]
+    places = places_of_labels(found, [_label(one, size) for one in texts])
+    for text, color, place in zip(texts, COLORS, places, strict=False):
+        if place is not None:
+            x, y, width, height = *place, *_label(text, size)
+            box = (x, y, x + width - 1, y + height - 1)
+            ImageDraw.Draw(drawn).rounded_rectangle(box, height // 3, "white", color, max(1, round(_EDGE * zoom)))
+            above = (height - sum(font(size).getmetrics())) // 2
+            words.append(Words(gap + x + height // 2, top + y + above, text, size, False, _BLACK))
+    y = top
+    for region, color in zip(found, COLORS, strict=False):
+        pictures.append((left, y + line // 8, Image.new("RGB", (size, size), color)))
+        write(left + size + gap // 2, y, region.name, fill=_BLACK)
+        write(left + size + gap // 2, y + line, f"{region.share:.0%} of the photo, score {region.subject.score:.3f}")
+        y += 2 * line + gap // 2
+    rest = 1 - sum(one.share for one in found)
+    for text in in_lines(f"{rest:.0%} is unmarked: no class has clear evidence there", font(size), room):
+        write(left, y, text)
+        y += line
+    return Figure((across, max(top + drawn.height, y) + gap), style.dpi, pictures, words)
+
+
+def _label(text: str, size: int) -> tuple[int, int]:
+    """The width and height of a label in letters of a size."""
+    height = round(1.5 * size)
+    return round(font(size).getlength(text)) + height, height
+
+
+def _tinted(photo: Image.Image, leads: Sequence[NDArray[np.float32]], edge: float) -> Image.Image:
+    """A photo with regions in their colors; the distance to a region's edge is about its lead over the lead's slope."""
+    drawn = ImageEnhance.Color(photo).enhance(_MUTED)
+    for lead, color in zip(leads, COLORS, strict=False):
+        distance = lead / np.maximum(np.hypot(*np.gradient(np.pad(lead, 1, mode="edge")))[1:-1, 1:-1], 1e-9)
+        inside = (distance + 0.5).clip(0, 1)
+        line = ((edge + 1) / 2 - abs(distance - edge / 2)).clip(0, 1)  # inside, so that neighbors have both
+        opacity = np.maximum(_TINT * inside, line)
+        drawn.paste(color, (0, 0), Image.fromarray((255 * opacity).round().astype(np.uint8)))
+    return drawn
+
+
+def _mark(drawn: Image.Image, at: Sequence[float], radius: float) -> None:
+    """A ring around a place, seen on any photo."""
+    (x, y), draw = at, ImageDraw.Draw(drawn)
+    for around, color in ((radius + 1.5, "white"), (radius, "black"), (radius - 1.5, "white")):
+        draw.ellipse((x - around, y - around, x + around, y + around), outline=color, width=2)

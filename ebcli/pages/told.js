@@ -1,0 +1,61 @@
+"use strict";
+
+// What is said of a map beside it: its numbers and their meaning, its colors, and the outlines of what was found.
+
+const MEANINGS = {
+  score: "What the network gives this class; for most networks a probability, and all classes add up to 1.",
+  mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias.",
+  strength: "The sum of what speaks for the class more than against it: 0 is nothing. A map is scaled to its own maximum, so look here for how much there is.",
+  evidence: "The strength compared with maps of noise: below 2 times theirs there is hardly any evidence, below 5 times it is weak, above it is clear.",
+};
+
+// Each number, and its meaning for those who point at it, tap it or go there with the keyboard.
+function facts(map, subject) {
+  const told = { score: `score ${number(subject.score)}`, mass: `mass ${number(map.mass)}` };
+  if (map.strength !== null) told.strength = `strength ${number(map.strength)}`;
+  if (map.evidence) told.evidence = `${map.evidence} evidence`;
+  return Object.entries(told).map(([name, text]) => {
+    const id = `meaning-${name}-${(facts.count = (facts.count ?? 0) + 1)}`;
+    const button = element("button", { type: "button", class: "link", "aria-describedby": id }, text);
+    return element("span", { class: "fact" }, button, element("span", { class: "meaning", id, role: "tooltip" }, MEANINGS[name]));
+  });
+}
+
+// The color scale: its colors, and what its ends stand for.
+function scale(place, map, colors, { style, signed, names: [name, against] }) {
+  const kind = signed ? "signed" : "unsigned";
+  const ends = map.scales[kind];
+  place.hidden = ends === null;
+  if (ends === null) return;
+  const { opacity, [style]: palette } = colors.scales[kind];
+  const canvas = element("canvas", { width: LEVELS, height: 1, class: style });
+  const image = new ImageData(LEVELS, 1);
+  for (let level = 0; level < LEVELS; level++) {
+    const color = palette.slice(3 * level, 3 * level + 3);
+    image.data.set([...color, style === "heatmap" ? 255 : opacity[level]], 4 * level);
+  }
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  const [low, high] = ends.map((end) => Number((end * map.values.length).toPrecision(2)));
+  const [left, right] = signed ? [against || `against ${name}`, `${name} · ±${high}`] : [low, high];
+  place.replaceChildren(element("span", {}, String(left)), canvas, element("span", {}, `${right} × even share`));
+}
+
+// Boxes and outlines of what was found in a photo, to be clicked.
+function outlines(list, size, selected, choose) {
+  const make = (tag, attributes) => {
+    const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+    for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+    return made;
+  };
+  const svg = make("svg", { viewBox: `0 0 ${size.join(" ")}`, preserveAspectRatio: "xMidYMid meet" });
+  list.forEach((subject, at) => {
+    const path = subject.outlines.map((line) => `M${line.map((point) => point.join(" ")).join("L")}Z`).join("");
+    const shape = make("path", { d: path, class: at === selected ? "chosen" : "other" });
+    const title = make("title", {});
+    title.textContent = `${nameOf(subject)}, score ${number(subject.score)}`;
+    shape.append(title);
+    shape.addEventListener("click", () => choose(subject));
+    svg.append(shape);
+  });
+  return svg;
+}

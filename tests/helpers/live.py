@@ -1,0 +1,44 @@
+"""The live page in Chromium: what it shows, and its address."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qs, urlsplit
+
+from browser import Browser
+
+SIZE = (300, 200)
+
+
+def settled(browser: Browser, pane: int = 0, **expected: str) -> dict[str, list[str]]:
+    """The address of the map that a pane shows, once it is the one that is expected."""
+
+    def shown() -> dict[str, list[str]] | None:
+        query = browser.all(".pane")[pane].get_attribute("data-shown") if browser.all(".pane") else None
+        found = parse_qs(query or "")
+        is_expected = all(found.get(name, [""]) == [value] for name, value in expected.items())
+        return found if query and is_expected and not browser.all(".pane[aria-busy], .found.stale") else None
+
+    return browser.until(shown)
+
+
+def command(browser: Browser) -> str:
+    """The command line, once it belongs to the map that is shown."""
+    address = browser.until(lambda: browser.one(".download").get_attribute("href"))
+    shown = parse_qs(browser.one(".pane").get_attribute("data-shown"))
+
+    def fits() -> bool:
+        href = parse_qs(urlsplit(browser.one(".download").get_attribute("href")).query)
+        return all(href.get(name) == value for name, value in shown.items())
+
+    assert address
+    browser.until(fits)
+    return browser.one(".command").text
+
+
+def answers(browser: Browser) -> list[str]:
+    """The maps that were asked for since the last call."""
+    return [address for address in browser.requests() if "/maps?" in address]
+
+
+def state(browser: Browser) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(browser.driver.current_url).query).items()}
