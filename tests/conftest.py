@@ -43,6 +43,14 @@ def same_random_numbers() -> None:
     torch.manual_seed(0)
 
 
+@pytest.hookimpl(tryfirst=True)  # before those of other marks are dropped
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browsers take long to start."""
+    for item in items:
+        if {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("release")
+
+
 def pytest_collection_finish() -> None:
     """The collector of garbage need not look through all modules and tests again and again."""
     gc.collect()
