@@ -10,6 +10,7 @@ const page = {
   colors: null,
   look: {},
   panes: [],
+  atlases: new Map(), // with the maps of their classes, by photo and network
   active: null,
 
   // The look as the server needs it.

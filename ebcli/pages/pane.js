@@ -3,27 +3,21 @@
 // One photo, one network and their map.
 
 const IDLE = 300; // ms until the other layers are asked for, or twice as long as one layer took
-const SLOW = 250; // ms until it is said that something is computed
 
 const READ = `${matchMedia("(pointer: coarse)").matches ? "Tap" : "Point at"} the picture to read values`;
 
 const FIELDS = ["photo", "network", "target", "against", "box", "layer", "marginal"];
 
-class Pane {
+class Pane extends Frame {
   // `page` has the status, the colors and the look, and is told of changes.
   constructor(page, state) {
+    super();
     this.page = page;
     this.state = state;
     this.kept = { ...state }; // the latest one with an answer, which the address has
     this.known = { subjects: null, maps: null }; // what is asked for again only if it changes
-    this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
-    this.made = new Made(this.part("made"));
     this.part("value").textContent = READ;
     this.listen();
-  }
-
-  part(name) {
-    return this.root.querySelector(`.${name}`);
   }
 
   listen() {
@@ -43,9 +37,9 @@ class Pane {
     this.part("layer").addEventListener("input", ({ target }) => {
       this.change({ layer: this.network.layers[target.value] }, false);
     });
-    const shown = this.part("shown");
-    shown.addEventListener("pointermove", (event) => this.tell(event));
-    shown.addEventListener("pointerdown", (event) => this.tell(event));
+    const moved = (place) => this.tell(place);
+    const kept = (subject) => subject && String(subject.index) !== this.state.target && this.choose(subject);
+    this.probe = new Probe(this.part("shown"), { moved, kept, isDark: false });
     this.part("photo").addEventListener("load", () => this.size());
     this.part("photo").addEventListener("error", () => this.failed("This photo cannot be shown"));
   }
@@ -76,47 +70,6 @@ class Pane {
     return new URLSearchParams(Object.entries(asked).filter(([, value]) => value !== "")).toString();
   }
 
-  note(...content) {
-    this.part("note").hidden = !content.length;
-    this.part("note").replaceChildren(...content);
-  }
-
-  // While something is computed, buttons wait, and after a moment it is said.
-  wait(isBusy, text = "Computing …") {
-    if (isBusy) this.root.setAttribute("aria-busy", "true");
-    else this.root.removeAttribute("aria-busy");
-    clearTimeout(this.slow);
-    this.part("busy").textContent = "";
-    if (isBusy) this.slow = setTimeout(() => (this.part("busy").textContent = text), SLOW);
-    this.made.wait();
-  }
-
-  // Why there is no map: an earlier one would be taken for it.
-  failed(...content) {
-    this.wait(false);
-    this.showMap(null);
-    this.note(...content);
-  }
-
-  // A class that does not exist, and others that may be meant.
-  unknown({ message, name, near }) {
-    const field = this.state.against === name ? "against" : "target";
-    const choices = near.map((other) => {
-      const choice = element("button", { type: "button" }, other);
-      choice.addEventListener("click", () => this.change({ [field]: other, box: "" }));
-      return choice;
-    });
-    this.failed(`${message}. `, ...(near.length ? ["Is it ", ...choices] : ["Type a part of a name, or choose one from the list"]));
-  }
-
-  // The answer of the server; throws its sentence.
-  async fetch(address, signal) {
-    const answer = await fetch(address, { signal });
-    if (answer.ok) return answer;
-    const { problem, ...more } = await answer.json();
-    throw Object.assign(new Error(problem), more);
-  }
-
   // Shows what the state says; what has changed is asked for, and what is under way for an earlier one is given up.
   async refresh() {
     this.giveUp?.abort();
@@ -137,6 +90,7 @@ class Pane {
       const key = this.query({ layer: "" });
       if (this.known.maps?.key !== key) this.known.maps = { key, layers: new Map() };
       const start = performance.now();
+      this.reuse();
       if (!this.known.maps.layers.has(this.layer)) await this.ask(this.layer, signal);
       this.wait(false);
       this.note();
@@ -147,7 +101,7 @@ class Pane {
       this.root.dataset.shown = this.query({ layer: this.layer });
       if (isFirst) await this.find(signal);
       this.list(this.map.subject);
-      this.later = setTimeout(() => this.askOthers(signal), Math.max(IDLE, 2 * (performance.now() - start)));
+      this.later = setTimeout(() => this.askRest(isFirst, signal), Math.max(IDLE, 2 * (performance.now() - start)));
     } catch (error) {
       if (signal.aborted) return;
       if (error.near) this.unknown(error);
@@ -199,13 +153,31 @@ class Pane {
     maps.key = this.query({ layer: "" });
   }
 
-  // All layers that the slider has, so that it needs no more answers.
-  async askOthers(signal) {
-    if (this.known.maps.layers.size >= this.network.layers.length) return;
+  get atlasKey() {
+    return JSON.stringify([this.state.network || "0", this.state.photo]);
+  }
+
+  // The map of a likely class may be there already, with the atlas.
+  reuse() {
+    const { target, against, marginal } = this.state;
+    const map = this.page.atlases.get(this.atlasKey)?.maps.get(target);
+    if (map && !against && !marginal && map.layer === this.layer) this.known.maps.layers.set(map.layer, map);
+  }
+
+  // What the pointer, the list and the slider need, so that they ask nothing: the atlas of the photo, and all layers.
+  async askRest(hasAtlas, signal) {
     try {
-      await this.ask("every", signal);
+      const { photo, network } = this.state;
+      if (hasAtlas && !this.page.atlases.has(this.atlasKey)) {
+        const address = `/atlas?${new URLSearchParams({ photo, network })}`;
+        const { atlas, maps, subjects, size } = decoded(await (await this.fetch(address, signal)).arrayBuffer());
+        const known = maps.map((map, at) => [String(subjects[at].index), Object.assign(map, { subject: subjects[at], size })]);
+        this.page.atlases.set(this.atlasKey, { atlas: new Atlas(atlas), maps: new Map(known) });
+        this.probe.ask(size, this.page.atlases.get(this.atlasKey).atlas);
+      }
+      if (this.known.maps.layers.size < this.network.layers.length) await this.ask("every", signal);
     } catch {
-      // each layer on its own may do
+      // one by one may do
     }
   }
 
@@ -278,6 +250,11 @@ class Pane {
     const made = tabs("Classes", options, this.selected, choose, { vertical: true });
     this.part("found").replaceChildren(made);
     if (focused) made.querySelector("[aria-selected=true]")?.focus();
+    [...made.children].forEach((tab, at) => {
+      const lit = () => (at === this.selected ? null : (this.probe.atlas?.number(list[at]) ?? null));
+      tab.addEventListener("pointerenter", () => this.probe.light(lit()));
+      for (const event of ["pointerleave", "click"]) tab.addEventListener(event, () => this.probe.light(null));
+    });
     this.outline();
   }
 
@@ -305,6 +282,7 @@ class Pane {
     this.part("picture").classList.toggle("has-map", Boolean(map));
     this.part("facts").replaceChildren(...(map ? facts(map, map.subject) : []));
     this.part("scale").hidden = !map;
+    this.probe.ask(map?.size ?? null, (map && this.page.atlases.get(this.atlasKey)?.atlas) ?? null);
     if (!map) return delete this.root.dataset.shown;
     const { subject } = map;
     if (document.activeElement !== this.part("target")) this.part("target").value = nameOf(subject);
@@ -312,6 +290,7 @@ class Pane {
     this.size();
     this.outline();
     this.settle();
+    this.tell(this.probe.place);
   }
 
   draw() {
@@ -331,17 +310,12 @@ class Pane {
     this.made.follow(this.query({ ...this.page.drawing(), layer: this.layer }), (address) => this.fetch(address));
   }
 
-  // The value under the pointer.
-  tell(event) {
-    if (!this.map) return;
-    const frame = this.part("picture").getBoundingClientRect();
-    const [width, height] = this.map.size;
-    const scale = Math.min(frame.width / width, frame.height / height);
-    const x = (event.clientX - frame.left - (frame.width - width * scale) / 2) / scale;
-    const y = (event.clientY - frame.top - (frame.height - height * scale) / 2) / scale;
-    const found = x < 0 || y < 0 || x >= width || y >= height ? null : valueAt(this.map, x, y);
+  // The value at a pixel.
+  tell(place) {
+    const found = this.map && place && valueAt(this.map, ...place);
+    const pixel = place?.map(Math.floor).join(", ");
     this.part("value").textContent = found
-      ? `Pixel ${Math.floor(x)}, ${Math.floor(y)} · cell ${found.column}, ${found.row}: ${found.value.toFixed(2)} × even share`
+      ? `Pixel ${pixel} · cell ${found.column}, ${found.row}: ${found.value.toFixed(2)} × even share`
       : READ;
   }
 

@@ -43,13 +43,13 @@ def told(subjects: Iterable[Subject]) -> list[dict[str, Any]]:
     ]
 
 
-def encoded(explanation: Explanation, size: tuple[int, int]) -> bytes:
+def encoded(explanation: Explanation, size: tuple[int, int], **more: Any) -> bytes:
     """The maps of a photo of a size (width, height): a description in JSON, then their values, 32-bit floats.
 
-    The first four bytes are the length of the description, which spaces make a multiple of four.
+    More can be in the description. The first four bytes are its length, which spaces make a multiple of four.
     """
     found = [_described(map_, size) for map_ in explanation.maps]
-    about = {"size": size, "subjects": told(explanation.subjects), "maps": found}
+    about = {"size": size, "subjects": told(explanation.subjects), "maps": found, **more}
     text = json.dumps(about).encode()
     text += b" " * (-len(text) % 4)
     values = [map_.drawn_values.astype("<f4").tobytes() for map_ in explanation.maps]

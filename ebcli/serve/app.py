@@ -14,9 +14,11 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from ebcli.drawing.atlas_page import described
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError
 from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
+from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation
 from ebcli.pages.shell import page
 from ebcli.serve.answers import colors, encoded, told
@@ -66,6 +68,7 @@ class Page:
             "/photo/{key}": self._photo,
             "/subjects": self._subjects,
             "/maps": self._maps,
+            "/atlas": self._atlas,
             "/command": self._command,
             "/picture": self._picture,
         }
@@ -173,6 +176,16 @@ class Page:
 
         def work() -> bytes:
             return encoded(self._explained(question, source), network.size(source))
+
+        return Response(await self._computed(work, request), media_type="application/octet-stream")
+
+    async def _atlas(self, request: Request) -> Response:
+        question, network, source = self._asked(request)
+        question = network.compared(question)
+
+        def work() -> bytes:
+            found, size = self._explained(question, source), network.size(source)
+            return encoded(found, size, atlas=described(Atlas.of(found.maps), size))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 

@@ -18,7 +18,7 @@ from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
 from ebcli.nouns.explanation import Explanation, Subject
-from ebcli.run.plan import RunPlan
+from ebcli.run.plan import ATLAS_CLASSES, RunPlan
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.plan_text import as_command
 from ebcli.run.reading import NetworkInput, Reader
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from ebcli.run.explainer import Explainer
 
 _EXPLAINERS, _INPUTS = 32, 16  # kept in memory
-_LIKELY = 20  # classes
 _ANY_TEXT = ("a photo",)
 
 
@@ -118,7 +117,7 @@ class Network:
         if self.takes_texts:
             plan = self.plan(replace(question, layer=""))
         elif self.loaded.task == CLASSIFICATION:
-            plan = plan.but(top_k=min(_LIKELY, self.loaded.num_classes))
+            plan = plan.but(top_k=ATLAS_CLASSES)
         return self._explainer(plan).subjects(self._input(source))
 
     def explain(self, question: Question, source: Source) -> Explanation:
@@ -134,6 +133,16 @@ class Network:
         if not found.maps:
             raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
         return found
+
+    def compared(self, question: Question) -> Question:
+        """The question for the maps of the classes that the atlas of a photo compares.
+
+        Raises:
+            ConfigurationError: it is no classifier with classes of its own.
+        """
+        if self.loaded.task != CLASSIFICATION or self.takes_texts:
+            raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
+        return question.likeliest(ATLAS_CLASSES)
 
     def size(self, source: Source) -> tuple[int, int]:
         """The width and height of a photo."""

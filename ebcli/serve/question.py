@@ -25,6 +25,7 @@ class Question:
         where: of a detector, the detection nearest to this one.
         layer: the layer; empty for the default one, `EVERY` for all that the page offers.
         contrastive: a contrastive map, or a marginal one.
+        top_k: the number of classes if there is no target; None for one.
         style, alpha, signed, cells: how it is drawn; see ``RunPlan.of``.
     """
 
@@ -35,6 +36,7 @@ class Question:
     where: Box | None
     layer: str
     contrastive: bool
+    top_k: int | None = None
     style: str = DrawingStyle.name
     alpha: float = DrawingStyle.alpha
     signed: bool | None = None
@@ -72,6 +74,11 @@ class Question:
     def undrawn(self) -> Question:
         """The same question, however its map is drawn."""
         return replace(self, style=DrawingStyle.name, alpha=DrawingStyle.alpha, signed=None, cells=False)
+
+    def likeliest(self, count: int) -> Question:
+        """The question for the maps of the likeliest classes of the same photo."""
+        question = replace(self.undrawn, target=(), against=(), where=None)
+        return replace(question, layer="", contrastive=True, top_k=count)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -72,9 +72,9 @@ def until_loaded(client: httpx.Client) -> dict[str, Any]:
     raise AssertionError("it never loads")
 
 
-def maps(client: httpx.Client, **query: str) -> tuple[dict[str, Any], list[np.ndarray]]:
+def maps(client: httpx.Client, path: str = "/maps", **query: str) -> tuple[dict[str, Any], list[np.ndarray]]:
     """The description of some maps, and their values (h, w)."""
-    answer = client.get("/maps", params=query)
+    answer = client.get(path, params=query)
     assert answer.status_code == 200, answer.json()
     length = int.from_bytes(answer.content[:4], "little")
     about = json.loads(answer.content[4 : 4 + length])

@@ -1,0 +1,57 @@
+"use strict";
+
+// The parts of a pane, what it says while it waits and if something fails, and how it asks.
+
+const SLOW = 250; // ms until it is said that something is computed
+
+class Frame {
+  constructor() {
+    this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
+    this.made = new Made(this.part("made"));
+  }
+
+  part(name) {
+    return this.root.querySelector(`.${name}`);
+  }
+
+  note(...content) {
+    this.part("note").hidden = !content.length;
+    this.part("note").replaceChildren(...content);
+  }
+
+  // While something is computed, buttons wait, and after a moment it is said.
+  wait(isBusy, text = "Computing …") {
+    if (isBusy) this.root.setAttribute("aria-busy", "true");
+    else this.root.removeAttribute("aria-busy");
+    clearTimeout(this.slow);
+    this.part("busy").textContent = "";
+    if (isBusy) this.slow = setTimeout(() => (this.part("busy").textContent = text), SLOW);
+    this.made.wait();
+  }
+
+  // Why there is no map: an earlier one would be taken for it.
+  failed(...content) {
+    this.wait(false);
+    this.showMap(null);
+    this.note(...content);
+  }
+
+  // A class that does not exist, and others that may be meant.
+  unknown({ message, name, near }) {
+    const field = this.state.against === name ? "against" : "target";
+    const choices = near.map((other) => {
+      const choice = element("button", { type: "button" }, other);
+      choice.addEventListener("click", () => this.change({ [field]: other, box: "" }));
+      return choice;
+    });
+    this.failed(`${message}. `, ...(near.length ? ["Is it ", ...choices] : ["Type a part of a name, or choose one from the list"]));
+  }
+
+  // The answer of the server; throws its sentence.
+  async fetch(address, signal) {
+    const answer = await fetch(address, { signal });
+    if (answer.ok) return answer;
+    const { problem, ...more } = await answer.json();
+    throw Object.assign(new Error(problem), more);
+  }
+}

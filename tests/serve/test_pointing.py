@@ -1,0 +1,153 @@
+"""The photo as the question: which class has how much evidence at a point, without a request."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from pathlib import Path
+
+import color_tasks
+import httpx
+import numpy as np
+import pytest
+from asking import maps, network, until_loaded
+from browser import Browser
+from color_net import GREEN, RED, load_colors, painted
+from live import SIZE, settled
+from selenium.webdriver import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+import ebcli
+from ebcli.models import load_model
+from ebcli.nouns.atlas import Atlas
+
+RED_AT, GREEN_AT, NOTHING_AT = (70, 100), (230, 100), (3, 195)  # columns and rows
+POINT = """
+const [x, y] = arguments[0], { left, top, width, height } = document.querySelector(".shown").getBoundingClientRect();
+const factor = Math.min(width / 300, height / 200);
+return [left + (width - 300 * factor) / 2 + x * factor, top + (height - 200 * factor) / 2 + y * factor];
+"""
+ALPHA = """
+const canvas = document.querySelector(".region");
+const [x, y] = arguments[0].map((at, axis) => Math.floor(at / [300, 200][axis] * [canvas.width, canvas.height][axis]));
+const pixel = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+pixel.drawImage(canvas, -x, -y);
+return pixel.getImageData(0, 0, 1, 1).data[3];
+"""
+
+
+@pytest.fixture
+def squares(ten_photos: Path, served: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_colors)
+    painted(SIZE, (RED, (20, 20, 120, 180)), (GREEN, (180, 20, 280, 180))).save("squares.png")
+    return served(network("colors20", "2"), paths=("squares.png", "photos/0/0000.jpg"))
+
+
+def opened(browser: Browser, page: str, size: tuple[int, int] = (1280, 800), scheme: str = "light") -> None:
+    """The page, once it has all that pointing needs."""
+    browser.visit(page, size, scheme)
+    settled(browser)
+    browser.until(lambda: browser.run("return page.panes[0].probe.atlas !== null"))
+    browser.until(
+        lambda: browser.run("return page.panes[0].known.maps.layers.size === page.status.networks[0].layers.length")
+    )
+    browser.requests()
+
+
+def point(browser: Browser, place: tuple[int, int]) -> ActionChains:
+    x, y = browser.run(POINT, place)
+    actions = ActionChains(browser.driver, duration=0)
+    actions.w3c_actions.pointer_action.move_to_location(round(x), round(y))
+    return actions
+
+
+def ranking(browser: Browser) -> list[str]:
+    return browser.one(".here").text.split("\n")
+
+
+def test_shares_are_those_of_python(squares: str) -> None:
+    with httpx.Client(base_url=squares) as client:
+        until_loaded(client)
+        answer, sent_maps = maps(client, "/atlas", photo="0")
+    about = answer["atlas"]
+    found = ebcli.explain(load_colors("colors20"), "squares.png", layer="2", top_k=20)
+    atlas = Atlas.of(found.explanation.maps)
+    sent = np.frombuffer(base64.b64decode(about["cells"]), "<u2").reshape(-1, *about["shape"]) / 65535
+    order = [[one.name for one in atlas.subjects].index(subject["name"]) for subject in about["subjects"]]
+    np.testing.assert_allclose(sent, atlas.evidence[order], atol=1e-5)
+    np.testing.assert_allclose(sent_maps, np.asarray(found.maps)[order], rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize(("size", "scheme"), [((1280, 800), "light"), ((390, 844), "dark")])
+def test_the_pointer(squares: str, browser: Browser, size: tuple[int, int], scheme: str) -> None:
+    opened(browser, squares, size, scheme)
+    for place, name in ((RED_AT, "red"), (GREEN_AT, "green"), (RED_AT, "red")):
+        point(browser, place).perform()
+        assert ranking(browser) == [name, "100%"]
+    point(browser, NOTHING_AT).perform()
+    assert ranking(browser) == ["nothing clear here"]
+    ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+    assert not browser.one(".here").is_displayed()
+    assert browser.requests() == []
+    names = [tab.text for tab in browser.all(".found [role=tab] strong")]
+    for name, inside, outside in (("red", RED_AT, GREEN_AT), ("green", GREEN_AT, RED_AT)):
+        tab = browser.all(".found [role=tab]")[names.index(name)]
+        ActionChains(browser.driver).move_to_element(tab).perform()
+        is_selected = tab.get_attribute("aria-selected") == "true"
+        assert browser.one(".region").is_displayed() != is_selected  # the map of that one is shown
+        if not is_selected:
+            assert browser.run(ALPHA, inside) == 0
+            assert browser.run(ALPHA, outside) > 100
+    other = "green" if browser.one(".found [aria-selected=true] strong").text == "red" else "red"
+    point(browser, RED_AT if other == "red" else GREEN_AT).click().perform()
+    settled(browser, target={"red": "0", "green": "1"}[other])
+    ActionChains(browser.driver).move_to_element(browser.one("h1")).perform()
+    assert ranking(browser) == [other, "100%"]  # it is kept
+    assert not [address for address in browser.requests() if "/maps" in address and "every" not in address]
+    assert browser.complaints() == []
+
+
+def test_a_finger_and_the_keyboard(squares: str, browser: Browser) -> None:
+    opened(browser, squares, (390, 844))
+
+    def touch(kind: str, *place: tuple[int, int]) -> None:
+        points = [dict(zip("xy", browser.run(POINT, one), strict=True)) for one in place]
+        browser.devtools("Input.dispatchTouchEvent", type=kind, touchPoints=points)
+
+    browser.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
+    try:
+        touch("touchStart", RED_AT)
+        browser.until(lambda: ranking(browser) == ["red", "100%"])
+        touch("touchMove", GREEN_AT)
+        browser.until(lambda: ranking(browser) == ["green", "100%"])
+        touch("touchEnd")
+        settled(browser, target="1")
+        assert ranking(browser) == ["green", "100%"]
+    finally:
+        browser.devtools("Emulation.setTouchEmulationEnabled", enabled=False)
+    browser.run("document.querySelector('.shown').focus()")
+    said = browser.one(".shown [aria-live]")
+    browser.press(*[Keys.ARROW_LEFT] * 13)
+    browser.until(lambda: said.get_attribute("textContent") == "Here: red 100%")
+    browser.press(Keys.ENTER)
+    settled(browser, photo="0", target="0")
+    browser.press(*[Keys.ARROW_DOWN] * 24)
+    assert said.get_attribute("textContent") == "Here: nothing clear"
+    browser.press(Keys.ESCAPE)
+    assert not browser.one(".point").is_displayed()
+    browser.all(".thumbnail")[1].click()
+    settled(browser, photo="1")
+    assert not browser.one(".here").is_displayed()
+
+
+def test_networks_without_classes_to_compare(
+    ten_photos: Path, served: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
+    painted((128, 128), (RED, (16, 16, 56, 56))).save("squares.png")
+    page = served(network(f"{color_tasks.__file__}:detector", "backbone.cells"), paths=("squares.png",))
+    with httpx.Client(base_url=page) as client:
+        until_loaded(client)
+        answer = client.get("/atlas", params={"photo": "0"})
+    assert answer.status_code == 400
+    assert "has no classes to compare" in answer.json()["problem"]
