@@ -50,6 +50,7 @@ LESS = {
     "r3d_18": "--resize 48 --crop 48",
     "lraspp_mobilenet_v3_large": "--resize 64",
     "grid": "--mosaics 1 --confidence 0 --cell 64",
+    "naming": "--mosaics 1 --confidence 0 --cell 64",
     "deletion": "--limit 1 --steps 2",
     "insertion": "--limit 1 --steps 2",
     "sanity": "--limit 1 --steps 2",
