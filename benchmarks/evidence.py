@@ -138,7 +138,9 @@ def naming() -> str:
         layer = "" if row["layer"] == "-" else f"`{row['layer']}`"
         compared = "evidence" if row["compared"] == "evidence" else "values as they are"
         method = "chance" if row["method"] == "random" else row["method"]
-        lines.append([method, layer, compared, *(row[name] for name in ("clear cells", "clear", "all cells", "images"))])
+        lines.append(
+            [method, layer, compared, *(row[name] for name in ("clear cells", "clear", "all cells", "images"))]
+        )
     heads = ["method", "layer", "compared", "clear cells right", "cells that are clear", "all cells right"]
     return markdown([*heads, "photos right"], lines, 3)
 
@@ -252,7 +254,8 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, naming, sufficiency, best, trained, sentences, words, cost, rates)
+    one.__name__: one
+    for one in (layers, fits, faithfulness, naming, sufficiency, best, trained, sentences, words, cost, rates)
 }
 
 

@@ -39,7 +39,7 @@ STRIDES = {"features.3": 4, "features.5": 8, "features.8": 16, "features.11": 16
 LAYER = "features.11"  # the default
 CELLS = (224, 256)
 MOSAICS, STEPS, STOPS = 30, 16, 6
-NAMING_MOSAICS = 24  # with maps of 20 classes each
+NAMING_MOSAICS = 12  # with maps of 20 classes each
 NAMING_LAYERS = ["features.11", "features.16"]
 NAMING_METHODS = ("contrastive", "marginal", "grad-cam", "random")
 COLORS = dict(zip(METHODS, ("#c1272d", "#0000a7", "#008176", "#eecc16"), strict=True))

@@ -8,15 +8,15 @@ from numpy.typing import NDArray
 from ebcli.evaluate.grid import Mosaics
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.runner import Benchmark, Row
-from ebcli.nouns.atlas import CLEAR, evidence
+from ebcli.nouns.atlas import CLEAR, evidence, leads
 
 
 def naming(model: ModelUnderTest, mosaics: Mosaics, count: int, top_k: int = 20) -> Benchmark:
     """Name each cell of a mosaic by the class with the most evidence there, among the ``top_k`` most likely ones.
 
     A map's positive values are compared as evidence, see ``Atlas``, and as they are (``plain``). The table has the
-    share of cells named after the image that they are in: of all cells, and of those with clear evidence; how many
-    cells have that; and the share of images named right by their strongest cell. ``listed`` is the share of images
+    share of cells named after the image that they are in: of all cells, and of those where the lead is clear; how many
+    cells these are; and the share of images named right by their strongest cell. ``listed`` is the share of images
     whose class is among the likeliest ones, which no map can exceed.
 
     Args:
@@ -48,7 +48,7 @@ def naming(model: ModelUnderTest, mosaics: Mosaics, count: int, top_k: int = 20)
         right = {"clear cells": share("right and clear", "clear"), "all cells": share("right", "cells")}
         return right | {"clear": clear, "images": share("right images", "images"), "listed": listed}
 
-    settings = {**model.settings, **mosaics.settings, "top_k": top_k, "clear": CLEAR}
+    settings = {**model.settings, **mosaics.settings, "top_k": top_k, "clear lead": CLEAR}
     units = [str(index) for index in range(count)]
     keys = ("method", "layer", "compared")
     return Benchmark("naming", settings, units, unit="mosaic", measure=measure, keys=keys, columns=columns)
@@ -66,7 +66,7 @@ def named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArra
     rows, columns = (np.arange(count) * len(labels) // count for count in largest.shape)
     places = rows[:, None] * len(labels) + columns
     right = (best == labels.ravel()[places]) & (largest > 0)
-    clear = largest >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
+    clear = leads(values).max(0) >= max(CLEAR * largest.max(), np.finfo(np.float32).tiny)
     strongest = [np.where(places == image, largest, -1).argmax() for image in range(labels.size)]
     return {
         "cells": right.size,

@@ -20,6 +20,12 @@ def test_cells_named_right():
     assert (blank["right"], blank["clear"], blank["right images"]) == (0, 0, 0)
 
 
+def test_a_cell_is_clear_where_a_class_leads():
+    values = np.array([[[10, 5], [5, 5]], [[0, 4.5], [3.5, 5]]], np.float32)  # by 10, 0.5, 1.5 and 0
+    found = named(values, np.array([1, 2]), np.array([[1, 1], [2, 2]]))
+    assert (found["clear"], found["right and clear"]) == (2, 1)
+
+
 def test_an_odd_number_of_cells():
     """The middle one belongs to the image that has its center, or to the second one."""
     found = named(np.ones((1, 3, 3), np.float32), np.array([5]), np.array([[5, 6], [6, 6]]))
