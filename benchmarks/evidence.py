@@ -1,4 +1,4 @@
-"""The files of figures beside docs/evidence.md, and the tables that pages make of them.
+"""The files of figures in docs/evidence, and the tables that pages make of them.
 
     python benchmarks/evidence.py    # write the tables again
 
@@ -16,9 +16,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "evidence.md"
-FOLDER = PAGE.with_suffix("")
-PAGES = (PAGE, PAGE.with_name("many-photos.md"))
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+FOLDER = DOCS / "evidence"
+PAGES = (DOCS / "tables.md", DOCS / "many-photos.md")
 Row = dict[str, Any]  # of strings, once it is read
 
 _TABLE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -70,6 +70,11 @@ def rendered(page: str) -> str:
     return _TABLE.sub(lambda found: f"{found[1]}{TABLES[found[2]]()}\n{found[3]}", page)
 
 
+def percent(share: str) -> str:
+    """A share from 0 to 1 as a percentage."""
+    return f"{float(share):.0%}" if share else ""
+
+
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: int) -> str:
     """A table whose first columns, so many, are texts."""
     rule = "|---" * texts + "|--:" * (len(heads) - texts) + "|"
@@ -84,7 +89,7 @@ def layers() -> str:
     most = max(map(len, by_network.values()))
 
     def cell(row: Row) -> str:
-        found = f"{float(row['share']):.3f}, {float(row['hits']):.2f}"
+        found = f"{percent(row['share'])}, {percent(row['hits'])}"
         return f"**{found}**" if row["default"] == "True" else found
 
     lines = []
@@ -102,7 +107,7 @@ def fits() -> str:
     lines = []
     for fit in unique(rows, "fit"):
         found = {row["pictures"]: row for row in rows if row["fit"] == fit}
-        lines.append([fit, *(f"{found[kind]['share']}, {float(found[kind]['top 5']):.2f}" for kind in kinds)])
+        lines.append([fit, *(f"{percent(found[kind]['share'])}, {percent(found[kind]['top 5'])}" for kind in kinds)])
     heads = [next(kind.replace(short, long, 1) for short, long in _FITS.items() if short in kind) for kind in kinds]
     return markdown(["fit", *heads], lines, 1)
 
@@ -119,7 +124,7 @@ def faithfulness() -> str:
         cells = ["chance" if method == "random" else method]
         for where in (layer, last):
             (found,) = (row for row in grid if row["method"] == method and row["layer"] in (where, "-"))
-            cells.append(found["score"])
+            cells.append(percent(found["score"]))
         for kind in ("insertion", "deletion"):
             gains = [float(row["gain"]) for row in curves if (row["method"], row["kind"]) == (method, kind)]
             cells.append(f"{fmean(gains):.3f}" if gains else "0")
@@ -144,7 +149,8 @@ def sufficiency() -> str:
     ]
     lines = [
         [
-            *(row[name] for name in ("method", "part", "center", "shuffled", "left")),
+            row["method"],
+            *(percent(row[name]) for name in ("part", "center", "shuffled", "left")),
             f"{row['suffices']} of {row['photos']}",
         ]
         for row in rows
@@ -177,7 +183,7 @@ def trained() -> str:
         found = {row["method"]: row for row in rows if (row["task"], row["network"]) == (task, network)}
         rule = found["contrastive"]["rule"]
         shown = [found.get(method) for method in methods]
-        cells = [row["share"] if row and row["rule"] in ("", rule) else "" for row in shown]
+        cells = [percent(row["share"]) if row and row["rule"] in ("", rule) else "" for row in shown]
         lines.append([task, network, f"`{found['contrastive']['layer']}`", rule, *cells])
     return markdown(["task", "network", "layer", "rule", *methods], lines, 4)
 
@@ -192,7 +198,9 @@ def sentences() -> str:
             if row["method"] == method:
                 by_layer.setdefault(row["layer"], []).append(row)
         best = max(by_layer, key=lambda layer: fmean(float(row["share"]) for row in by_layer[layer]))
-        lines.append([method, by_layer[best][0]["rule"], f"`{best}`", *(row["share"] for row in by_layer[best])])
+        lines.append(
+            [method, by_layer[best][0]["rule"], f"`{best}`", *(percent(row["share"]) for row in by_layer[best])]
+        )
     return markdown(["method", "rule", "best layer", *kinds], lines, 3)
 
 
@@ -204,10 +212,11 @@ def words() -> str:
         found = {row["pictures"]: row for row in rows if row["word"] == word}
         read_from = found[kinds[0]]
         probabilities = (read_from["probability"], read_from["without the picture"], read_from["joint, whole tokens"])
-        cells = [f"{float(value):.2f}" for value in (*probabilities, *(found[kind]["joint"] for kind in kinds))]
+        shares = (*(found[kind]["joint"] for kind in kinds), found[kinds[-1]]["joint, largest"])
+        cells = [*map(percent, (*probabilities, *shares))]
         lines.append([f"`{word}`" if len(word) == 1 or word == "of" else word, *cells])
     heads = ["word", "probability", "without the picture", "mass, whole tokens"]
-    return markdown([*heads, *(f"share, {kind}" for kind in kinds)], lines, 1)
+    return markdown([*heads, *(f"share, {kind}" for kind in kinds), f"share, {kinds[-1]}, largest"], lines, 1)
 
 
 def cost() -> str:

@@ -21,6 +21,9 @@ LINKS = {
     **{f"]({name}": f"]({name.lower()}" for name in ROOT_PAGES},
 }
 
+# lists that docs/make_lists.py writes
+LIST = re.compile(r"<!-- (names|options): (.*?) -->\n.*?<!-- end -->", re.DOTALL)
+
 # pymdownx.arithmatex turns $...$ and $$...$$ into these
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -34,10 +37,22 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace links between files by links between pages."""
+    """Replace links between files by links between pages, and lists by what plug-ins make of the code."""
+    markdown = LIST.sub(lambda found: (_documented if found[1] == "names" else _command)(found[2]), markdown)
     for link, page in LINKS.items():
         markdown = markdown.replace(link, page)
     return markdown
+
+
+def _documented(names: str) -> str:
+    alone = {"ebcli.ExcitationMode", "ebcli.LinearMap"}  # without their members
+    return "\n\n".join(f"::: {name}" + "\n    options: {members: []}" * (name in alone) for name in names.split())
+
+
+def _command(name: str) -> str:
+    listed = "\n    :list_subcommands: True" * (name == "main")
+    values = f":module: ebcli.cli.saliency\n    :command: {name}\n    :prog_name: eb-saliency\n    :depth: 2{listed}"
+    return f"::: mkdocs-click\n    {values}"
 
 
 def on_page_content(content: str, **_: Any) -> str:

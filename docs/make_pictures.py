@@ -1,4 +1,4 @@
-"""Draw the pictures of the README and docs/figures.md with the commands shown there.
+"""Draw the pictures of the pages with the commands that stand above them.
 
     python docs/make_pictures.py
 
@@ -19,8 +19,8 @@ from ebcli.cli.saliency import main
 
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs/pictures"
-# a block with one command, and the pictures of its results below it, in order
-EXAMPLE = re.compile(r"```sh\neb-saliency (.*?)\n```\n(.*?)(?=\n```|\Z)", re.DOTALL)
+# a block with one command, and the line with the pictures of its results below it, in order
+EXAMPLE = re.compile(r"```sh\neb-saliency ([^\n]*)\n```\n(!.*)")
 SHOWN = re.compile(r"\((?:docs/)?pictures/([\w.-]+)\)")
 
 
@@ -28,8 +28,6 @@ def draw(page: Path) -> None:
     """Run the commands of a page and save the pictures shown below each."""
     for command, below in EXAMPLE.findall(page.read_text(encoding="utf-8")):
         names = SHOWN.findall(below)
-        if not names:
-            continue
         with tempfile.TemporaryDirectory() as folder:
             result = CliRunner().invoke(main, [*shlex.split(command), "-o", folder], catch_exceptions=False)
             for name, path in zip(names, result.stdout.splitlines(), strict=True):
@@ -41,5 +39,5 @@ if __name__ == "__main__":
 
     os.chdir(ROOT)
     PICTURES.mkdir(exist_ok=True)
-    draw(ROOT / "README.md")
-    draw(ROOT / "docs/figures.md")
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        draw(page)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import click
 import nbclient
 import nbformat
 import pytest
@@ -23,6 +24,8 @@ from PIL import Image
 
 import ebcli
 import ebcli.run.explainer
+from docs import make_lists
+from ebcli.cli.saliency import main, run
 from ebcli.models.methods import IMPLEMENTED
 
 if sys.version_info >= (3, 11):
@@ -45,6 +48,7 @@ def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A working directory with the files that the pages mention. Networks are cached between commands."""
     write_files(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # as for python in the working directory
     monkeypatch.setattr("ebcli.run.explainer.load_model", load_model)
 
 
@@ -134,8 +138,33 @@ def test_the_shares_of_the_picture_in_the_readme() -> None:
         maps = IMPLEMENTED[method](loaded.net, image, torch.tensor([[cat, cup]]), "features.11")
         maps = maps.reshape(2, 14, 14).clamp(min=0).unflatten(1, (2, 7))
         upper, lower = (maps.sum((2, 3)) / maps.sum((1, 2, 3))[:, None]).T
-        shown.append(f"{upper[0]:.2f}, {lower[1]:.2f}")
-    assert f"| cat, cup in the photo above, layer `features.11` | {' | '.join(shown)} | 0.50 |" in README
+        shown.append(f"{upper[0]:.0%}, {lower[1]:.0%}")
+    assert f"| cat, and cup, in the photo above, layer `features.11` | {' | '.join(shown)} | 50% |" in README
+
+
+def test_examples_are_on_the_pages_and_their_commands_have_valid_options() -> None:
+    text = "".join((ROOT / name).read_text(encoding="utf-8") for name in PAGES)
+    for name in ("nets.py", "arrays.py", "digits.py"):
+        assert f"```python\n{(ROOT / 'docs/examples' / name).read_text(encoding='utf-8')}```\n" in text, name
+    run_script((ROOT / "docs/examples/slurm.sh").read_text(encoding="utf-8"))
+    job = (ROOT / "docs/examples/kubernetes.yaml").read_text(encoding="utf-8")
+    assert yaml.safe_load(job)["kind"] == "RayJob"
+    check_mentioned(job)
+
+
+@pytest.mark.parametrize("page", make_lists.PAGES, ids=lambda page: page.stem)
+def test_lists_of_options_and_names_are_those_of_the_code(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert make_lists.written(text) == text, "run python docs/make_lists.py"
+
+
+def test_all_names_and_options_are_listed() -> None:
+    names, options = (page.read_text(encoding="utf-8") for page in make_lists.PAGES)
+    listed = set(re.findall(r"^\| `ebcli\.(?:\w+\.)*(\w+)` \| [^ |]", names, re.MULTILINE))
+    assert {*ebcli.__all__} - {"__version__"} <= listed
+    for command in (run, *main.commands.values()):
+        known = [one for one in command.params if isinstance(one, click.Option) and not one.hidden]
+        assert all(one.opts[-1] in options for one in known), command.name
 
 
 def test_home_names_every_page() -> None:

@@ -1,4 +1,4 @@
-"""docs/evidence.md says what the files beside it say, and what these claim to have measured is what the code does."""
+"""docs/evidence.md and docs/tables.md say what the files beside them say, and these measured what the code does."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from benchmarks.trained.dense_training import NETWORKS
 from benchmarks.trained.methods import JOINT, STEPWISE, rule_for, rule_of
 from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import SIDE, TASKS
+from ebcli.nouns.explanation import _CLEAR, _SHARE_OF_BLANK, _WEAK
 from ebcli.run.tasks.task import REGISTERED
 from ebcli.run.tiles import _LONGEST
 
@@ -31,13 +32,18 @@ FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))
 TIMED = evidence.unique(evidence.read("cost"), "network")
 LARGE = {"vgg16", "vit_b_16"}
 SIDES = {"vit_b_16": 224}  # others take any
-_SETTLED = {  # numbers of the text that were not measured
-    "0.5": "chance",
-    "0.25": "chance",
-    f"{LEARNED:.2f}": "accuracy of the networks that are listed",
+_LINES = re.DOTALL | re.MULTILINE
+_SETTLED = {  # numbers of the texts that were not measured
+    "25%": "chance",
+    "50%": "chance, and the probability of recognized photos",
+    "67%": "chance",
+    f"{LEARNED:.0%}": "accuracy of the networks that are listed",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
-    f"{(256 / 224) ** 2:.1f}": "pixels of an image with a shorter side of 256 pixels",
 }
+
+
+def text_of(*names: str) -> str:
+    return "\n".join((evidence.DOCS / f"{name}.md").read_text(encoding="utf-8") for name in names)
 
 
 def value(name: str, column: str, **where: object) -> float:
@@ -87,65 +93,55 @@ def of_the_letters(method: str) -> dict[str, float]:
     }
 
 
-# sentences of the page, and the numbers in them
+# sentences of docs/evidence.md, and all numbers in them
 SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
     "{:.0%} of the contrastive map at the default layer is in the right photo, and {:.0%} of Grad-CAM's": lambda: (
         grid("contrastive", "features.11"),
         grid("grad-cam", "features.11"),
     ),
-    "in the one small ViT, {:.0%} of the map is on the right object": lambda: (letters("ViT", "contrastive"),),
-    "a blob at the center needs {:.0%} of the photo, and shuffled cells need {:.0%}": lambda: sufficiency(
-        "center", "shuffled"
+    "{:.0%} to {:.0%} from stride 4 to 16, and {:.0%} at stride 32": lambda: (
+        *contrastive_to_stride_16(),
+        grid("contrastive", "features.16"),
     ),
-    "{:.2f} to {:.2f} of the contrastive map is in the right photo of a mosaic from stride 4 to 16, "
-    "and {:.2f} at stride 32": lambda: (*contrastive_to_stride_16(), grid("contrastive", "features.16")),
-    "In strips of 8 photos, {:.2f} of such a map is on the right photo, and {:.2f} of the map of the whole strip; "
-    "the right class is among the five likeliest in {:.2f} and {:.2f} of the questions": lambda: (
+    "at stride 32, {:.0%} of its map is in the right photo": lambda: (grid("grad-cam", "features.16"),),
+    "On average, {:.0%} of the photo keeps half": lambda: sufficiency("part"),
+    "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
+    "and {:.0%} of its map is in the right half": lambda: (letters("ViT", "contrastive"),),
+    "In strips of 8 photos, {:.0%} of such a map is on the right photo, and {:.0%} of the map of the whole strip. "
+    "The right class is among the five likeliest in {:.0%} and {:.0%} of the questions": lambda: (
         tiles(8, "tiles"),
         tiles(8, "whole"),
         tiles(8, "tiles", "top 5"),
         tiles(8, "whole", "top 5"),
     ),
-    "maps are better still in MobileNetV3, {:.3f}, and ViT, {:.3f}": lambda: (
+    "maps are better still in MobileNetV3, {:.0%}, and ViT, {:.0%}": lambda: (
         letters("MobileNetV3", "against the other"),
         letters("ViT", "against the other"),
     ),
-    "ConvNeXt has {:.3f}, and Grad-CAM {:.3f}": lambda: (
+    "ConvNeXt has {:.0%}, and Grad-CAM {:.0%}": lambda: (
         letters("ConvNeXt", "contrastive", "features.5"),
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
-    "Grad-CAM's maximum is on the letter in {:.2f} of the questions, ours in {:.2f}": lambda: (
+    "Grad-CAM's maximum is on the letter in {:.0%} of the questions, ours in {:.0%}": lambda: (
         letters("VGG", "Grad-CAM", "features.27", "hits"),
         letters("VGG", "contrastive", "features.27", "hits"),
     ),
-    "an untrained FCOS has {:.3f} of its map in the right half, a trained one {:.3f} by the same rule, "
-    "and an untrained LRASPP {:.3f}": lambda: (
+    "An untrained FCOS has {:.0%} of its map in the right half, a trained one {:.0%} by the same rule, "
+    "and an untrained LRASPP {:.0%}": lambda: (
         dense("FCOS", "untrained", "share"),
         dense("FCOS", STEPWISE, "share"),
         dense("LRASPP", "untrained", "share"),
     ),
-    "In FCOS, that is {:.3f} in the half and {:.3f} on the letter itself; step by step, it would be {:.3f} and "
-    "{:.3f}": (
-        lambda: (
-            *(dense("FCOS", "contrastive", column) for column in ("share", "place")),
-            *(dense("FCOS", STEPWISE, column) for column in ("share", "place")),
+    **{
+        f"| {name} | {{:.0%}} | {{:.0%}} | {{:.0%}} |": (
+            lambda network=network: (
+                dense(network, "contrastive", "place"),
+                dense(network, "untrained", "place"),
+                dense(network, "contrastive", "chance"),
+            )
         )
-    ),
-    "SSDlite has {:.3f} there, untrained {:.3f}, and {:.2f} is chance": lambda: (
-        dense("SSDlite", "contrastive", "place"),
-        dense("SSDlite", "untrained", "place"),
-        dense("SSDlite", "contrastive", "chance"),
-    ),
-    "a small YOLO11 has {:.3f}, untrained {:.3f}, and {:.2f} is chance": lambda: (
-        dense("YOLO", "contrastive", "place"),
-        dense("YOLO", "untrained", "place"),
-        dense("YOLO", "contrastive", "chance"),
-    ),
-    "a small DETR has {:.3f}, untrained {:.3f}, and chance is {:.2f}": lambda: (
-        dense("DETR", "contrastive", "place"),
-        dense("DETR", "untrained", "place"),
-        dense("DETR", "contrastive", "chance"),
-    ),
+        for name, network in (("SSDlite", "SSDlite"), ("a small YOLO11", "YOLO"), ("a small DETR", "DETR"))
+    },
     "Five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
     "Captum takes {:.1f} forward passes there. zennit's `ZPlus` takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),
@@ -180,11 +176,6 @@ TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def page() -> str:
-    return evidence.PAGE.read_text(encoding="utf-8")
-
-
 def test_the_tables_are_those_of_the_files() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in evidence.PAGES)
     assert evidence.rendered(pages) == pages, "run python benchmarks/evidence.py"
@@ -193,7 +184,7 @@ def test_the_tables_are_those_of_the_files() -> None:
 
 
 def test_the_percentages_about_trust_are_those_of_the_files() -> None:
-    text = " ".join((evidence.PAGE.parent / "trust.md").read_text(encoding="utf-8").split())
+    text = " ".join(text_of("trust").split())
     for sentence, values in TRUSTED.items():
         said = sentence.format(*values())
         assert said in text
@@ -214,27 +205,47 @@ def test_rates_are_those_of_the_works_of_the_script() -> None:
     assert [(row["network"], row["megapixels"]) for row in evidence.read("rates")] == works
 
 
-def test_the_numbers_of_the_text_are_those_of_the_files(page: str) -> None:
-    text = re.sub(r"^```.*?^```$|^\|[^\n]*$|\]\(http[^)]*\)", "", page, flags=re.DOTALL | re.MULTILINE)
+def test_the_numbers_of_the_text_are_those_of_the_files() -> None:
+    text = re.sub(
+        r"^```.*?^```$|<!-- table.*?<!-- end -->|\]\(http[^)]*\)", "", text_of("evidence", "tables"), flags=_LINES
+    )
     text = " ".join(text.split())
     for sentence, values in SENTENCES.items():
         said = sentence.format(*values())
         assert said in text
         text = text.replace(said, "")
-    (version,) = {row["torch"].rpartition(".")[0] for row in evidence.read("cost")}
-    text = text.replace(f"PyTorch {version}", "").replace("sections 4.1 and 4.2", "")
-    assert {*re.findall(r"\b\d+\.\d+\b", text)} <= {*_SETTLED}
+    text = text.replace("sections 4.1 and 4.2", "")
+    assert {*re.findall(r"\b\d+\.\d+\b|\d+%", text)} <= {*_SETTLED}
+
+
+def test_limits_of_shares_are_multiples_of_the_largest_of_a_word_in_a_blank_picture() -> None:
+    rows = [row for row in evidence.read("words") if row["pictures"] == "blank" and row["word"].isidentifier()]
+    rows += [row for row in evidence.read("words") if row["pictures"] == "blank" and " " in row["word"]]
+    largest = max(float(row["joint, largest"]) for row in rows if row["word"] != "end")
+    assert round(largest, 2) == _SHARE_OF_BLANK
+    text = " ".join(text_of("ask").split())
+    assert f"no share of a word was above {largest:.0%}" in text
+    assert f"*weak* below {_CLEAR * _SHARE_OF_BLANK:.0%}, five times this number" in text
+    assert f"*hardly any* below {_WEAK * _SHARE_OF_BLANK:.0%}, twice this number" in text
+
+
+def test_the_percentages_about_the_joint_rule_are_those_of_the_files() -> None:
+    stepwise, joint = ([letters(name, method) for name in ("ViT", "ConvNeXt", "Swin")] for method in (STEPWISE, JOINT))
+    vit, convnext, swin = (f"from {a:.0%} to {b:.0%}" for a, b in zip(stepwise, joint, strict=True))
+    said = f"rose {vit} in a ViT and {convnext} in ConvNeXt. It fell {swin} in Swin"
+    assert said in " ".join(text_of("method").split())
 
 
 @pytest.mark.parametrize("layer", ["features.11", "features.16"])
 def test_the_readme_has_the_shares_of_the_mosaics(layer: str) -> None:
-    shares = " | ".join(f"{grid(method, layer):.2f}" for method in ("contrastive", "marginal", "grad-cam"))
-    assert f" | {shares} | 0.25 |" in Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
+    shares = " | ".join(f"{grid(method, layer):.0%}" for method in ("contrastive", "marginal", "grad-cam"))
+    assert f" | {shares} | 25% |" in Path(__file__).parents[1].joinpath("README.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_linked_and_says_when_it_was_measured(name: str, page: str) -> None:
-    assert f"(evidence/{name}.csv)" in page
+def test_a_file_is_linked_and_says_when_it_was_measured(name: str) -> None:
+    assert f"(evidence/{name}.csv)" in text_of("tables")
+    assert name == "rules" or f"`{name}`" in text_of("evidence"), "which script writes it?"
     assert all(re.fullmatch(r"20\d\d-[01]\d", row["date"]) and row["torch"] for row in evidence.read(name))
 
 

@@ -200,7 +200,8 @@ def shared(net: Any, accuracy: float, count: int) -> list[dict[str, Any]]:
             at = [(i, roles(sentence).index(role)) for i, sentence in enumerate(said) if role in roles(sentence)]
             means = {name: f"{torch.stack([by_word[i] for i in at]).mean():.3f}" for name, by_word in found.items()}
             row = {"network": "LLaVA", "accuracy": f"{accuracy:.3f}", "pictures": kind, "word": role, "words": len(at)}
-            rows.append(row | means | evidence.stamp())
+            largest = {"joint, largest": f"{torch.stack([found[JOINT][i] for i in at]).max():.3f}"}
+            rows.append(row | means | largest | evidence.stamp())
     return rows
 
 

@@ -12,7 +12,7 @@ from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
 from ebcli.cli.repetition import carry_out, plan_of
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.directory import scratch
+from ebcli.files.private import scratch
 from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import click
 from click.core import ParameterSource
@@ -140,6 +140,13 @@ def plain_errors(debug: bool) -> Iterator[None]:
         caught.append(number)
         raise _Ended
 
+    def unraisable(event: Any) -> None:
+        if isinstance(event.exc_value, _Ended):  # in a destructor, where Python drops exceptions: once more, after it
+            threading.Timer(0.01, os.kill, (os.getpid(), caught[0])).start()
+        else:
+            before(event)
+
+    before, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         with handled(interrupt):
             yield
@@ -157,10 +164,15 @@ def plain_errors(debug: bool) -> Iterator[None]:
             say_error(str(error))
         elif isinstance(error, MemoryError):
             say_error("not enough memory: lower --workers or --batch-size, or split the inputs")
+        elif isinstance(error, ImportError):  # of a package that is broken, or larger than a limit such as ulimit -v
+            reason = " ".join(str(error).split())
+            say_error(f"a package cannot be loaded ({reason}): raise the limit of memory, or install it again")
         else:
             reason = " ".join(str(error).split())
             say_error(f"{type(error).__name__}: {reason} (unexpected; run with --debug for the traceback)")
         sys.exit(UNFINISHED if isinstance(error, UnfinishedError) else MISUSED)
+    finally:
+        sys.unraisablehook = before
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from ebcli.errors import EbcliError
-from ebcli.files.directory import scratch
+from ebcli.files.private import scratch
 from ebcli.imports import DISTRIBUTION
 from ebcli.models.keywords import INPUT
 from ebcli.run.plan import RunPlan

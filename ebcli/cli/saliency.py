@@ -36,7 +36,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # Importing and ending PyTorch makes Python search its many objects for garbage several times, for a third of a second
 gc.set_threshold(20_000)
-atexit.register(gc.freeze)
+atexit.register(lambda: None if "triton" in sys.modules else gc.freeze())  # it would print all that is left of it
 
 _LONGEST_LIST = 1 << 28  # bytes; millions of paths
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any
@@ -122,10 +122,10 @@ def _formatted(value: object) -> str:
 
 
 def _read(path: Path) -> dict[str, list[Row]]:
-    """Read the rows by unit; a partial last line, left by a killed run, is removed from the file."""
-    content = path.read_bytes()
-    end = content.rfind(b"\n") + 1
-    if end < len(content):
-        os.truncate(path, end)
-    entries = map(json.loads, content[:end].splitlines())
-    return {entry["unit"]: entry["rows"] for entry in entries if "unit" in entry}
+    """Read the rows by unit; what else is there is ignored, such as half a line, which a killed run may have left."""
+    found: dict[str, list[Row]] = {}
+    for line in path.read_bytes().splitlines():
+        with suppress(ValueError, TypeError, LookupError):
+            entry = json.loads(line)
+            found[entry["unit"]] = entry["rows"]
+    return found

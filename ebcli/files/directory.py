@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import shutil
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,20 +15,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from filelock import lock_descriptor
-
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.history import History
-from ebcli.files.naming import MARKER, PRIVATE, PRIVATE_NAME, RECORDS, SETTINGS, parse_result_name
-from ebcli.files.ownership import OwnFiles, file_digest
-from ebcli.files.records import Record, Result, append_lines, read_records
-from ebcli.files.safe_open import safe_open
+from ebcli.files.naming import MARKER, RECORDS, SETTINGS, parse_result_name
+from ebcli.files.ownership import OwnFiles
+from ebcli.files.private import finish_killed_runs, private_directory, stored_name
+from ebcli.files.records import Record, append_lines
+from ebcli.files.safe_open import first_link
 from ebcli.files.sink import Sink, check_writable
 
 if TYPE_CHECKING:
     from ebcli.files.sources import Source
-
-_OF_RUN = "eb-saliency-run"  # in each private directory; locked by its run, and empty unless the directory is removed
 
 
 def refuse_foreign_files(
@@ -116,7 +112,7 @@ class OutputFolder(Sink):
     def __enter__(self) -> OutputFolder:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.private, self._lock = _private_directory(self.directory)
+            self.private, self._lock = private_directory(self.directory)
         except OSError as error:
             raise OutputError(f"cannot write to '{self.directory}': {error.strerror or error}") from error
         return self
@@ -210,7 +206,7 @@ class OutputFolder(Sink):
                         "move it away, or pass --overwrite"
                     )
                 path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = self.private / _stored_name(relative)
+                temporary = self.private / stored_name(relative)
                 stored[temporary] = path
                 temporary.write_bytes(content)
             path = self.directory / MARKER
@@ -238,83 +234,3 @@ class OutputFolder(Sink):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
         except OSError as error:
             raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
-
-
-def first_link(directory: Path, relpath: Path) -> Path | None:
-    """The first symbolic link on the way from a directory to a path below it, if any."""
-    steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
-    return next((step for step in steps if os.path.islink(step)), None)
-
-
-def _private_directory(directory: Path) -> tuple[Path, IO[bytes]]:
-    """Create a directory in another one; returns it, and a file in it that is locked until it is closed."""
-    while True:
-        private = Path(tempfile.mkdtemp(prefix=PRIVATE, dir=directory))
-        try:
-            lock = (private / _OF_RUN).open("xb")
-        except FileNotFoundError:  # another run took it for that of a killed one
-            continue
-        with contextlib.suppress(OSError):  # a file system without locks; there, no run removes anything
-            lock_descriptor(lock.fileno())
-        if not os.fstat(lock.fileno()).st_size:  # else another run removed it before it was locked
-            return private, lock
-        lock.close()
-
-
-@contextlib.contextmanager
-def scratch() -> Iterator[Path]:
-    """A directory among the system's temporary ones, for a moment; those that killed processes left are removed."""
-    shared = Path(tempfile.gettempdir())
-    finish_killed_runs(shared, restore=False)
-    try:
-        private, lock = _private_directory(shared)
-    except OSError as error:
-        raise OutputError(f"cannot write to '{shared}': {error.strerror or error}") from error
-    try:
-        yield private
-    finally:
-        lock.close()
-        shutil.rmtree(private, ignore_errors=True)
-
-
-def finish_killed_runs(directory: Path, restore: bool = True) -> None:
-    """Remove the private directories of killed runs: those with such a name, a marker, and no lock.
-
-    Args:
-        directory: what they are in.
-        restore: first move results in them that are recorded already to their places; not where others may write.
-    """
-    for private in directory.glob(f"{PRIVATE}*"):
-        if PRIVATE_NAME.fullmatch(private.name) is None or os.path.islink(private):
-            continue
-        with contextlib.suppress(OSError):  # of a run that was killed before it had a marker, it is empty
-            private.rmdir()
-        with contextlib.suppress(OSError):  # another user's, already removed, or without such a file
-            with safe_open(private / _OF_RUN, follow=False, flags=os.O_RDWR) as lock:
-                if not lock_descriptor(lock.fileno(), blocking=False):  # in use
-                    continue
-                with contextlib.suppress(OSError):
-                    if restore:
-                        _restore(directory, private)
-                os.write(lock.fileno(), b"removed")
-            shutil.rmtree(private)  # Windows removes no open file
-
-
-def _restore(directory: Path, private: Path) -> None:
-    """Move what a killed run stored and recorded to its place."""
-    stored = [path for path in private.iterdir() if path.name != _OF_RUN]
-    own, latest = OwnFiles(directory), dict[Path, Result]()
-    for record in read_records(directory) if stored else ():
-        latest.update((private / _stored_name(Path(result.path)), result) for result in record.results)
-    for temporary in stored:
-        result = latest.get(temporary)
-        if result is None or file_digest(temporary) != result.sha256 or first_link(directory, Path(result.path)):
-            continue
-        path = directory / result.path
-        if not os.path.lexists(path) or path in own:
-            temporary.replace(path)
-
-
-def _stored_name(relative: Path) -> str:
-    """The name of a file in a private directory, from its path below the output directory."""
-    return hashlib.sha256(os.fsencode(relative)).hexdigest()

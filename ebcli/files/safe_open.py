@@ -31,3 +31,9 @@ def safe_open(path: Path, follow: bool = True, flags: int = os.O_RDONLY) -> Bina
         return os.fdopen(number, "rb")
     os.close(number)
     raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def first_link(directory: Path, relpath: Path) -> Path | None:
+    """The first symbolic link on the way from a directory to a path below it, if any."""
+    steps = (directory / step for step in (*reversed(relpath.parents), relpath) if step.parts)
+    return next((step for step in steps if os.path.islink(step)), None)

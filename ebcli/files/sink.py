@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from ebcli.errors import ConfigurationError, OutputError
-from ebcli.files.naming import AUTO, PRIVATE
+from ebcli.files.naming import AUTO
+from ebcli.files.private import scratch
 from ebcli.files.records import Record
 
 if TYPE_CHECKING:
@@ -198,13 +198,11 @@ def replacing(path: Path) -> Iterator[Path]:
     Raises:
         OutputError: it cannot be written.
     """
-    temporary = path.with_name(f"{PRIVATE}{uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        temporary.replace(path)  # atomic
+        with scratch(path.parent) as private:
+            temporary = private / "result"
+            yield temporary
+            temporary.replace(path)  # atomic
     except OSError as error:
         raise OutputError(f"cannot write '{path}': {error.strerror}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink()

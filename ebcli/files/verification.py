@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebcli.files.directory import first_link
 from ebcli.files.ownership import file_digest
 from ebcli.files.records import Result, records_of_run
+from ebcli.files.safe_open import first_link
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ebcli.drawing.thumbnails import ThumbnailNames
-from ebcli.files.directory import first_link
 from ebcli.files.naming import is_raw, numbered
 from ebcli.files.records import ClassRecord, Record, Result, records_of_run
+from ebcli.files.safe_open import first_link
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.drawing.overlay import Pixels, covered, fitted_size, interpolated
-from ebcli.files.directory import first_link
 from ebcli.files.encoding import read_arrays
 from ebcli.files.naming import numbered, output_relpath
 from ebcli.files.records import ClassRecord, Record, records_of_run
+from ebcli.files.safe_open import first_link
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 

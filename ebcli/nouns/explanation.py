@@ -68,7 +68,8 @@ class Map:
         relevance: (...), signed; None unless the arrays are written.
         method: ``"contrastive"`` or ``"marginal"``.
         beside: the maps (h, w) of other methods that are shown beside this one, by name.
-        noise: the strength of maps of noise at that layer; None if it is unknown.
+        noise: the strength of maps of noise at that layer; None if it is unknown. Above a fifth of 1, the largest
+            strength, it cannot tell how much a map rests on.
         against: the names of the classes that it is contrasted with; empty for the dual.
         is_two_sided: also draw its negative values, which speak for ``against``, whatever the style.
         stride: of how many cells, in each direction, the network reads only the first one.
@@ -142,7 +143,9 @@ class Map:
     def _above_noise(self, strength: float | None) -> float | None:
         if self.share is not None:
             return self.share / _SHARE_OF_BLANK
-        return None if strength is None or not self.noise else strength / self.noise
+        if strength is None or not self.noise or _CLEAR * self.noise > 1:  # the largest strength is 1
+            return None
+        return strength / self.noise
 
     @property
     def drawn_values(self) -> NDArray[np.float32]:

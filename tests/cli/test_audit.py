@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import html
 import json
 import os
@@ -225,6 +226,7 @@ def test_memory_does_not_hold_the_maps() -> None:
     for count in (1, 2):  # modules are imported by the first
         tracemalloc.start()
         kept = [*read_seen(Path("maps"), [Path("photos")], {})]
+        gc.collect()
         sizes[count] = tracemalloc.get_traced_memory()[0]
         tracemalloc.stop()
     assert len(kept) == 30

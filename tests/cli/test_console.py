@@ -56,6 +56,16 @@ def test_a_run_over_several_images_ends_with_its_rate(
     assert run("--quiet") == ""
 
 
+def test_a_package_that_is_larger_than_a_limit_of_memory_is_no_surprise(worker: mock.Mock) -> None:
+    worker.side_effect = ImportError("libtorch_cpu.so: failed to map segment from shared object")
+    result = invoke("d")
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "Error: a package cannot be loaded (libtorch_cpu.so: failed to map segment from shared object): raise the "
+        "limit of memory, or install it again\n",
+    )
+
+
 def test_the_second_interrupt_ends_it(worker: mock.Mock) -> None:
     def results() -> Iterator[Record]:
         signal.raise_signal(signal.SIGINT)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 from runs import Forked, photos
 
-from ebcli.files.directory import scratch
+from ebcli.files.private import scratch
 
 NET = """
 import os
@@ -54,6 +56,53 @@ def test_every_command_is_interrupted_by_any_signal(number: signal.Signals, cwd:
         assert (command.out.read_text(), command.err.read_text()) == ("", "Interrupted.\n")
         assert not list(cwd.with_name("temporary").iterdir()), name
     assert set(cwd.parent.iterdir()) == before
+
+
+DESTRUCTOR = """
+import os, signal, sys, time
+from ebcli.cli.console import plain_errors
+
+class Closed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(10)
+
+with plain_errors(debug=False):
+    one = Closed()
+    del one
+    time.sleep(10)
+"""
+
+
+def test_a_signal_in_a_destructor_is_not_lost() -> None:
+    """There, Python prints exceptions and goes on."""
+    done = subprocess.run([sys.executable, "-c", DESTRUCTOR], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "Interrupted.\n")
+
+
+IMPORTED = """
+import os, runpy, signal, sys
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+runpy.run_module("ebcli", run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("module", ["ebcli.cli.saliency", "click"])
+def test_ctrl_c_while_the_command_is_imported_ends_it_without_a_word(module: str) -> None:
+    command = [sys.executable, "-c", IMPORTED, module]
+    # as a shell starts it: a background process of a test may have been told to ignore it
+    done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=_listening)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+def _listening() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_what_a_killed_command_left_is_removed_by_the_next(cwd: Path) -> None:

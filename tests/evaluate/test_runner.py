@@ -64,8 +64,8 @@ def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     measured: list[str] = []
     assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
     assert measured == UNITS[5:]
-    lines = [json.loads(line) for line in file.read_text().splitlines()]
-    assert [line.get("unit") for line in lines] == [None, *UNITS]
+    lines = file.read_text().splitlines()
+    assert [json.loads(line).get("unit") for line in lines if line.endswith("}")] == [None, *UNITS]
     measured.clear()
     assert run_benchmark(benchmark(measured), tmp_path / "killed", refuse) == whole
     assert measured == []
@@ -95,6 +95,19 @@ def test_failures_are_reported_and_retried(tmp_path: Path) -> None:
         assert len(rows) == 22
     assert failures == [("unit 3", "it is broken")] * 2
     assert len(run_benchmark(test, tmp_path, refuse)) == 24
+
+
+def test_half_a_line_of_a_killed_run_is_nothing_to_another_that_goes_on(tmp_path: Path) -> None:
+    """That one may have appended to the file since, and may at any time."""
+    whole = run_benchmark(benchmark(), tmp_path, refuse)
+    (file,) = tmp_path.iterdir()
+    lines = file.read_text().splitlines()
+    lines[3] = lines[3][:20]
+    file.write_text(before := "\n".join(lines))
+    measured: list[str] = []
+    assert run_benchmark(benchmark(measured), tmp_path, refuse) == whole
+    assert measured == [UNITS[2]]
+    assert file.read_text().startswith(before)
 
 
 def test_an_unwritable_folder_is_reported(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 
@@ -30,6 +31,20 @@ def test_a_heic_photo_is_read_like_others(working_directory: Path) -> None:
     assert np.abs(np.asarray(found).astype(int) - np.asarray(gradient)).mean() < 5
     result = invoke("--target", "3", "photo.HEIC")
     assert (result.exit_code, result.stdout) == (0, "saliency/photo.HEIC.3-class-d.png\n"), result.output
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [((60000, 60000), "it has too many pixels: raise EB_SALIENCY_MAX_PIXELS"), ((16, 16), "it is broken: ")],
+)
+def test_a_heic_photo_of_another_size_than_it_says_is_refused(size: tuple[int, int], said: str, tmp_path: Path) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    Image.new("RGB", (256, 256)).save(path := tmp_path / "photo.heic")
+    content = bytearray(path.read_bytes())
+    struct.pack_into(">2I", content, content.index(b"ispe") + 8, *size)
+    path.write_bytes(content)
+    with pytest.raises(ImageError, match=said):
+        decode(path)
 
 
 def test_without_the_package_a_heic_photo_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

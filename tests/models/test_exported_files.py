@@ -15,9 +15,10 @@ from torchvision.models.vision_transformer import VisionTransformer
 import ebcli
 from ebcli.errors import ConfigurationError, LayerError
 
-pytestmark = pytest.mark.usefixtures("watched")
-
-pytestmark = pytest.mark.filterwarnings("ignore:.* does not say how pixels are scaled")
+pytestmark = [
+    pytest.mark.usefixtures("watched"),
+    pytest.mark.filterwarnings("ignore:.* does not say how pixels are scaled"),
+]
 SIDE = 64
 
 

@@ -11,6 +11,8 @@ from click.testing import CliRunner, Result
 from PIL import Image
 
 from ebcli.cli.saliency import main
+from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import Map, Subject
 
 SAMPLES = Path(__file__).parents[2] / "sample_images"
 
@@ -57,6 +59,16 @@ def test_a_map_of_nothing_is_faint_and_said_to_be() -> None:
         assert first_map(result)["evidence"] == "hardly any"
         assert result.stderr.count("drawn faint") == 1
         assert colorfulness(Path(f"map of {name}.png")) < bright * 0.75
+
+
+@pytest.mark.parametrize(("noise", "evidence"), [(0.19, "clear"), (0.21, None)])
+def test_nothing_is_said_if_noise_is_so_strong_that_no_map_can_be_clear(noise: float, evidence: str | None) -> None:
+    values = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)  # the largest strength that a map can have
+    strongest = Map(
+        subject=Subject(0, "cup", 0.9), layer="5", values=values, mass=1.0, placement=Box(0, 0, 8, 8), noise=noise
+    )
+    assert strongest.evidence == evidence
+    assert strongest.brightness(signed=False) == 1.0
 
 
 def test_a_run_says_how_many() -> None:

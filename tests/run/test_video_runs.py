@@ -287,6 +287,13 @@ def test_all_styles_and_odd_sizes_are_drawn(style: str) -> None:
     assert len(read_video(Path("saliency/odd.0-red.mp4"))) == 9
 
 
+def test_frames_of_other_sizes_are_drawn_in_that_of_the_first() -> None:
+    changing = [frame.resize((64, 48)) if 4 <= i < 8 else frame for i, frame in enumerate(moving_square(12))]
+    write_frames(Path("changing"), changing)
+    outputs(run("changing"))
+    assert [frame.size for frame in read_video(Path("saliency/changing.0-red.mp4"))] == [(SIDE, SIDE)] * 12
+
+
 def test_processes_make_the_same_files() -> None:
     write_frames(Path("clips/a"), moving_square(9))
     write_frames(Path("clips/b"), moving_square(12))

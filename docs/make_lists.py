@@ -1,0 +1,61 @@
+"""Write the lists of docs/api.md and docs/reference.md, which are read on GitHub; hooks.py replaces them on the site.
+
+python docs/make_lists.py
+"""
+
+from __future__ import annotations
+
+import inspect
+import pkgutil
+import re
+from pathlib import Path
+
+import click
+
+from ebcli.cli.saliency import main, run
+
+PAGES = [Path(__file__).with_name(name) for name in ("api.md", "reference.md")]
+LIST = re.compile(r"(<!-- (names|options): (.*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def written(page: str) -> str:
+    """The page with its lists as the code has them."""
+    return LIST.sub(lambda found: found[1] + {"names": names, "options": options}[found[2]](found[3]) + found[4], page)
+
+
+def names(listed: str) -> str:
+    """A row for each name: the first sentence of its docstring."""
+    rows = []
+    for name in listed.split():
+        text = inspect.getdoc(pkgutil.resolve_name(name)) or ""
+        sentence = re.split(r"(?<=\.)\s", " ".join(text.partition("\n\n")[0].split()))[0]
+        rows.append(f"| `{name}` | {_cell(sentence)} |\n")
+    return "\n| name | |\n|---|---|\n" + "".join(rows) + "\n"
+
+
+def options(listed: str) -> str:
+    """A row for each option of a run; or of all other commands, but for those that are options of a run, too."""
+    if listed == "run":
+        return "\n| option | |\n|---|---|\n" + "".join(f"| {row} |\n" for row in _rows(run).values()) + "\n"
+    table = "\n| command | option | |\n|---|---|---|\n"
+    for name, command in main.commands.items():
+        parts = command.commands.values() if isinstance(command, click.Group) else (command,)
+        rows = {row: None for part in parts for option, row in _rows(part).items() if option not in _rows(run)}
+        table += "".join(f"| `{name}` | {row} |\n" for row in rows)
+    return table + "\n"
+
+
+def _rows(command: click.Command) -> dict[str | None, str]:
+    context = click.Context(command, **command.context_settings)
+    shown = [one for one in command.get_params(context) if isinstance(one, click.Option) and "--help" not in one.opts]
+    records = {option.name: option.get_help_record(context) for option in shown}
+    return {name: f"`{_cell(record[0])}` | {_cell(record[1])}" for name, record in records.items() if record}
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(written(page.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,134 @@
+"""Draw the pictures of the tasks and of docs/own-network.md, with small trained networks.
+
+    python docs/make_task_pictures.py
+
+Writes docs/pictures/task-* and story-*. Weights are those of tests/evaluate/weights. make_pictures.py draws the others.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from click.testing import CliRunner
+from PIL import Image
+from torch import Tensor
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.trained import balls, captions, scenes, sentences  # noqa: E402
+from benchmarks.trained.rounded import restored  # noqa: E402
+from ebcli.cli.saliency import main  # noqa: E402
+
+WEIGHTS = ROOT / "tests/evaluate/weights"
+SIDE = 256  # of a picture in pixels
+NETS = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+import ebcli, torch
+from benchmarks.trained import balls, dense_training
+from benchmarks.trained.pictures import LETTERS
+from benchmarks.trained.rounded import restored
+
+
+def trained(name, size):
+    net = dense_training.NETWORKS[name]()
+    net.load_state_dict(restored(torch.load({str(WEIGHTS)!r} + f"/{{name}}.pt", weights_only=True)))
+    net.categories = ["background", *LETTERS][-size:]
+    return net
+
+
+def detector():
+    return trained("FasterRCNN", 11)
+
+
+def segments():
+    net = trained("LRASPP", 11)
+    net.preprocessing = ebcli.Preprocessing(resize=64, crop=64, mean=0.45, std=0.25)
+    return net
+
+
+def video():
+    net = trained("MC3", 10)
+    net.task, net.frames, net.frame_rate = "video", 8, 4
+    net.preprocessing = ebcli.Preprocessing(resize=64, crop=64, mean=0.45, std=0.25)
+    return net
+
+
+def ball():
+    net = balls.network()
+    net.load_state_dict(torch.load(balls.WEIGHTS, weights_only=True))
+    net.categories = ["cubes", "ball"]
+    return net
+"""
+
+
+def picture(image: Tensor, mean: float = 0.0, std: float = 1.0) -> Image.Image:
+    """An enlarged picture of values (3, 64, 64)."""
+    pixels = ((image * std + mean).clamp(0, 1) * 255).byte().permute(1, 2, 0).numpy()
+    return Image.fromarray(pixels).resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+
+
+def run(name: str, *arguments: str, which: int = 0) -> None:
+    """Explain, and keep one of the pictures as docs/pictures/NAME."""
+    result = CliRunner().invoke(main, [*arguments, "-o", f"out-{name}"], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    pictures = [line for line in result.stdout.splitlines() if line.endswith((".png", ".jpg"))]
+    shown = Image.open(pictures[which]).convert("RGB")
+    shown.thumbnail((720, 720))
+    shown.save(ROOT / f"docs/pictures/{name}.jpg", quality=88)
+
+
+def make() -> None:
+    """Write inputs and networks into the working directory, and draw."""
+    Path("nets.py").write_text(NETS, encoding="utf-8")
+    scene = scenes.scenes(4, torch.Generator().manual_seed(11))
+    picture(scene.images[0]).save("scene.png")
+    run("task-detector", "scene.png", "--model", "nets.py:detector", "--top-k", "1")
+    run("task-segmentation", "scene.png", "--model", "nets.py:segments", "--top-k", "1")
+
+    torch.manual_seed(0)
+    clip = scenes.clips(4, torch.Generator().manual_seed(3)).images[0]
+    frames = [picture(frame, 0.45, 0.25) for frame in clip.unbind(1)]
+    frames[0].save("clip.png", save_all=True, append_images=frames[1:], duration=250)
+    run("task-video", "clip.png", "--model", "nets.py:video", "--top-k", "1", which=-1)
+
+    net = captions.build("CLIP")
+    net.load_state_dict(restored(torch.load(WEIGHTS / "CLIP.pt", weights_only=True)))
+    captions.save(net, Path("clip"))
+    drawn = captions.TASK.pictures(4, 2, torch.Generator().manual_seed(5))
+    picture(drawn.images[0], captions.MEAN, captions.STD).save("letters.png")
+    text = captions.CAPTIONS[int(drawn.labels[0, 0])]
+    run("task-text", "letters.png", "--model", "clip/clip", "--target", text)
+
+    np.save("scan.npy", balls.volumes(4, torch.Generator().manual_seed(6), balls=1.0).values[0].numpy())
+    run("task-volume", "scan.npy", "--model", "nets.py:ball", "--target", "ball", "--layer", "input")
+
+    talker = sentences.build()
+    talker.load_state_dict(restored(torch.load(WEIGHTS / "LLaVA.pt", weights_only=True)))
+    sentences.save(talker, Path("small_llava"))
+    described = sentences.described(1, torch.Generator().manual_seed(2)).images[0]
+    picture(described, sentences.MEAN, sentences.STD).save("described.png")
+    sys.path.append(str(ROOT / "docs/examples"))
+    from digits import train, write_pictures  # docs/own-network.md
+
+    Path("digits.py").write_text((ROOT / "docs/examples/digits.py").read_text(encoding="utf-8"), encoding="utf-8")
+    write_pictures("training", range(1000), marked=True)
+    write_pictures("test", range(1000, 1200), marked=True)
+    for name, covered in (("before", False), ("after", True)):
+        train("training", f"{name}.pth", covered)
+        network = ("--model", "digits.py:digits", "--weights", f"{name}.pth", "--target", "seven")
+        run(f"story-{name}", "test/seven/1009.png", *network, "--panel", "--cell-size", "200")
+
+    run("task-answer", "ask", "described.png", "describe the picture", "--model", "small_llava")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        make()
