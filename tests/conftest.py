@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import engines
 import pytest
 import torch
 from color_net import load_colors
@@ -17,7 +16,6 @@ from runs import no_strengths, tiny_model
 from stub_run import DONE, finished
 from watch import ELSEWHERE, WATCH
 
-engines.choose()
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 if hasattr(signal, "SIGHUP"):  # which nohup has these processes ignore
@@ -43,6 +41,14 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 def same_random_numbers() -> None:
     """Whichever tests the same process ran before."""
     torch.manual_seed(0)
+
+
+@pytest.hookimpl(tryfirst=True)  # before those of other marks are dropped
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Browsers take long to start."""
+    for item in items:
+        if {"browser", "chromium"} & {*getattr(item, "fixturenames", ())}:
+            item.add_marker("release")
 
 
 def pytest_collection_finish() -> None:

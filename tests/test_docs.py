@@ -36,6 +36,7 @@ else:
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = sorted(str(page.relative_to(ROOT)) for folder in (".", "docs") for page in (ROOT / folder).glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+RELEASE = pytest.mark.release
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 
@@ -99,7 +100,9 @@ class Page:
         assert tomllib.loads(block)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(
+    "name", ["README.md", *(pytest.param(one, marks=RELEASE) for one in PAGES if one != "README.md")]
+)
 @pytest.mark.usefixtures("working_folder")
 def test_blocks_of(name: str) -> None:
     page = Page()

@@ -272,12 +272,14 @@ def test_works_whose_cost_was_measured_are_those_of_the_script() -> None:
     assert found == of_script
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("network", TIMED)
 def test_cost_is_that_of_the_default_layer_or_of_the_pixels(network: str) -> None:
     layers = {row["layer"] for row in evidence.read("cost") if row["network"] == network}
     assert layers - {"input"} == {default_layer(network)}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("network", [pytest.param(one, marks=[pytest.mark.slow] * (one in LARGE)) for one in TIMED])
 def test_cost_is_that_of_the_rule(network: str) -> None:
     rows = [row for row in evidence.read("cost") if (row["network"], row["by"]) == (network, "ebcli")]
@@ -288,6 +290,7 @@ def test_cost_is_that_of_the_rule(network: str) -> None:
     assert {(row["layer"], row["rule"]) for row in rows} == {*decided.items()}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("network", [*FAMILIES, *captions.FAMILIES])
 def test_trained_networks_have_their_default_layer_and_rules(network: str, tmp_path: Path) -> None:
     rows = [row for row in evidence.read("trained") if row["network"] == network]

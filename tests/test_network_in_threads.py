@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 from torch import nn
-from torchvision import models
+from torchvision.models.resnet import BasicBlock, ResNet
 
 import ebcli
 from ebcli.imports import printing_to
@@ -49,11 +49,11 @@ def often_switching() -> Any:
 
 def small_net() -> nn.Module:
     torch.manual_seed(3)
-    return models.resnet18(num_classes=5).train()
+    return ResNet(BasicBlock, [1, 1, 1, 1], num_classes=5).train()
 
 
 def test_eight_threads_explain_with_one_network_at_different_layers() -> None:
-    net, images = small_net(), torch.rand(THREADS, 1, 3, 64, 64)
+    net, images = small_net(), torch.rand(THREADS, 1, 3, 32, 32)
     layers = [None, "layer1", "layer2", "input"] * 2
 
     def maps(i: int) -> np.ndarray:
@@ -88,6 +88,7 @@ def test_other_functions_at_the_same_time() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+@pytest.mark.release
 def test_threads_share_a_detector() -> None:
     loaded = ebcli.load_model("ssdlite320_mobilenet_v3_large", weights="none")
     images = torch.rand(4, 1, 3, 160, 200)
@@ -126,6 +127,7 @@ def test_what_a_thread_redirects_is_what_it_prints_itself(capsys: pytest.Capture
     assert sys.stdout is stdout
 
 
+@pytest.mark.release
 def test_the_service_of_the_documentation_answers_many_at_once() -> None:
     spec = importlib.util.spec_from_file_location("service", ROOT / "docs/examples/service.py")
     assert spec and spec.loader

@@ -31,6 +31,8 @@ SIDE = 96
 SIZE = 96, 64  # width and height, so it is padded, but not resized
 DETECTORS = ["yolov8n", "yolo11n-seg", "yolo11n-pose", "yolo12n", "yolov10n", "yolo26n", "yolo26n-pose"]
 
+QUICK = ["yolov8n", "yolo26n-pose"]  # with non-maximum suppression, and without
+
 Saved = Callable[[str], str]
 
 
@@ -78,7 +80,9 @@ def photo(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", DETECTORS)
+@pytest.mark.parametrize(
+    "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.release) for name in DETECTORS if name not in QUICK)]
+)
 def test_detections_are_those_of_the_library(name: str, library: ModuleType, saved: Saved, photo: Path) -> None:
     file = saved(name)
     loaded = load_model(f"ultralytics/{file}")

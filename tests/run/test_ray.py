@@ -25,7 +25,7 @@ from runs import count, records, tree, until
 
 from ebcli.cli.saliency import main
 
-pytestmark = pytest.mark.xdist_group("ray")  # with one cluster
+pytestmark = [pytest.mark.release, pytest.mark.xdist_group("ray")]  # with one cluster
 
 ALL = ("--raw", "--top-k", "2", "--annotations", "masks")
 
@@ -83,7 +83,6 @@ def test_files_records_and_exit_status_are_those_of_the_local_engine(cwd: Path, 
     assert files == others
 
 
-@pytest.mark.slow
 def test_what_is_done_is_left_out_and_what_failed_or_is_gone_is_made_again(cwd: Path, two: Any) -> None:
     """And a file that is not ours is not replaced."""
     fill(cwd, 30)
@@ -105,7 +104,6 @@ def test_what_is_done_is_left_out_and_what_failed_or_is_gone_is_made_again(cwd: 
     assert files.items() <= tree(cwd / "maps").items()
 
 
-@pytest.mark.slow
 def test_detections_are_those_of_the_local_engine(cwd: Path, two: Any) -> None:
     fill(cwd, 1)
     squares = (RED, (10, 10, 30, 30)), (GREEN, (80, 20, 105, 45))
@@ -141,7 +139,6 @@ def test_a_cluster_that_is_not_there(cwd: Path, monkeypatch: pytest.MonkeyPatch)
     assert result.stderr == "Error: no Ray cluster answers at '127.0.0.1:9': [Errno 111] Connection refused\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may mount")
 def test_a_machine_that_does_not_see_the_output_directory(cwd: Path) -> None:
     fill(cwd, 1)
@@ -170,7 +167,6 @@ def tasks() -> list[int]:
     return [pid for pid in found if parent(pid) not in found]
 
 
-@pytest.mark.slow
 def test_a_task_is_killed_and_then_a_machine_lost_in_the_middle_of_a_run(cwd: Path) -> None:
     fill(cwd, 300)
     with cluster(3) as three:
@@ -195,7 +191,6 @@ def resident(pid: int) -> int:
         return 0
 
 
-@pytest.mark.slow
 def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
     fill(cwd, 8)
     Image.new("RGB", (12_000, 12_000)).save(cwd / "photos/huge.png")
@@ -220,7 +215,6 @@ def test_an_image_that_kills_is_one_failure(cwd: Path, two: Any) -> None:
     assert "was killed by SIGKILL, the second to die on this image" in failed["photos/huge.png"]
 
 
-@pytest.mark.slow
 def test_an_interrupted_run_goes_on(cwd: Path, two: Any) -> None:
     fill(cwd, 600)
     run = Command(cwd, two.address)
@@ -255,7 +249,6 @@ def started_by(pid: int) -> set[int]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("victim", "photos", "seconds"), [(b"/raylet/raylet", 300, 30), (b"gcs_server", 5000, 60)])
 def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
     cwd: Path, victim: bytes, photos: int, seconds: int
@@ -281,7 +274,6 @@ def test_a_lost_cluster_ends_the_run_with_a_status_that_says_repeat(
     assert tree(cwd / "maps") == tree(other / "maps")
 
 
-@pytest.mark.slow
 def test_a_lost_cluster_of_a_run_whose_parent_is_gone(cwd: Path) -> None:
     """Ray ends such a process without a word, by default."""
     fill(cwd, 300)
@@ -308,7 +300,6 @@ def start_and_kill(cwd: Path, done: int) -> None:
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.slow
 def test_a_killed_run_leaves_nothing_of_a_cluster_that_it_started_and_a_loop_completes_it(cwd: Path) -> None:
     fill(cwd, 300)
     for done in (10, 120):

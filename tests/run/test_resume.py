@@ -62,13 +62,13 @@ def small_file_system(path: Path, size: str) -> Iterator[None]:
         subprocess.run(["umount", path], check=True)
 
 
-def test_killed_at_twenty_random_moments(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
+def test_killed_at_five_random_moments(cwd: Path, undisturbed: Callable[..., dict[str, bytes]]) -> None:
     expected = undisturbed(*RAW)
     assert len(expected) == 3 + COUNT * 3  # directories, and two pictures and an array file for each photo
     maps, dice, kills = cwd / "maps", random.Random(0), 0
-    while kills < 20:
-        # a moment in the next twentieth of the run, or so: all twenty shall find something left to do
-        goal = count(maps) + dice.randrange((COUNT - count(maps)) // (20 - kills) + 1)
+    while kills < 5:
+        # a moment in the next fifth of the run, or so: all five shall find something left to do
+        goal = count(maps) + dice.randrange((COUNT - count(maps)) // (5 - kills) + 1)
         run = Started(cwd, *RAW)
         until(lambda: count(maps) >= goal or run.process.exitcode is not None)  # noqa: B023
         time.sleep(dice.random() * 0.03)

@@ -40,6 +40,7 @@ def checked(checker: str, text: str, folder: Path) -> str:
     return done.stdout if done.returncode else ""
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("checker", CHECKERS)
 def test_a_program_of_a_user_passes_and_each_misspelling_is_found(checker: str, tmp_path: Path) -> None:
     assert checked(checker, SCRIPT, tmp_path) == ""
