@@ -64,16 +64,17 @@ def test_scores_of_maps_that_depend_on_the_class_or_not(photos: Path) -> None:
 
 
 def test_colors_are_named_where_they_are(photos: Path) -> None:
-    """In each mosaic, three images have 128 colored pixels and one has 16; the others are black, and nothing there."""
+    """In each mosaic, three images have 128 colored pixels and one has 16 white ones; the others are black."""
     labels = str(photos.with_name("labels.csv"))
     common = ("--json", "--confidence", "0", "--labels", labels)
     result = run(photos, *common, model="colors4", test="naming")
     found = {(row["method"], row["compared"]): row for row in map(json.loads, result.stdout.splitlines())}
-    colored = (3 * 128 + 16) / (4 * SIDE**2)
     for method in ("contrastive", "marginal", "gradient-x-input"):
         row = found[method, "plain"]
         assert (row["clear cells"], row["images"], row["listed"]) == (1, 1, 1)
-        assert row["clear"] == row["all cells"] == pytest.approx(colored)
+        # at white pixels, no class leads: red, green and blue have as much as white
+        assert row["clear"] == 3 * 128 / (4 * SIDE**2)
+        assert row["all cells"] == (3 * 128 + 16) / (4 * SIDE**2)
     assert found["contrastive", "evidence"]["clear cells"] > 0.9  # averaged beyond the edges of the images
     assert found["random", "plain"]["clear cells"] == pytest.approx(0.25, abs=0.01)
 
