@@ -70,8 +70,8 @@ class MapOptions:
     Attributes:
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
-        top_k: the largest number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
-            segmented classes, the largest number; None for all.
+        top_k: the largest number of classes per image if there are no ``targets``, at least 1; None for 1. For
+            detections and segmented classes, None is all.
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
