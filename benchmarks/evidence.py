@@ -136,6 +136,19 @@ def faithfulness() -> str:
     return markdown([*heads, f"{first} of {whole} layers randomized", "all layers randomized"], lines, 1)
 
 
+def naming() -> str:
+    """For each method and layer: the cells and photos of mosaics that are named right."""
+    lines = []
+    for row in read("naming"):
+        layer = "" if row["layer"] == "-" else f"`{row['layer']}`"
+        compared = "as it is" if row["compared"] == "plain" else row["compared"]
+        method = "chance" if row["method"] == "random" else row["method"]
+        shares = (percent(row[name]) for name in ("clear cells", "clear", "all cells", "images"))
+        lines.append([method, layer, compared, *shares])
+    heads = ["method", "layer", "compared", "clear cells right", "clear cells", "all cells right"]
+    return markdown([*heads, "photos right"], lines, 3)
+
+
 def sufficiency() -> str:
     """For each method: the part of a photo that suffices, likewise shuffled, and what is left of the score without."""
     rows = read("sufficiency")
@@ -249,7 +262,8 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, sufficiency, best, trained, sentences, words, cost, rates)
+    one.__name__: one
+    for one in (layers, fits, faithfulness, naming, sufficiency, best, trained, sentences, words, cost, rates)
 }
 
 

@@ -3,7 +3,7 @@
     pip install -e . --group dev
     python benchmarks/faithfulness.py                # a quarter of an hour on two CPUs
 
-The files are grid.csv, perturbation.csv and randomization.csv, and the pictures grid.png,
+The files are naming.csv, grid.csv, perturbation.csv and randomization.csv, and the pictures grid.png,
 perturbation.png and randomization.png. The photos are the twenty ImageNet photos in the package ``foolbox``,
 labeled by their file names. Measurements are kept in ``--cache``, so that an interrupted run can be resumed.
 """
@@ -23,10 +23,11 @@ import numpy as np
 from matplotlib import pyplot
 
 from ebcli.errors import ImageError
-from ebcli.evaluate.grid import classify_images, grid
+from ebcli.evaluate.grid import Mosaics, classify_images, grid
 from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.names import BASELINES
+from ebcli.evaluate.naming import naming
 from ebcli.evaluate.perturbation import perturbation
 from ebcli.evaluate.randomization import sanity
 from ebcli.evaluate.runner import Benchmark, Row, run_benchmark
@@ -38,6 +39,9 @@ STRIDES = {"features.3": 4, "features.5": 8, "features.8": 16, "features.11": 16
 LAYER = "features.11"  # the default
 CELLS = (224, 256)
 MOSAICS, STEPS, STOPS = 30, 16, 6
+NAMING_MOSAICS = 12  # with maps of 20 classes each
+NAMING_LAYERS = ["features.11", "features.16"]
+NAMING_METHODS = ("contrastive", "marginal", "grad-cam", "random")
 COLORS = dict(zip(METHODS, ("#c1272d", "#0000a7", "#008176", "#eecc16"), strict=True))
 
 
@@ -81,7 +85,14 @@ class Run:
 
     def grid(self, cell: int) -> list[Row]:
         """The table of the grid pointing game with mosaics of 2 x 2 cells of so many pixels."""
-        test = grid(self.at_all_layers, self.pictures, self.classified(), 2, MOSAICS, 0.5, cell)
+        mosaics = Mosaics(self.at_all_layers, self.pictures, self.classified(), cell=cell)
+        test = grid(self.at_all_layers, mosaics, MOSAICS)
+        return test.summarize(self.rows(test))
+
+    def naming(self) -> list[Row]:
+        """The table of the naming game."""
+        model = ModelUnderTest(ModelSpec(MODEL), NAMING_LAYERS, NAMING_METHODS, "cpu")
+        test = naming(model, Mosaics(model, self.pictures, self.classified()), NAMING_MOSAICS)
         return test.summarize(self.rows(test))
 
     def perturbation(self, kind: str) -> tuple[list[Row], list[Row]]:
@@ -167,10 +178,14 @@ def draw_sanity(rows: list[Row], path: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir(), "faithfulness"))
+    parser.add_argument("--naming", action="store_true", help="write naming.csv only")
     options = parser.parse_args()
     mpl.use("Agg")
     run = Run(options.cache)
     sure = sum(row["right"] and row["probability"] >= 0.5 for row in run.classified())
+    evidence.write("naming", figures(run.naming(), mosaics=NAMING_MOSAICS, photos=sure))
+    if options.naming:
+        return
     grids = {cell: run.grid(cell) for cell in CELLS}
     draw_grid(grids, evidence.FOLDER / "grid.png")
     by_cell = [{"cell": cell, "stride": STRIDES.get(row["layer"], "")} | row for cell in CELLS for row in grids[cell]]

@@ -57,6 +57,10 @@ def grid(method: str, layer: str) -> float:
     return value("grid", "score", cell=224, method=method, layer=layer)
 
 
+def naming(method: str, layer: str, column: str, compared: str = "evidence") -> float:
+    return value("naming", column, method=method, layer=layer, compared=compared)
+
+
 def letters(network: str, method: str, layer: str | None = None, column: str = "share") -> float:
     where: dict[str, object] = {"default": True} if layer is None else {"layer": layer}
     return value("trained", column, task="letters", network=network, method=method, **where)
@@ -104,6 +108,23 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         grid("contrastive", "features.16"),
     ),
     "at stride 32, {:.0%} of its map is in the right photo": lambda: (grid("grad-cam", "features.16"),),
+    "a class leads clearly at {:.0%} of the cells, and {:.0%} of these names are right. "
+    "At all cells, {:.0%} are": lambda: (
+        naming("contrastive", "features.11", "clear"),
+        naming("contrastive", "features.11", "clear cells"),
+        naming("contrastive", "features.11", "all cells"),
+    ),
+    "Grad-CAM at the last layer names {:.0%} of its clear cells right, marginal maps {:.0%}, "
+    "and chance {:.0%}": lambda: (
+        naming("grad-cam", "features.16", "clear cells"),
+        naming("marginal", "features.11", "clear cells"),
+        naming("random", "-", "clear cells"),
+    ),
+    "contrastive maps are no better than Grad-CAM: {:.0%} and {:.0%} of the photos are named right": lambda: (
+        naming("contrastive", "features.11", "images"),
+        naming("grad-cam", "features.16", "images", "plain"),
+    ),
+    "the class of only {:.0%} of the photos is among the 20": lambda: (naming("contrastive", "features.11", "listed"),),
     "On average, {:.0%} of the photo keeps half": lambda: sufficiency("part"),
     "A blob at the center needs {:.0%}, and shuffled cells need {:.0%}": lambda: sufficiency("center", "shuffled"),
     "and {:.0%} of its map is in the right half": lambda: (letters("ViT", "contrastive"),),

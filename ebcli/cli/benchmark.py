@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -12,6 +13,8 @@ from ebcli.cli.parameters import plain_option
 from ebcli.evaluate.names import BASELINES
 
 if TYPE_CHECKING:
+    from ebcli.evaluate.grid import Mosaics
+    from ebcli.evaluate.model_under_test import ModelUnderTest
     from ebcli.evaluate.runner import Benchmark
 
 EPILOG = """
@@ -100,34 +103,60 @@ def pointing(
     return test(session.model, data, session.sample(data.keys), tolerance)
 
 
-@benchmark.command()
-@_images
-@_labels
-@plain_option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
-@plain_option("--mosaics", type=click.IntRange(min=1), default=100, help="Number of mosaics.")
-@plain_option(
-    "--confidence",
-    type=click.FloatRange(0, 1),
-    default=0.5,
-    help="Use images recognized with at least this probability.",
-)
-@plain_option(
-    "--cell", metavar="PIXELS", type=click.IntRange(min=1), show_default="the model's crop", help="Side of each image."
-)
-@benchmark_command
-def grid(
-    session: Session, images: Path, labels: Path | None, n: int, mosaics: int, confidence: float, cell: int | None
-) -> Benchmark:
+def _mosaic_command(prepare: Callable[..., Benchmark]) -> None:
+    """Add a command that makes mosaics, and prepares a test of the session, the mosaics and their number."""
+
+    @benchmark.command(prepare.__name__, help=prepare.__doc__)
+    @_images
+    @_labels
+    @plain_option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
+    @plain_option("--mosaics", type=click.IntRange(min=1), default=100, help="Number of mosaics.")
+    @plain_option(
+        "--confidence",
+        type=click.FloatRange(0, 1),
+        default=0.5,
+        help="Use images recognized with at least this probability.",
+    )
+    @plain_option(
+        "--cell",
+        metavar="PIXELS",
+        type=click.IntRange(min=1),
+        show_default="the model's crop",
+        help="Side of each image.",
+    )
+    @benchmark_command
+    def command(
+        session: Session, images: Path, labels: Path | None, n: int, mosaics: int, confidence: float, cell: int | None
+    ) -> Benchmark:
+        from ebcli.evaluate.grid import Mosaics, classify_images
+
+        found, keys = session.images(images, labels)
+        classified = session.measure(classify_images(session.model, found, keys))
+        made = Mosaics(session.model, found, classified, n, confidence, cell, session.options["seed"])
+        return prepare(session.model, made, mosaics)
+
+
+@_mosaic_command
+def grid(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
     """Grid pointing game: does a map of a mosaic highlight the right image?
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
-    from ebcli.evaluate.grid import classify_images
     from ebcli.evaluate.grid import grid as test
 
-    found, keys = session.images(images, labels)
-    classified = session.measure(classify_images(session.model, found, keys))
-    return test(session.model, found, classified, n, mosaics, confidence, cell, session.options["seed"])
+    return test(model, mosaics, count)
+
+
+@_mosaic_command
+def naming(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
+    """Naming game: is the class with the most evidence at a place that of the image there?
+
+    The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
+    IMAGES.
+    """
+    from ebcli.evaluate.naming import naming as test
+
+    return test(model, mosaics, count)
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:

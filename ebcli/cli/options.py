@@ -98,15 +98,15 @@ SALIENCY = (
         type=Output(path_type=Path),
         default=OutputOptions.directory,
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, or a .pdf or .svg "
-        "file for a single figure; - for stdout.",
+        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
+        "file for a single figure, or an .html file for a page; - for stdout.",
     ),
     _output(
         "--format",
         type=click.Choice(FORMATS, case_sensitive=False),
         default=OutputOptions.format,
         help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
-        "svg are for --panel.",
+        "svg are for --panel; html is an interactive page.",
     ),
     _output(
         "--max-side",
@@ -117,6 +117,12 @@ SALIENCY = (
     ),
     _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
     _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
+    _output(
+        "--interactive",
+        is_flag=True,
+        help="Write one page per image that opens from disk: pointing at a place ranks the classes there. The same as "
+        "--format html.",
+    ),
     _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),
     _output(
         "--annotations",

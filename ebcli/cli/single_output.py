@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from ebcli.cli.console import put
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import ConfigurationError
-from ebcli.files.naming import AUTO, FIGURE_FORMATS, STDIN
+from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDIN
 from ebcli.files.remote import url_of
 from ebcli.imports import import_optional
 from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ebcli.files.sink import OneFile, Stdout
 
 _FORMATS = {".png": "png", ".jpg": "jpg", ".jpeg": "jpg", ".webp": "webp"} | {
-    f".{name}": name for name in FIGURE_FORMATS
+    f".{name}": name for name in (*FIGURE_FORMATS, HTML)
 }
 _OTHER_FORMATS = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".tif", ".tiff"}
 _VIDEO = ".mp4"
@@ -51,7 +51,8 @@ def one_picture(
         return None
     suffix, model = output.suffix.lower(), options["model"]
     if output == _STDOUT or piped:
-        path, format_, where = None, "png" if options["format"] == AUTO else options["format"], "stdout"
+        usual = HTML if options["interactive"] else "png"
+        path, format_, where = None, usual if options["format"] == AUTO else options["format"], "stdout"
     elif suffix in _FORMATS:
         path, format_, where = output, _FORMATS[suffix], f"'{output}'"
         if is_given["format"] and options["format"] not in (AUTO, format_):
@@ -61,11 +62,12 @@ def one_picture(
         path, format_, where = output, AUTO, f"'{output}'"
     elif suffix in {*_OTHER_FORMATS, _VIDEO}:
         raise ConfigurationError(
-            f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp; figures also .pdf and .svg"
+            f"pictures cannot be written as {suffix}: choose .png, .jpg or .webp, .pdf or .svg for "
+            "a figure, or .html for a page"
         )
     else:
         return None
-    several = _several(options, images)
+    several = _several(options, images, format_ == HTML)
     if several is not None:
         raise ConfigurationError(f"{where} takes one picture, but {several}")
     from ebcli.files.sink import OneFile, Stdout
@@ -77,8 +79,8 @@ def one_picture(
     return Stdout(partial(put, out=out, nl=False), format_)
 
 
-def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
-    """Why a run writes more than one picture, and what to do about it; None if it does not."""
+def _several(options: Mapping[str, Any], images: Sequence[Path], is_page: bool) -> str | None:
+    """Why a run writes more than one picture or page, and what to do about it; None if it does not."""
     directory = "name a directory with -o"
     if len(images) != 1:
         return f"there are {len(images)} inputs: {directory}"
@@ -90,7 +92,7 @@ def _several(options: Mapping[str, Any], images: Sequence[Path]) -> str | None:
     one = options["top_k"] == 1 or options["where"] is not None
     if options["above"] is not None or options["labels"] is not None or (finds and not one):
         maps = 2  # or any other number
-    is_figure = options["panel"] or options["style"] == ATLAS or options["at"] is not None
+    is_figure = options["panel"] or options["style"] == ATLAS or options["at"] is not None or is_page
     if not is_figure and (maps > 1 or len(options["layer"]) > 1 or ALL in options["layer"]):
         return f"there are several maps: add --panel to draw them in one figure, or {directory}"
     for name in ("raw", "report", "annotations", "records", "skip_existing"):

@@ -14,14 +14,14 @@ from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.overlay import fitted_size
 from ebcli.files.media.medium import Shown
-from ebcli.nouns.atlas import CLEAR, Atlas
+from ebcli.nouns.atlas import CLEAR, Atlas, leads
 from ebcli.nouns.explanation import Subject
 
 # Told apart by color-blind readers, also as tints of a photo (after Okabe and Ito 2008); the largest region gets the
 # first one
 COLORS = ((0, 114, 178), (230, 159, 0), (0, 158, 115), (204, 121, 167), (86, 180, 233), (213, 94, 0), (240, 228, 66))
 
-_SMALLEST = 0.005  # of the photo; smaller regions are not marked
+_SMALLEST = 0.015  # of the photo; smaller regions are not marked
 _TINT, _MUTED = 0.45, 0.4  # opacity; the part of a photo's saturation that is left, lest its own colors look like tints
 _STEP = 4  # pixels between the places that are tried for a label
 
@@ -39,7 +39,7 @@ class AtlasRegion(NamedTuple):
 
     Attributes:
         subject: the class.
-        lead: how far it is ahead of the other classes, and of what is clear, (height, width); above 0 in the region.
+        lead: how far it is ahead of the other classes, less what is clear, (height, width); above 0 in the region.
     """
 
     subject: Subject
@@ -64,10 +64,8 @@ def regions(atlas: Atlas, image: tuple[int, int], size: tuple[int, int]) -> list
     """
     x, y = ((np.arange(new) + 0.5) * old / new for old, new in zip(image, size, strict=True))
     found = atlas.sampled(x, y)
-    found = np.concatenate([found, np.full_like(found[:1], CLEAR)])
-    best, (second, _) = found.argmax(0), np.sort(found, 0)[-2:]
-    leads = ((k, found[k] - np.where(best == k, second, found.max(0))) for k in np.unique(best) if k < len(found) - 1)
-    every = sorted((AtlasRegion(atlas.subjects[k], lead) for k, lead in leads), key=lambda one: -one.share)
+    every = [AtlasRegion(subject, lead - CLEAR) for subject, lead in zip(atlas.subjects, leads(found), strict=True)]
+    every.sort(key=lambda one: -one.share)
     return [one for one in every if one.share >= _SMALLEST][: len(COLORS)]
 
 

@@ -39,58 +39,85 @@ def classify_images(model: ModelUnderTest, images: LabeledImages, keys: Sequence
     return Benchmark("classify_images", {**settings, **images.settings}, keys, unit="image", measure=measure)
 
 
-def grid(
-    model: ModelUnderTest,
-    images: LabeledImages,
-    classified: Sequence[Row],
-    n: int = 2,
-    mosaics: int = 100,
-    confidence: float = 0.5,
-    cell: int | None = None,
-    seed: int = 0,
-) -> Benchmark:
-    """Böhle et al., Convolutional Dynamic Alignment Networks, CVPR 2021; Rao et al., CVPR 2022.
-
-    A mosaic consists of n x n images of different classes that the network recognizes, each preprocessed on its own.
-    Every class in it is one question. The table has the mean and median of ``grid_score`` and the mean of
-    ``grid_hit``.
+class Mosaics:
+    """Mosaics of n x n images of different classes that the network recognizes, each preprocessed on its own.
 
     Args:
         model: the network.
         images: the images.
         classified: the rows of ``classify_images``.
         n: number of images per row and column.
-        mosaics: number of random mosaics.
         confidence: minimum probability of an image's class.
         cell: side of each image in the mosaic, in pixels; None for the network's own crop.
         seed: random seed for the choice of images.
 
     Raises:
         ConfigurationError: too few classes are recognized, or the network does not accept images of that size.
+
+    Attributes:
+        n: as above.
+        settings: everything that the mosaics depend on.
     """
-    side = cell or model.loaded.transforms.shape[0]
-    by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
-    if len(by_class) < n * n:
-        raise ConfigurationError(
-            f"a mosaic needs images of {n * n} classes recognized with a probability of at least {confidence:g}, but "
-            f"there are only {len(by_class)}: add images, or lower --confidence"
-        )
-    model.probe(n * side, n * side)
+
+    def __init__(
+        self,
+        model: ModelUnderTest,
+        images: LabeledImages,
+        classified: Sequence[Row],
+        n: int = 2,
+        confidence: float = 0.5,
+        cell: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self._model, self._images, self._seed, self.n = model, images, seed, n
+        self._side = cell or model.loaded.transforms.shape[0]
+        by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
+        if len(by_class) < n * n:
+            raise ConfigurationError(
+                f"a mosaic needs images of {n * n} classes recognized with a probability of at least {confidence:g}, "
+                f"but there are only {len(by_class)}: add images, or lower --confidence"
+            )
+        self._candidates = list(by_class.values())
+        model.probe(n * self._side, n * self._side)
+        self.settings = {
+            **images.settings,
+            "classified": configuration_hash({"rows": list(classified)}),
+            "confidence": confidence,
+            "n": n,
+            "cell": self._side,
+            "seed": seed,
+        }
+
+    def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
+        """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
+        generator = np.random.default_rng([self._seed, int(unit)])
+        chosen = generator.choice(len(self._candidates), self.n**2, replace=False)
+        rows = [self._candidates[index][generator.integers(len(self._candidates[index]))] for index in chosen]
+        cells = [self._model.inputs(decode(self._images.path(row["image"])), self._side) for row in rows]
+        return torch.cat([torch.cat(cells[i : i + self.n], 3) for i in range(0, self.n**2, self.n)], 2), rows
+
+
+def grid(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
+    """Böhle et al., Convolutional Dynamic Alignment Networks, CVPR 2021; Rao et al., CVPR 2022.
+
+    Every class in a mosaic is one question. The table has the mean and median of ``grid_score`` and the mean of
+    ``grid_hit``.
+
+    Args:
+        model: the network.
+        mosaics: the mosaics.
+        count: their number.
+    """
 
     def measure(unit: str) -> list[Row]:
-        generator = np.random.default_rng([seed, int(unit)])
-        chosen = generator.choice(len(by_class), n * n, replace=False)
-        candidates = list(by_class.values())
-        rows = [candidates[index][generator.integers(len(candidates[index]))] for index in chosen]
-        cells = [model.inputs(decode(images.path(row["image"])), side) for row in rows]
-        mosaic = torch.cat([torch.cat(cells[i : i + n], 3) for i in range(0, n * n, n)], 2)
+        mosaic, rows = mosaics.make(unit)
         return [
             {
                 "method": method,
                 "layer": layer,
                 "image": rows[index]["image"],
-                "score": grid_score(saliency, index, n),
-                "hit": grid_hit(saliency, index, n),
+                "score": grid_score(saliency, index, mosaics.n),
+                "hit": grid_hit(saliency, index, mosaics.n),
             }
             for method, layer, maps in model.explain(mosaic, [row["class"] for row in rows], unit)
             for index, saliency in enumerate(maps)
@@ -100,8 +127,6 @@ def grid(
         median = statistics.median(row["score"] for row in rows)
         return {"score": mean(rows, "score"), "median": median, "hits": mean(rows, "hit"), "questions": len(rows)}
 
-    settings = {**model.settings, **images.settings}
-    settings |= {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
-    settings |= {"n": n, "cell": side, "seed": seed}
-    units = [str(index) for index in range(mosaics)]
+    settings = {**model.settings, **mosaics.settings}
+    units = [str(index) for index in range(count)]
     return Benchmark("grid", settings, units, unit="mosaic", measure=measure, keys=("method", "layer"), columns=columns)

@@ -35,8 +35,11 @@ _DESCRIPTION_TAG = 0x010E  # EXIF's ImageDescription
 _LONGEST_FACT = 300  # characters
 _CLASS_ARRAYS = {"classes", "names", "scores"}
 _LARGEST_ARRAY = 1 << 28  # bytes
-_SVG_BEGINNING = 1 << 17  # bytes, in which an SVG file says how it was made
+_BEGINNING = 1 << 17  # bytes, in which an SVG file or a page says how it was made
 _ABOUT_SVG = re.compile(rf"<dc:description>([^<]*)</dc:description>.*?<dc:title>{SOFTWARE}</dc:title>", re.DOTALL)
+_ABOUT_PAGE = re.compile(
+    rf'<meta name="generator" content="{SOFTWARE}">.*?<meta name="description" content="([^"]*)">', re.S
+)
 _SAVING: dict[str, dict[str, Any]] = {
     # run-length coding takes a quarter of the default's time for files 2% larger
     "png": {"format": "PNG", "compress_type": Image.RLE},
@@ -91,7 +94,13 @@ def read_facts(path: Path) -> dict[str, str]:
         OSError: it cannot be read.
         ConfigurationError: it is a video, and the package for videos is missing.
     """
-    readers = {".npz": _facts_of_arrays, ".mp4": _facts_of_video, ".pdf": _facts_of_pdf, ".svg": _facts_of_svg}
+    readers = {
+        ".npz": _facts_of_arrays,
+        ".mp4": _facts_of_video,
+        ".pdf": _facts_of_pdf,
+        ".svg": _facts_of_svg,
+        ".html": _facts_of_page,
+    }
     with safe_open(path, follow=False) as file:
         try:
             found = readers.get(path.suffix.lower(), _facts_of_picture)(file)
@@ -127,7 +136,12 @@ def _facts_of_pdf(file: BinaryIO) -> dict[str, Any]:
 
 def _facts_of_svg(file: BinaryIO) -> dict[str, Any]:
     """From the beginning of the file, without a parser: somebody else's XML can be an attack on one."""
-    found = _ABOUT_SVG.search(file.read(_SVG_BEGINNING).decode(errors="replace"))
+    found = _ABOUT_SVG.search(file.read(_BEGINNING).decode(errors="replace"))
+    return json.loads(html.unescape(found[1])) if found else {}
+
+
+def _facts_of_page(file: BinaryIO) -> dict[str, Any]:
+    found = _ABOUT_PAGE.search(file.read(_BEGINNING).decode(errors="replace"))
     return json.loads(html.unescape(found[1])) if found else {}
 
 

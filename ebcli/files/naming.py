@@ -26,6 +26,7 @@ MARKER = ".eb-saliency"  # has the SHA-256 of each file of this program that is 
 PRIVATE = f"{MARKER}-"
 NIFTI, GEOTIFF = "nii.gz", "tif"  # of maps with the coordinates of a volume or of a GeoTIFF
 FIGURE_FORMATS = ("pdf", "svg")  # of panels only: their text stays text
+HTML = "html"  # of atlases only
 AUTO = "auto"  # the format of pictures: that of the photo if it is JPEG, else PNG
 PRIVATE_NAME = re.compile(r"\.eb-saliency-[a-z0-9_]{8}")  # of a directory that a run makes for itself
 

@@ -12,7 +12,7 @@ from ebcli.errors import ConfigurationError
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 
-CLEAR = 0.1  # of an image's largest evidence; below it, no class is named
+CLEAR = 0.1  # of an image's largest evidence
 _WEIGHT = 0.75
 _ACROSS = 6  # the shorter side of a map divided by that of the square over which evidence is averaged
 
@@ -77,9 +77,13 @@ class Atlas:
         shares = found / found.sum()
         return [(self.subjects[k], float(shares[k])) for k in np.argsort(-shares, kind="stable") if shares[k] > 0]
 
-    def named(self, found: NDArray[np.float32]) -> NDArray[np.intp]:
-        """The class with the most of the evidence (K, ...) at each place, as its number; -1 where none is clear."""
-        return np.where(found.max(0) < CLEAR, -1, found.argmax(0))
+    @staticmethod
+    def named(found: NDArray[np.float32]) -> NDArray[np.intp]:
+        """The class with the most of the evidence (K, ...) at each place, as its number; -1 unless its lead is clear.
+
+        Where two classes have about the same evidence, the best one is often wrong.
+        """
+        return np.where(leads(found).max(0) < CLEAR, -1, found.argmax(0))
 
 
 def evidence(values: NDArray[np.float32], score: float) -> NDArray[np.float32]:
@@ -90,6 +94,12 @@ def evidence(values: NDArray[np.float32], score: float) -> NDArray[np.float32]:
     for axis in (0, 1):
         found = np.lib.stride_tricks.sliding_window_view(found, side, axis).mean(-1, dtype=np.float32)
     return found * np.float32(max(score, 0.0) ** _WEIGHT)
+
+
+def leads(found: NDArray[np.float32]) -> NDArray[np.float32]:
+    """How far the evidence (K, ...) for each class is ahead of that for the best other one; below 0, how far behind."""
+    second, best = np.partition(np.concatenate([found, 0 * found[:1]]), -2, 0)[-2:]
+    return found - np.where(found == best, second, best)
 
 
 def _between(at: ArrayLike, low: float, high: float, cells: int) -> NDArray[np.float32]:

@@ -42,7 +42,7 @@ class Atlas {
     return shares.filter(({ share }) => share > 0).sort((one, other) => other.share - one.share);
   }
 
-  // The number of the class with the most evidence at each pixel of a small canvas, -1 where none is clear.
+  // The number of the class with the most evidence at each pixel of a small canvas, -1 unless its lead is clear.
   get regions() {
     if (this.named) return this.named;
     const factor = Math.min(1, FINE / Math.max(...this.size));
@@ -51,9 +51,12 @@ class Atlas {
     for (let y = 0, at = 0; y < height; y++) {
       for (let x = 0; x < width; x++, at++) {
         const found = this.evidence(((x + 0.5) / width) * this.size[0], ((y + 0.5) / height) * this.size[1]);
-        let best = 0;
-        for (let k = 1; k < found.length; k++) if (found[k] > found[best]) best = k;
-        named[at] = found[best] < this.clear ? -1 : best;
+        let [best, next] = [0, 0];
+        for (let k = 1; k < found.length; k++) {
+          if (found[k] > found[best]) [best, next] = [k, found[best]];
+          else next = Math.max(next, found[k]);
+        }
+        named[at] = found[best] - next < this.clear ? -1 : best;
       }
     }
     return (this.named = { width, height, named, present: new Set(named) });

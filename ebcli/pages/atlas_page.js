@@ -29,5 +29,5 @@ function mark() {
 const probe = new Probe(part("photo"), { moved: () => probe && mark() });
 part("photo").style.aspectRatio = data.size.join(" / ");
 probe.ask(data.size, atlas);
-part("photo").querySelector("img").decode().finally(() => probe.keep(atlas.peak));
+part("photo").querySelector("img").decode().finally(() => probe.keep(data.at ?? atlas.peak));
 addEventListener("resize", () => probe.move(probe.stays));

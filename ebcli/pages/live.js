@@ -216,7 +216,13 @@ async function start() {
   while (true) {
     const ready = page.status.networks.map((one) => one.ready || one.problem);
     await classes();
-    for (const pane of page.panes) if (!pane.map) pane.refresh();
+    for (const pane of page.panes) {
+      if (!pane.map) pane.refresh();
+      else if (pane.state.against) { // its name is known now
+        pane.fill();
+        pane.draw();
+      }
+    }
     if (isDone) break;
     do {
       await new Promise((done) => setTimeout(done, 200));

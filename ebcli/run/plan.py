@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.naming import AUTO, FIGURE_FORMATS
+from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import ALL, WHOLE
 from ebcli.models.preprocessing import Preprocessing
@@ -97,7 +97,13 @@ class RunPlan:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
         values |= _scale(values.get("scale", IMAGE))
-        if values.get("at") is not None and values.get("style", DrawingStyle.name) == DrawingStyle.name:
+        is_page = values.get("interactive", False) or values.get("format") == HTML
+        if is_page:
+            values |= {
+                "interactive": True,
+                "format": HTML if values.get("format") in (None, AUTO) else values["format"],
+            }
+        if (is_page or values.get("at") is not None) and values.get("style", DrawingStyle.name) == DrawingStyle.name:
             values["style"] = ATLAS
         against, style = values.get("against") or (), values.get("style")
         if style == ATLAS:
@@ -167,8 +173,12 @@ class RunPlan:
             raise ConfigurationError(f"{output.format} files hold figures: add --panel, or choose png, jpg or webp")
         if style.name == ATLAS:
             _check_atlas(self.maps)
+        elif output.interactive:
+            raise ConfigurationError(f"an interactive page shows an atlas: drop the style {style.name}")
         elif self.maps.at is not None:
             raise ConfigurationError(f"--at ranks the classes of an atlas: drop the style {style.name}")
+        if output.interactive and output.format != HTML:
+            raise ConfigurationError(f"--interactive writes html, not {output.format}: drop one of them")
         if style.caption and output.panel:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:

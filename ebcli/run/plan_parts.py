@@ -10,11 +10,11 @@ from pathlib import Path
 
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS
+from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML
 from ebcli.files.remote import RemoteOptions
 from ebcli.nouns.box import Box
 
-FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS)
+FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
 DTYPES = ("float32", "bfloat16")
 SCALES = IMAGE, RUN = "image", "run"
 BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
@@ -70,8 +70,8 @@ class MapOptions:
     Attributes:
         targets: classes by index or name; empty for the ``top_k`` most likely ones of each image besides `against`.
         against: classes by index or name, whose mean map is subtracted in place of the dual's.
-        top_k: the number of classes per image if there are no ``targets``, at least 1; None for 1. Of detections and
-            segmented classes, the largest number; None for all.
+        top_k: the largest number of classes per image if there are no ``targets``, at least 1; None for 1. For
+            detections and segmented classes, None is all.
         above: explain the classes whose score is above this, in place of the most likely ones; None for ``top_k``. Of
             segmented classes, those that cover more than this share of the pixels; None for 0.01.
         score: explain the detections that score at least this.
@@ -165,6 +165,7 @@ class OutputOptions:
         max_side: pictures are drawn over photos reduced to this longest side, in pixels; None for their own size.
         raw: also write each image's relevance to a ``.npz`` file.
         panel: one figure per image with all its maps, instead of one picture per map.
+        interactive: one page per image on which pointing at a place ranks the classes there; the format is ``"html"``.
         report: also write a gallery page of all results.
         scale: ``"image"`` scales each map on its own, ``"run"`` puts all maps of a run on one scale.
         skip_existing: skip images whose results are up to date.
@@ -184,6 +185,7 @@ class OutputOptions:
     max_side: int | None = None
     raw: bool = False
     panel: bool = False
+    interactive: bool = False
     report: bool = False
     scale: str = IMAGE
     skip_existing: bool = False

@@ -48,7 +48,17 @@ Load = Callable[[Source], "NetworkInput | None"]
 
 # options of the output that change no picture, record or array
 _NAMED = 5  # classes in a message
-_ELSEWHERE = ("directory", "report", "scale", "skip_existing", "overwrite", "annotations", "threshold", "records")
+_ELSEWHERE = (
+    "directory",
+    "interactive",
+    "report",
+    "scale",
+    "skip_existing",
+    "overwrite",
+    "annotations",
+    "threshold",
+    "records",
+)
 
 SAMPLE = 64  # images; about one image in 65 then exceeds the largest value of the sample
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -24,7 +25,7 @@ from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture
 from ebcli.files.frame_ranges import Clips, Slices
 from ebcli.files.media.medium import Shown
-from ebcli.files.naming import ResultNames
+from ebcli.files.naming import HTML, ResultNames
 from ebcli.files.records import ClassRecord
 from ebcli.files.remote import url_of
 from ebcli.files.sources import Source
@@ -33,6 +34,9 @@ from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
+
+if TYPE_CHECKING:
+    from ebcli.drawing.atlas_page import AtlasPage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +130,7 @@ def render(
 
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
-    draw = _figure(options, explanation, clips)
+    draw = _figure(options, explanation, clips, suffix)
     for rows in figures:
         figure = draw(kept, rows, source.name, options.about)
         files.append(figure.encoded(suffix, common | about(rows)))
@@ -142,8 +146,14 @@ def render(
     return RenderedFiles(files, _ranked(classes, explanation, options.at, size), small, placed)
 
 
-def _figure(options: RenderOptions, explanation: Explanation, clips: Clips | None) -> Callable[..., Figure]:
+def _figure(
+    options: RenderOptions, explanation: Explanation, clips: Clips | None, suffix: str
+) -> Callable[..., Figure | AtlasPage]:
     """What draws the figure of some frames and maps, given these, a title and a subtitle."""
+    if suffix == HTML:
+        from ebcli.drawing.atlas_page import AtlasPage
+
+        return partial(AtlasPage, at=options.at)
     if explanation.answer is not None:
         from ebcli.drawing.answer import answer_figure
 

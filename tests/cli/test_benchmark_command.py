@@ -19,7 +19,7 @@ from stub_run import heavy_imports, run_python
 from ebcli.cli.benchmark import benchmark as main
 from ebcli.evaluate import __all__ as exported
 
-TESTS = ("pointing", "grid", "deletion", "insertion", "sanity", "localize")
+TESTS = ("pointing", "grid", "naming", "deletion", "insertion", "sanity", "localize")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["grid", "--help"], ["grid", "nowhere"]])

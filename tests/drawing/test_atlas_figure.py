@@ -59,14 +59,15 @@ def maps(*values, size=(80, 40)):
 
 
 def test_a_region_is_where_a_class_leads():
-    atlas = Atlas.of([one.map for one in maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], [[0.9, 0, 0, 0.4]])])
+    atlas = Atlas.of([one.map for one in maps([[1, 0, 0, 0]], [[0, 0, 0, 0.5]], [[0.5, 0, 0, 0.2]])])
     left, right = regions(atlas, (80, 40), (160, 80))
     assert (left.name, right.name) == ("left", "right")
-    # cells are 20 wide; "left" falls from 1 at 10 to the floor of 0.1 at 28, "right" rises from 0.1 at 54 to 0.5 at 70
-    for region, leads in ((left, lambda x: x < 28), (right, lambda x: x > 54)):
+    # cells are 20 wide; the lead of "left" falls from 0.5 at 10 to 0 at 30, and that of "right" rises from 0 at 50 to
+    # 0.3 at 70; from 0.1 on, it is clear
+    for region, leads in ((left, lambda x: x < 26), (right, lambda x: x > 56.6)):
         x = (np.arange(160) + 0.5) / 2
         np.testing.assert_array_equal(region.lead > 0, np.tile(leads(x), (80, 1)))
-    assert left.share == pytest.approx(28 / 80, abs=0.01)
+    assert left.share == pytest.approx(26 / 80, abs=0.01)
 
 
 def test_a_single_class_has_a_region_and_a_blank_photo_none():

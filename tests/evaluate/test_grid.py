@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("colors")
 METHODS = ("contrastive", "marginal", "gradient-x-input", "center", "random")
 
 
-def run(folder: Path, *arguments: str, model: str = "colors") -> Result:
+def run(folder: Path, *arguments: str, model: str = "colors", test: str = "grid") -> Result:
     kept = folder.with_name("kept")
     methods = [part for method in METHODS for part in ("--method", method)]
     common = ("--model", model, "--weights", "none", "--layer", "0", "-o", str(kept), "--mosaics", "12", *methods)
-    return CliRunner().invoke(main, ("grid", str(folder), *common, *arguments))
+    return CliRunner().invoke(main, (test, str(folder), *common, *arguments))
 
 
 def rows(result: Result) -> dict[str, dict[str, Any]]:
@@ -61,6 +61,22 @@ def test_scores_of_maps_that_depend_on_the_class_or_not(photos: Path) -> None:
         assert found[method]["median"] == pytest.approx(color)
     assert found["center"]["score"] == pytest.approx(0.25)
     assert found["random"]["score"] == pytest.approx(0.25, abs=0.01)
+
+
+def test_colors_are_named_where_they_are(photos: Path) -> None:
+    """In each mosaic, three images have 128 colored pixels and one has 16 white ones; the others are black."""
+    labels = str(photos.with_name("labels.csv"))
+    common = ("--json", "--confidence", "0", "--labels", labels)
+    result = run(photos, *common, model="colors4", test="naming")
+    found = {(row["method"], row["compared"]): row for row in map(json.loads, result.stdout.splitlines())}
+    for method in ("contrastive", "marginal", "gradient-x-input"):
+        row = found[method, "plain"]
+        assert (row["clear cells"], row["images"], row["listed"]) == (1, 1, 1)
+        # probability: no class leads at white pixels; gradient: white has 3 * 16 there, but 16 against 20 elsewhere
+        assert row["clear"] == (16 if method == "gradient-x-input" else 3 * 128) / (4 * SIDE**2)
+        assert row["all cells"] == (3 * 128 + 16) / (4 * SIDE**2)
+    assert found["contrastive", "evidence"]["clear cells"] > 0.9  # averaged beyond the edges of the images
+    assert found["random", "plain"]["clear cells"] == pytest.approx(0.25, abs=0.01)
 
 
 def test_another_seed_makes_other_mosaics(photos: Path) -> None:

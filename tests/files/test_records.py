@@ -86,6 +86,7 @@ def test_a_record_is_one_line_of_json_whatever_it_holds() -> None:
             "sufficiency": None,
             "position": None,
             "share": None,
+            "share_at": None,
             "against": None,
             "channels": [],
         }

@@ -50,6 +50,7 @@ LESS = {
     "r3d_18": "--resize 48 --crop 48",
     "lraspp_mobilenet_v3_large": "--resize 64",
     "grid": "--mosaics 1 --confidence 0 --cell 64",
+    "naming": "--mosaics 1 --confidence 0 --cell 64",
     "deletion": "--limit 1 --steps 2",
     "insertion": "--limit 1 --steps 2",
     "sanity": "--limit 1 --steps 2",
@@ -134,7 +135,8 @@ def run_line(line: str) -> Result | None:
         Path(target).write_bytes(result.stdout_bytes)
         return result
     if words[1] not in main.commands and not {"--json", "--help", "-h"} & set(words):
-        assert all(Path(path).is_file() for path in result.stdout.replace("\0", "\n").splitlines())
+        # with --at, a ranking follows
+        assert all(Path(line.partition("  ")[0]).is_file() for line in result.stdout.replace("\0", "\n").splitlines())
     return result
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ebcli.nouns.atlas import Atlas, evidence
+from ebcli.nouns.atlas import Atlas, evidence, leads
 from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Map, Subject
 
@@ -35,6 +35,10 @@ def test_shares_of_three_classes():
     # halfway between two centers: 0.4, 0.4 and 0.2
     assert named(atlas.at(19.5, 9.5)) == [("cup", 0.4), ("tray", 0.4), ("spoon", 0.2)]
     assert atlas.named(atlas.evidence).tolist() == [[0, 1], [-1, -1]]
+    # where two classes have about as much, both are ranked, but none is named
+    assert atlas.named(atlas.sampled([20], [10])).tolist() == [[-1]]
+    assert leads(np.array([[3.0, 1.0], [1.0, 1.0], [2.0, 0.0]])).tolist() == [[1, 0], [-2, 0], [-1, -1]]
+    assert leads(np.array([[3.0, 0.0]])).tolist() == [[3, 0]]
 
 
 def test_nothing_is_named_where_the_network_does_not_look():

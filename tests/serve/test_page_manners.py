@@ -95,8 +95,7 @@ def test_a_wrong_class_is_a_sentence_and_a_choice_and_the_page_goes_on(page: str
 def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str, browser: Browser) -> None:
     browser.visit(page)
     settled(browser)
-    names = ["score", "mass", "strength"]
-    assert [fact.text.split()[0] for fact in browser.all(".fact button")] == names
+    assert [fact.text.split()[0] for fact in browser.all(".fact button")] == ["score", "strength"]
     for fact in browser.all(".fact"):
         button, meaning = (fact.find_element("css selector", name) for name in ("button", ".meaning"))
         assert button.get_attribute("aria-describedby") == meaning.get_attribute("id")
@@ -123,6 +122,9 @@ def test_numbers_have_a_meaning_for_those_who_point_tap_tab_or_listen(page: str,
     browser.driver.refresh()
     settled(browser)
     assert browser.one(".value").text.startswith("Point at the picture")
+    browser.driver.get(f"{page}/?photo=0&target=2&marginal=1")
+    settled(browser, marginal="1")
+    assert [fact.text.split()[0] for fact in browser.all(".fact button")] == ["score", "mass"]
 
 
 def test_the_colors_are_explained(page: str, browser: Browser) -> None:

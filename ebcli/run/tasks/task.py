@@ -124,7 +124,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     misplaced = {
         "--annotations marks regions of images": spec.axes != "HW" and plan.output.annotations,
         "--compare-with compares maps of images": spec.depth is not None and plan.maps.beside,
-        "--style atlas compares the classes of images": plan.style.name == ATLAS
+        "--style atlas or --interactive compares the classes of images": plan.style.name == ATLAS
         and (spec.axes != "HW" or task is not REGISTERED[CLASSIFICATION]),
         "--sufficiency blurs parts of images": spec.axes != "HW" and plan.maps.sufficiency,
         "--style mask needs transparency, which videos lack": spec.frames is not None and plan.style.name == "mask",
