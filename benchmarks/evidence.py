@@ -158,6 +158,20 @@ def sufficiency() -> str:
     return markdown(heads, lines, 1)
 
 
+def strength() -> str:
+    """For each network, the strength of noise, and what is said about maps of classes that are shown and of others."""
+    lines = []
+    for row in read("strength"):
+        said = [
+            " / ".join(row[f"{kind}, {word}"] for word in ("clear", "weak", "hardly any")) for kind in ("own", "others")
+        ]
+        alone = [f"{row[f'{kind}, clear by strength']} of {row[f'{kind}, maps']}" for kind in ("own", "others")]
+        noise = [row[f"noise, {q}%"] for q in (5, 50, 95)]
+        lines.append([row["network"], row["reference"], *noise, *alone, *said])
+    heads = ["network", "reference", "noise, 5%", "50%", "95%", "own, clear by strength", "others", "own", "others"]
+    return markdown(heads, lines, 1)
+
+
 def best() -> str:
     """The letters: the share of each method's map in the right half, at the layer that suits the method best."""
     methods = ("contrastive", "Grad-CAM", "LayerCAM", "gradient x activation", "AttnLRP")
@@ -249,7 +263,8 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 
 TABLES: dict[str, Callable[[], str]] = {
-    one.__name__: one for one in (layers, fits, faithfulness, sufficiency, best, trained, sentences, words, cost, rates)
+    one.__name__: one
+    for one in (layers, fits, faithfulness, sufficiency, strength, best, trained, sentences, words, cost, rates)
 }
 
 
