@@ -12,17 +12,13 @@ from __future__ import annotations
 
 import argparse
 import csv
-import functools
 import gc
 import io
 import json
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -31,8 +27,6 @@ sys.path.insert(0, str(ROOT / "tests/helpers"))
 
 import library_models  # noqa: E402
 import zoo  # noqa: E402
-
-from ebcli.eb.registry import RULES  # noqa: E402
 
 KINDS = {
     "Classifiers": zoo.CLASSIFIERS,
@@ -76,7 +70,7 @@ FAMILIES = {
     "RetinaNet, FCOS": ["retinanet*", "fcos*"],
     "SSD, SSDlite": ["ssd*"],
 }
-COLUMNS = "network task input default_layer rule mass_there mass_at_input same_logits operations".split()
+COLUMNS = "network task input default_layer rule mass_there mass_at_input same_logits".split()
 BEGIN, END = "<!-- families of torchvision: begin -->", "<!-- families of torchvision: end -->"
 
 
@@ -85,15 +79,14 @@ def measure(name: str) -> dict[str, str]:
     specimen = library_models.full(name) if "/" in name else zoo.full(name)
     joint = True if name in zoo.VIDEO or specimen.target is not None else None  # as in the command
     plain, same, found = specimen.forward(), True, {}
-    with _recorded() as rules:
-        for contrastive in (True, False):
-            for layer in (specimen.layer, None):
-                result = found[layer] = specimen.excite(layer, contrastive=contrastive, joint=joint)
-                same &= torch.equal(result.logits, plain)
-                relevance = result.relevance
-                if not relevance.isfinite().all() or not (contrastive or (relevance >= 0).all()):
-                    raise AssertionError(f"{name}: relevance at {layer or 'the input'} is not finite or below zero")
-                del result, relevance
+    for contrastive in (True, False):
+        for layer in (specimen.layer, None):
+            result = found[layer] = specimen.excite(layer, contrastive=contrastive, joint=joint)
+            same &= torch.equal(result.logits, plain)
+            relevance = result.relevance
+            if not relevance.isfinite().all() or not (contrastive or (relevance >= 0).all()):
+                raise AssertionError(f"{name}: relevance at {layer or 'the input'} is not finite or below zero")
+            del result, relevance
     values = (
         name,
         next(kind for kind, names in KINDS.items() if name in names).lower(),
@@ -102,32 +95,8 @@ def measure(name: str) -> dict[str, str]:
         "jointly" if found[specimen.layer].joint else "step by step",
         *(f"{found[layer].mass.item():.4f}" for layer in (specimen.layer, None)),
         "yes" if same else "no",
-        " ".join(sorted(rules)),
     )
     return dict(zip(COLUMNS, values, strict=True))
-
-
-@contextmanager
-def _recorded() -> Iterator[set[str]]:
-    """Record the names of the rules used inside."""
-    used: set[str] = set()
-    before = dict(RULES)
-
-    def watched(rule: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(rule)
-        def watch(*args: Any, **kwargs: Any) -> Any:
-            value = rule(*args, **kwargs)
-            if value is not NotImplemented:
-                used.add(rule.__name__)
-            return value
-
-        return watch
-
-    RULES.update({function: watched(rule) for function, rule in before.items()})
-    try:
-        yield used
-    finally:
-        RULES.update(before)
 
 
 def families(rows: dict[str, dict[str, str]]) -> str:

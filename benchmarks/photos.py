@@ -3,7 +3,7 @@
     python benchmarks/photos.py               # 12-megapixel JPEG photos, some minutes
     python benchmarks/photos.py --megapixels 0.2
     python benchmarks/photos.py --csv         # also write docs/evidence/photos.csv
-    python benchmarks/photos.py --check       # a few photos; fails on a gross regression only
+    python benchmarks/photos.py --check       # a few photos; fails on a regression
 
 CPU seconds of all processes, from two runs of different length, so that start-up drops out. Other load on the machine
 hardly matters to them. The plain pass is the bundled EfficientNet-Lite0 on one image in a batch of 8.
@@ -25,7 +25,7 @@ from PIL import Image, ImageChops
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 8
 GOAL = 0.35  # CPU seconds per photo of 12 megapixels
-MOST = 40  # plain passes per photo that --check allows; 13 were measured
+EXPECTED, SLACK = 13, 1.3  # plain passes per photo, and the share of them that --check allows
 ROWS = ((), ("--max-side", "1600"), ("--format", "png"))
 
 
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=32, help="photos in the larger directory (32)")
     parser.add_argument("--megapixels", type=float, default=12, help="size of a photo (12)")
     parser.add_argument("--csv", action="store_true", help="also write docs/evidence/photos.csv")
-    parser.add_argument("--check", action="store_true", help="few photos, one row; fail on a gross regression")
+    parser.add_argument("--check", action="store_true", help="few photos, one row; fail on a regression")
     options = parser.parse_args()
     count = 2 * BATCH if options.check else options.images
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads that wait for each other count as busy
@@ -54,8 +54,8 @@ def main() -> None:
             goal = f"{GOAL:.2f}" if options.megapixels == 12 and not row else ""
             measured[" ".join(["eb-saliency photos", *row])] = each
             print(f"| {options.megapixels:g} megapixels {' '.join(row)} | {each:.3f} | {goal} |", flush=True)
-            if options.check and each > MOST * plain:
-                sys.exit(f"a photo takes {each / plain:.0f} plain passes, more than {MOST}")
+            if options.check and each > SLACK * EXPECTED * plain:
+                sys.exit(f"a photo takes {each / plain:.0f} plain passes instead of {EXPECTED}")
     if options.csv:
         import evidence
 

@@ -4,7 +4,7 @@
     python benchmarks/speed.py --only 'vgg16*'  # some rows; can be repeated
     python benchmarks/speed.py --peers          # also zennit, captum and grad-cam, if installed
     python benchmarks/speed.py --csv            # also write docs/evidence/cost.csv: runs of one month show as a range
-    python benchmarks/speed.py --check          # two small rows; fails if a ratio is grossly too high
+    python benchmarks/speed.py --check          # two small rows; fails if a ratio is too high
 
 The unit is one plain forward pass: ``torch.inference_mode``, the default memory format. Everything runs in one process
 and alternates, so that load slows all of it alike. A row shows the median and the interquartile range of the ratios,
@@ -40,7 +40,7 @@ Work = Callable[[], object]
 
 @dataclass(frozen=True)
 class Row:
-    """One row of the table. `goal` is the ratio to reach, `most` the one that ``--check`` allows.
+    """One row of the table. `goal` is the ratio to reach, `expected` the one that ``--check`` expects.
 
     `file` is the suffix of a file that the network is exported to, and `file_layer` the layer's name there.
     """
@@ -52,7 +52,7 @@ class Row:
     classes: int = 1
     side: int = 224
     goal: float | None = None
-    most: float | None = None
+    expected: float | None = None
     file: str = ""
     file_layer: str = ""
 
@@ -89,9 +89,10 @@ ROWS = (
         for file in (".onnx", ".pt2")
     ),
 )
+SLACK = 1.3  # of what is expected, which --check allows
 CHECKED = (
-    Row("resnet18", "layer3", contrastive=True, batch=2, most=4.0),
-    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, most=8.0),
+    Row("resnet18", "layer3", contrastive=True, batch=2, expected=3.1),
+    Row("efficientnet_lite0", "features.11", contrastive=True, batch=2, expected=6.2),
 )
 
 
@@ -120,7 +121,7 @@ def main() -> None:
     parser.add_argument("--peers", action="store_true", help="also other libraries, if installed")
     parser.add_argument("--csv", action="store_true", help="also write docs/evidence/cost.csv")
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")
-    parser.add_argument("--check", action="store_true", help="two small rows only; fail on a gross regression")
+    parser.add_argument("--check", action="store_true", help="two small rows only; fail on a regression")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     rows = [r for r in (CHECKED if options.check else ROWS) if any(fnmatch(r.name, p) for p in options.only or ["*"])]
@@ -140,8 +141,8 @@ def main() -> None:
                 print(f"| {' | '.join(cells)} |", flush=True)
             if options.csv and not row.file:  # its unit is another one
                 save(row, found)
-            if row.most is not None and found.median > row.most:
-                failed.append(f"{found.name} takes {found.median:.2f} forward passes, more than {row.most}")
+            if row.expected is not None and found.median > SLACK * row.expected:
+                failed.append(f"{found.name} takes {found.median:.2f} forward passes instead of {row.expected}")
     if failed:
         sys.exit("\n".join(failed))
 

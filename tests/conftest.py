@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import engines
 import pytest
 import torch
 from color_net import load_colors
@@ -17,7 +16,6 @@ from runs import no_strengths, tiny_model
 from stub_run import DONE, finished
 from watch import ELSEWHERE, WATCH
 
-engines.choose()
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
 if hasattr(signal, "SIGHUP"):  # which nohup has these processes ignore

@@ -88,6 +88,7 @@ def test_other_functions_at_the_same_time() -> None:
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
+@pytest.mark.release
 def test_threads_share_a_detector() -> None:
     loaded = ebcli.load_model("ssdlite320_mobilenet_v3_large", weights="none")
     images = torch.rand(4, 1, 3, 160, 200)

@@ -158,7 +158,8 @@ def _print_record(record: Record, options: Mapping[str, Any], plan: RunPlan, out
         if verbose:
             strength = "" if one.strength is None else f", strength {one.strength:.3f}"
             strength += f" ({one.evidence} evidence)" * bool(one.evidence)
-            say(one_line(f"{name}: {title}, score {one.score:.3f}, mass {one.mass:.3f}{strength}{_lost(one)}"))
+            mass = "" if one.mass is None else f", mass {one.mass:.3f}"
+            say(one_line(f"{name}: {title}, score {one.score:.3f}{mass}{strength}{_lost(one)}"))
         if one.sufficiency is not None and (verbose or is_only):
             note(f"{name}: {one.sufficiency['words']}")
         if one.blank:

@@ -121,7 +121,7 @@ def png(result: ExcitationResult) -> bytes | None:
     if spatial == 1:
         maps = maps[..., None, :]
     style = DrawingStyle("heatmap", signed=result.contrastive)
-    tiles = list(_tiles(maps, _array(result.mass), style))
+    tiles = list(_tiles(maps, result, style))
     each = len(tiles) // len(maps) if len(tiles) > len(maps) else len(tiles)
     shown = tiles[:_MAX_TILES]
     groups = [shown[start : start + each] for start in range(0, len(shown), each)]
@@ -133,21 +133,19 @@ def png(result: ExcitationResult) -> bytes | None:
     return file.getvalue()
 
 
-def _tiles(maps: NDArray[np.float32], mass: NDArray[np.float32], style: DrawingStyle) -> Iterator[Tile]:
-    """One heatmap for each of the maps (B, ..., h, w)."""
+def _tiles(maps: NDArray[np.float32], result: ExcitationResult, style: DrawingStyle) -> Iterator[Tile]:
+    """One heatmap for each of the maps (B, ..., h, w) of a result."""
     height, width = maps.shape[-2:]
     scale = _SIDE / max(height, width)
     size = max(1, round(width * scale)), max(1, round(height * scale))
     region = Box(0, 0, *size)
-    axes = ("image", "target", "frame") if mass.ndim == 2 else ("image", "frame")
+    is_several = result.relevance.ndim > len(result.layer_shape)
+    axes = ("image", "target", "frame") if is_several else ("image", "frame")
     for at in np.ndindex(maps.shape[:-2]):
         heatmap = picture(Image.new("RGB", size), maps[at], region, style)
         title = ", ".join(f"{axis} {i}" for axis, i in zip(axes, at, strict=False))
-        notes = (
-            f"{width} × {height} cells",
-            f"mass {mass[at[: mass.ndim]]:.3f}",
-            peak_note(maps[at], region, size, style),
-        )
+        mass = [] if result.mass is None else [f"mass {float(result.mass[at[: 1 + is_several]]):.3f}"]
+        notes = f"{width} × {height} cells", *mass, peak_note(maps[at], region, size, style)
         yield Tile(heatmap, title, notes)
 
 

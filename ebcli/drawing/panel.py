@@ -115,15 +115,16 @@ def without_photo_beside(style: DrawingStyle, name: str) -> DrawingStyle:
 
 def _maps(map_: Map) -> Iterator[tuple[Map, str, Sequence[str]]]:
     """A map and those beside it, each with its title and notes."""
-    grid, mass = _grid(map_.values), f"mass {map_.mass:.3f}"
+    grid, mass = _grid(map_.values), [] if map_.mass is None else [f"mass {map_.mass:.3f}"]
+    # a contrastive map sums to 0, so this is the mass of another map
+    own = [note if map_.method == "marginal" else f"marginal {note}" for note in mass]
     if not map_.beside:
-        # a contrastive map sums to 0, so this is the mass of another map
-        yield map_, map_.layer, (grid, mass if map_.method == "marginal" else f"marginal {mass}")
+        yield map_, map_.layer, (grid, *own)
         return
-    yield map_, f"{map_.layer}, {map_.method}", [grid] + [f"marginal {mass}"] * ("marginal" not in map_.beside)
+    yield map_, f"{map_.layer}, {map_.method}", [grid] + own * ("marginal" not in map_.beside)
     for method, values in map_.beside.items():
         other = replace(map_, values=values, method=method, noise=None)
-        yield other, f"{map_.layer}, {method}", [_grid(values)] + [mass] * (method == "marginal")
+        yield other, f"{map_.layer}, {method}", [_grid(values)] + mass * (method == "marginal")
 
 
 def _grid(values: NDArray[np.float32]) -> str:

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, overload
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol, TypedDict, overload
 
 import torch
 from torch import Tensor, nn
 
-from ebcli.eb.arguments import batch_checked, check_arguments, check_logits, check_relevance
-from ebcli.eb.capture import Capture, LayerChoice, single_tensor
-from ebcli.eb.contrast import Against, priors_against
+from ebcli.eb.arguments import check_arguments, check_relevance
+from ebcli.eb.capture import LayerChoice, single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.eb.explanation import Explanation, Forward, LayerPath
-from ebcli.eb.graph import BackwardGraph
-from ebcli.eb.joint import Joint
+from ebcli.eb.explanation import Explanation, Forward
 from ebcli.eb.maps import channel_axis_of
-from ebcli.eb.mode import ExcitationMode, Unsupported
-from ebcli.eb.primitives import let_feed_inactive
+from ebcli.eb.mode import Listening, Unsupported, refuse
+from ebcli.eb.operations import Value
+from ebcli.eb.paths import Path, descend
+from ebcli.eb.record import Record
 from ebcli.eb.result import ExcitationResult
-from ebcli.eb.stepwise import Stepwise
-from ebcli.eb.targets import Targets, Where, priors
+from ebcli.eb.targets import Against, Targets, Where, priors, priors_against
 from ebcli.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class HasNetwork(Protocol):
@@ -31,43 +34,41 @@ class HasNetwork(Protocol):
     def net(self) -> nn.Module: ...
 
 
+class Options(TypedDict, total=False):
+    """What `excitation_backprop` takes by name."""
+
+    against: Against | None
+    joint: bool | None
+    where: Where | None
+    unsupported: Unsupported
+    track_lost_mass: bool
+
+
+Network = nn.Module | HasNetwork
+Chosen = Targets | Callable[[Tensor], Targets]
+Several = list[Any] | tuple[LayerChoice, ...]
+
+
 @overload
 def excitation_backprop(
-    net: nn.Module | HasNetwork,
+    net: Network,
     inputs: Tensor,
-    targets: Targets | Callable[[Tensor], Targets],
+    targets: Chosen,
     layer: LayerChoice = None,
     contrastive: bool = False,
-    *,
-    against: Against | None = None,
-    joint: bool | None = None,
-    where: Where | None = None,
-    unsupported: Unsupported = "error",
-    track_lost_mass: bool = False,
+    **_: Unpack[Options],
 ) -> ExcitationResult: ...
-
-
 @overload
 def excitation_backprop(
-    net: nn.Module | HasNetwork,
-    inputs: Tensor,
-    targets: Targets | Callable[[Tensor], Targets],
-    layer: list[Any] | tuple[LayerChoice, ...],
-    contrastive: bool = False,
-    *,
-    against: Against | None = None,
-    joint: bool | None = None,
-    where: Where | None = None,
-    unsupported: Unsupported = "error",
-    track_lost_mass: bool = False,
+    net: Network, inputs: Tensor, targets: Chosen, layer: Several, contrastive: bool = False, **options: Unpack[Options]
 ) -> tuple[ExcitationResult, ...]: ...
 
 
 def excitation_backprop(
-    net: nn.Module | HasNetwork,
+    net: Network,
     inputs: Tensor,
-    targets: Targets | Callable[[Tensor], Targets],
-    layer: LayerChoice | list[Any] | tuple[LayerChoice, ...] = None,
+    targets: Chosen,
+    layer: LayerChoice | Several = None,
     contrastive: bool = False,
     *,
     against: Against | None = None,
@@ -137,79 +138,75 @@ def excitation_backprop(
     layers = layer if isinstance(layer, (list, tuple)) else (layer,)
     if not layers:
         raise ConfigurationError("no layer given: name at least one")
-    with torch.inference_mode(False), torch.no_grad():
-        forward = _record(network, inputs, layers, unsupported)
-        logits = forward.logits.detach()
-        prior, single = priors(targets(logits) if callable(targets) else targets, logits, where)
-        others = None if against is None else priors_against(against, prior)
-        by_layer = [forward.graph.explains_jointly(p.above) if joint is None else joint for p in forward.paths]
-        found: dict[LayerPath, ExcitationResult] = {}
-        for is_joint in sorted(set(by_layer)):
-            paths = [path for path, which in zip(forward.paths, by_layer, strict=True) if which == is_joint]
-            rule: Explanation = (Joint if is_joint else Stepwise)(forward, paths, prior)
-            lost_mass = rule.lost_mass() if track_lost_mass else [None] * len(paths)
-            shares = rule.relevance(contrastive) if others is None else rule.against(others)
-            check_relevance([relevance for relevance, _ in shares])
-            for path, (relevance, mass), lost in zip(paths, shares, lost_mass, strict=True):
-                found[path] = ExcitationResult(
-                    relevance=relevance[0] if single else relevance.transpose(0, 1),
-                    mass=_by_image(mass, single),
-                    logits=logits,
-                    contrastive=contrastive or against is not None,
-                    layer=path.layer.name,
-                    input_shape=forward.input_shape,
-                    layer_shape=tuple(path.layer.shape),
-                    lost_mass=lost and {name: _by_image(by_class, single) for name, by_class in lost.items()},
-                    against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
-                    joint=is_joint,
-                    channel_axis=channel_axis_of(network, inputs),
-                )
+    with torch.inference_mode(False), torch.no_grad(), torch.autocast(inputs.device.type, enabled=False):
+        forward = Forward.of(network, inputs, layers)
+        try:
+            prior, single = priors(targets(forward.logits) if callable(targets) else targets, forward.logits, where)
+            others = prior[:0] if against is None else priors_against(against, prior)
+            refuse([name for path in forward.paths for name in path.without_rule], unsupported)
+            explanation = Explanation(forward, prior, others, contrastive and against is None, track_lost_mass)
+            ops = forward.record.ops
+            rules = {path: path.explains_jointly(ops) if joint is None else joint for path in forward.paths}
+            found: dict[Path, ExcitationResult] = {}
+            for is_joint in sorted(set(rules.values())):
+                paths = [path for path, rule in rules.items() if rule == is_joint]
+                for path, (relevance, mass, lost) in zip(paths, explanation.of(paths, is_joint=is_joint), strict=True):
+                    check_relevance(relevance)
+                    rounding = 100 * torch.finfo(relevance.dtype).eps
+                    sites = {site: _by_image(of, single) for site, of in lost.items() if (of > rounding).any()}
+                    found[path] = ExcitationResult(
+                        relevance=_by_image(relevance, single),
+                        mass=None if mass is None else _by_image(mass, single),
+                        logits=forward.logits,
+                        contrastive=contrastive or against is not None,
+                        layer=forward.paths[path],
+                        input_shape=tuple(inputs.shape),
+                        layer_shape=tuple(path.layer.shape),
+                        lost_mass=sites if track_lost_mass else None,
+                        against=None if against is None else (against,) if isinstance(against, int) else tuple(against),
+                        joint=is_joint,
+                        channel_axis=channel_axis_of(network, inputs),
+                        image_axis=forward.images.axis(path.layer),
+                    )
+        finally:
+            forward.record.clear()
     results = tuple(found[path] for path in forward.paths)
     return results if isinstance(layer, (list, tuple)) else results[0]
 
 
 def _by_image(by_class: Tensor, single: bool) -> Tensor:
-    """(K, B) as (B, K), or (B,) if there is no K."""
-    return by_class[0] if single else by_class.mT
+    """(K, B, ...) as (B, K, ...), or (B, ...) if there is no K."""
+    return by_class[0] if single else by_class.transpose(0, 1)
 
 
-def _record(net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsupported: Unsupported) -> Forward:
-    """Run the network once, and record what both rules need."""
-    if inputs.is_inference():
-        inputs = inputs.clone()  # autograd may not save tensors made in inference mode
-    mode, capture, logits = _run(net, inputs, layers, unsupported)
-    check_logits(net, inputs, logits)
-    let_feed_inactive(logits)
-    graph = BackwardGraph(logits)
-    paths = [LayerPath.down_to(layer, graph) for layer in capture.layers()]
-    mode.refuse(graph.without_rule)
-    mode.is_settled = True
-    return Forward(logits, graph, mode.recording, paths, tuple(inputs.shape))
-
-
-def _run(
-    net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice], unsupported: Unsupported = "error"
-) -> tuple[ExcitationMode, Capture, Tensor]:
-    with (
-        evaluating(net),
-        ExcitationMode(net, unsupported=unsupported) as mode,
-        Capture(net, layers, mode.recording) as capture,
-        torch.enable_grad(),
-        batch_checked(net, inputs),
-    ):
-        return mode, capture, single_tensor(net(capture.enter(inputs)), "the network's output")
-
-
-def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str]) -> list[str]:
+def layers_on_path(net: nn.Module, inputs: Tensor, layers: Sequence[str], *, only_way: bool = False) -> list[str]:
     """The layers among `layers` that probability reaches. The others only compute gates, queries and keys.
 
     Args:
         net: the network, which runs once, in evaluation mode.
         inputs: (B, ...), which may be on the meta device if the network is.
         layers: names of modules, each called once and returning a single tensor.
+        only_way: those alone that all probability passes.
     """
-    with torch.inference_mode(False), torch.no_grad():
-        _, capture, output = _run(net, inputs, [None, *layers])
-        _, *found = capture.layers()
-        graph = BackwardGraph(output)
-    return [name for name, layer in zip(layers, found, strict=True) if graph.ends(layer.edge.node)]
+    values: dict[str, Value] = {}
+    record = Record(net)
+
+    def note(name: str, _module: nn.Module, _args: Any, output: Any) -> None:
+        if isinstance(value := record.value_of(single_tensor(output, name)), Value):  # not another thread's
+            values[name] = value
+
+    with torch.inference_mode(False), torch.no_grad(), evaluating(net), Listening(record), ExitStack() as hooks:
+        for name in layers:
+            hooks.callback(net.get_submodule(name).register_forward_hook(partial(note, name)).remove)
+        inputs = inputs.detach().clone()
+        record.keeps = False
+        source = record.start(inputs)
+        output = record.value_of(single_tensor(net(inputs), "the network's output"))
+
+    def reached(stop: Value | None = None) -> set[Value]:
+        ops = descend([output], lambda op: stop in op.outs)
+        return {output, *(value for op in ops if stop not in op.outs for value in op.operands)}
+
+    everything = reached() if isinstance(output, Value) else set[Value]()
+    found = [name for name in layers if values.get(name) in everything]
+    return [name for name in found if not only_way or source not in reached(values[name])]

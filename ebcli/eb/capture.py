@@ -1,185 +1,131 @@
 """The layers whose relevance is asked for: where it arrives, and their outputs."""
 
-from __future__ import annotations
-
 import copy
-import threading
+import dataclasses
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from ebcli.eb.facts import ValueFacts, amend, carries_signal, facts_of, mark_bypass, note, note_depth, tensors_in
-from ebcli.eb.graph import neurons_of
-from ebcli.eb.nodes import quiet
-from ebcli.eb.primitives import cloned, copied, unchanged
-from ebcli.eb.recording import Recording
-from ebcli.eb.registry import Call
-from ebcli.eb.saved_values import Saved
+from ebcli.eb.operations import RECORD, Value, aten
+from ebcli.eb.record import Record
 from ebcli.errors import LayerError, closest
 
 LayerChoice = str | nn.Module | None
 
 
-@dataclass(frozen=True)
-class TargetLayer:
-    """A layer to explain, in a forward pass.
-
-    Attributes:
-        name: the layer's name; None for the network's input.
-        edge: where its relevance arrives.
-        shape: its output's.
-    """
-
-    name: str | None
-    edge: GradientEdge
-    shape: torch.Size
-    _like: Tensor  # without elements
-    _saved: Saved
-
-    @property
-    def label(self) -> str:
-        """The layer's name in messages."""
-        return _label(self.name)
-
-    @property
-    def value(self) -> Tensor:
-        """Its output, as it was before later operations may have overwritten it."""
-        return self._saved.get()
-
-    def zeros(self) -> Tensor:
-        """Zeros like its output."""
-        return self._like.new_zeros(self.shape)
-
-
 class Capture(ExitStack):
-    """Forward hooks that record where relevance arrives at each of several layers.
+    """Forward hooks that find the values of several layers in the record.
 
-    A layer whose output does not depend on another of them starts the signal: its output becomes a leaf of the graph,
-    and everything before it runs without autograd.
+    Numbers are kept from the first layer on: what is recorded before is only asked for facts.
     """
 
-    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], recording: Recording) -> None:
+    def __init__(self, net: nn.Module, layers: Sequence[LayerChoice], record: Record) -> None:
         super().__init__()
-        self._recording = recording
+        self._record, self._values = record, dict[str | None, Value]()
         modules = dict(net.named_modules(remove_duplicate=False))
-        found = [_find(modules, layer) for layer in layers]
-        self._names = [name for name, _ in found]
-        self._layers: dict[int, TargetLayer] = {}
-        self._thread = threading.get_ident()
-        for i, (_, module) in enumerate(found):
-            if module is not None:  # before the network's own hooks, which may keep the output for another layer
-                self.callback(module.register_forward_hook(partial(self._output, i), prepend=True).remove)
+        self.names = [_name_of(layer, modules) for layer in layers]
+        for name in dict.fromkeys(self.names):
+            if name is not None:  # before the network's own hooks, which may keep the output for another layer
+                hook = modules[name].register_forward_hook(partial(self._output, name), prepend=True)
+                self.callback(hook.remove)
 
     def enter(self, inputs: Tensor) -> Tensor:
         """The tensor to call the network with."""
-        inputs = inputs.detach()
-        for i, name in enumerate(self._names):
-            if name is None:
-                inputs = self._captured(i, inputs)
-        return inputs if None in self._names else mark_bypass(inputs)
+        inputs = inputs.detach().clone()  # which the network may overwrite
+        self.source = self._record.start(inputs)
+        self._record.keeps = None in self.names
+        return self._capture(None, inputs) if None in self.names else inputs
 
-    def layers(self) -> list[TargetLayer]:
-        """The layers, in order. Raises LayerError if one was not called."""
-        for i, name in enumerate(self._names):
-            if i not in self._layers:
-                raise LayerError(f"{_label(name)} was not called during the forward pass")
-        return [self._layers[i] for i in range(len(self._names))]
+    def values(self) -> list[Value]:
+        """The layers' values, in order. Raises LayerError if one was not called."""
+        for name in self.names:
+            if name not in self._values:
+                raise LayerError(f"{label_of(name)} was not called during the forward pass")
+        return [self._values[name] for name in self.names]
 
-    def _captured(self, i: int, value: Tensor, is_operand: bool = False) -> Tensor:
-        label = _label(self._names[i])
-        if i in self._layers:
-            raise LayerError(
-                f"{label} is called more than once during the forward pass: choose a layer that is called once"
-            )
-        if not value.is_floating_point():
-            raise LayerError(f"{label} has dtype {value.dtype}, but only floating-point tensors have relevance")
-        call = Call(cloned, (value,), {}, label, self._recording)
-        with quiet():
-            if not carries_signal(value):
-                value = _start(call, value)
-            elif is_operand or value._is_view() or neurons_of(value.grad_fn) is None:
-                value = copied(call, value)  # a node that only this layer's readers pass something to
-            amend(value, source=None)  # activations of a function of it pass it, not what it is a function of
-            edge, like = get_gradient_edge(value), value.detach().new_empty(0)
-            self._layers[i] = TargetLayer(self._names[i], edge, value.shape, like, Saved(value, label))
-        return value
+    def _capture(self, name: str | None, tensor: Tensor) -> Tensor:
+        label = label_of(name)
+        if name in self._values:
+            raise LayerError(f"{label} is called more than once during the forward pass: choose another layer")
+        if not tensor.is_floating_point():
+            raise LayerError(f"{label} has dtype {tensor.dtype}, but only floating-point tensors have relevance")
+        value = self._record.value_of(tensor)
+        if not isinstance(value, Value):
+            raise LayerError(f"{label} does not depend on the input: choose another layer")
+        if value.reads:  # what read it before is not behind the layer
+            with self._record:
+                tensor = aten.alias.default(tensor)
+            value = self._record.value_of(tensor)
+        self._record.keeps = value.facts.is_layer = True
+        self._record.keep(value)
+        value.reads += 1  # so that it stays
+        self._values[name] = value
+        return tensor
 
-    def _output(self, i: int, _module: nn.Module, args: Any, output: Any) -> Any:
-        if threading.get_ident() != self._thread:
+    def _output(self, name: str, _module: nn.Module, args: Any, output: Any) -> Any:
+        if RECORD.get() is not self._record:
             return output  # another thread's forward pass
-
-        def captured(value: Tensor) -> Tensor:
-            return self._captured(i, value, is_operand=any(value is given for given in tensors_in(args)))
-
-        if isinstance(output, Tensor):
-            return captured(output)
-        tensors = [k for k, v in _items(output) if isinstance(v, Tensor) and v.is_floating_point()]
+        tensors = _tensors_in(output)
         if len(tensors) != 1:
             raise LayerError(
-                f"{_label(self._names[i])} returns a {type(output).__name__} with {len(tensors)} floating-point "
+                f"{label_of(name)} returns a {type(output).__name__} with {len(tensors)} floating-point "
                 "tensors, not a single one: choose a layer inside or after it"
             )
-        return _replaced(output, tensors[0], captured(dict(_items(output))[tensors[0]]))
+        ((at, tensor),) = tensors.items()
+        return _replaced(output, at, self._capture(name, tensor))
 
 
-def _start(call: Call, value: Tensor) -> Tensor:
-    """The value as the start of the signal: a copy of a leaf, because leaves must not be modified in place."""
-    with torch.enable_grad():  # also where the network turns it off
-        start = unchanged(call, value.detach().requires_grad_())
-    is_nonnegative = not (value.is_meta or bool((value < 0).any()))
-    note(start, ValueFacts(is_nonnegative, facts_of(value).gate))
-    return note_depth(start, [value])
-
-
-def _label(name: str | None) -> str:
+def label_of(name: str | None) -> str:
     return "the input" if name is None else f"layer {name!r}"
 
 
 def single_tensor(output: Any, what: str) -> Tensor:
     """The first floating-point tensor in a module's output."""
-    if isinstance(output, Tensor):
-        return output
-    tensors = [item for _, item in _items(output) if isinstance(item, Tensor) and item.is_floating_point()]
+    tensors = _tensors_in(output)
     if not tensors:
         raise LayerError(f"{what} must contain a floating-point tensor, but it is a {type(output).__name__}")
-    return tensors[0]
+    return next(iter(tensors.values()))
 
 
-def _items(output: Any) -> list[tuple[Any, Any]]:
-    if isinstance(output, dict):
-        return list(output.items())
-    return list(enumerate(output)) if isinstance(output, (list, tuple)) else []
+def _tensors_in(output: Any) -> dict[Any, Tensor]:
+    """A module's output if that is a tensor; else the floating-point tensors in it, by index, key or attribute."""
+    if isinstance(output, Tensor):
+        return {None: output}
+    return {at: a for at, a in _items(output).items() if isinstance(a, Tensor) and a.is_floating_point()}
 
 
-def _replaced(output: Any, key: Any, value: Tensor) -> Any:
-    """A copy of a container with one item replaced."""
+def _items(output: Any) -> dict[Any, Any]:
+    if isinstance(output, (list, tuple)):
+        return dict(enumerate(output))
+    return output if isinstance(output, dict) else vars(output) if dataclasses.is_dataclass(output) else {}
+
+
+def _replaced(output: Any, at: Any, tensor: Tensor) -> Any:
+    """A module's output, or a copy of it, with one tensor replaced."""
+    if isinstance(output, Tensor):
+        return tensor
     if isinstance(output, tuple):
-        items = [value if i == key else item for i, item in enumerate(output)]
-        return type(output)(*items) if hasattr(output, "_fields") else tuple(items)
+        items = (*output[:at], tensor, *output[at + 1 :])
+        return type(output)(*items) if hasattr(output, "_fields") else items
     output = copy.copy(output)
-    output[key] = value
+    (output if isinstance(output, (list, dict)) else vars(output))[at] = tensor
     return output
 
 
-def _find(modules: dict[str, nn.Module], layer: LayerChoice) -> tuple[str | None, nn.Module | None]:
-    """A layer's name and module, from either."""
-    if layer is None:
-        return None, None
+def _name_of(layer: LayerChoice, modules: dict[str, nn.Module]) -> str | None:
+    """A layer's name; None for the input."""
     if isinstance(layer, nn.Module):
-        for name, module in modules.items():
-            if module is layer:
-                return name, layer
-        raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+        name = next((name for name, module in modules.items() if module is layer), None)
+        if name is None:
+            raise LayerError(f"this {type(layer).__name__} is not a module of the network")
+        return name
+    if layer is None:
+        return None
     layer = layer.removeprefix("_orig_mod.")  # of a module that torch.compile() compiled
     if not layer or layer not in modules:
-        if layer == "input":
-            raise LayerError("the network has no layer 'input': use layer=None for the input")
-        hint = closest(layer, filter(None, modules))
+        hint = closest(layer, filter(None, modules)) if layer != "input" else "use layer=None for the input"
         raise LayerError(f"the network has no layer {layer!r}" + (f": {hint}" if hint else ""))
-    return layer, modules[layer]
+    return layer

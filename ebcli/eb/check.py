@@ -1,27 +1,26 @@
 """check_rule(): compares an excitation rule with the definition, as ``gradcheck`` does for gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
-from functools import partial
+from dataclasses import replace
+from itertools import islice, product
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ebcli.eb import graph
-from ebcli.eb.definition import Arguments, Definition, Operation, floating
-from ebcli.eb.facts import carries_signal, is_nonnegative, step_of
-from ebcli.eb.mode import ExcitationMode
-from ebcli.eb.neurons import WeightedSum
-from ebcli.eb.stepwise import StepwiseWalk
+from ebcli.eb.definition import Definition, Trial
+from ebcli.eb.mode import Listening, refuse
+from ebcli.eb.operations import Value, quiet
+from ebcli.eb.paths import descend, is_learned, walk
+from ebcli.eb.products import Signs
+from ebcli.eb.record import Record
+from ebcli.eb.rules.rule import MISSING, How
+from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ConfigurationError, RuleError
 
 _LARGEST = 1000  # elements of the signal
-_CLASSIFIER, _CONTRAST = "as the classifier", "contrastive"
-_RELU, _NORM, _BEHIND_RELU = "with a ReLU on top", "with a batch norm on top", "behind a ReLU"
-_ONE_BY_ONE = "with one target at a time"
+_PLAIN = How()
 
 
 def check_rule(
@@ -71,17 +70,16 @@ def check_rule(
         >>> ebcli.check_rule(torch.nn.Conv2d(3, 4, 3, stride=2), x)
         True
     """
-    given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    if not any(map(carries_signal, given)):
+    name = getattr(fn, "__name__", type(fn).__name__)
+    arguments = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
+    trial = Trial(name, fn, arguments, passes_through, tolerance).to(torch.float64)
+    if not trial.signals:
         raise ConfigurationError("no input requires grad: call requires_grad_() on the inputs that carry the signal")
-    base = Arguments(tuple(given)).to(torch.float64)
-    size = sum(base.values[k].numel() for k in base.signals)
+    size = sum(signal.numel() for signal in trial.signals)
     if not 0 < size <= _LARGEST:
-        raise ConfigurationError(
-            f"the signal has {size} elements, but each takes several evaluations: use 1 to {_LARGEST}"
-        )
+        raise ConfigurationError(f"the signal has {size} elements, each evaluated several times: use 1 to {_LARGEST}")
     try:
-        _check(Operation(fn, passes_through, tolerance).to(torch.float64), base)
+        _check(trial)
     except RuleError:
         if raise_exception:
             raise
@@ -89,184 +87,157 @@ def check_rule(
     return True
 
 
-def _check(operation: Operation, base: Arguments) -> None:
+@torch.no_grad()
+def _check(trial: Trial) -> None:
     try:
-        operation.plain(base.fresh())
+        trial.outputs()
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise RuleError(f"{operation.name} fails with float64 inputs ({reason}): pass constants as inputs") from error
+        raise RuleError(f"{trial.name} fails with float64 inputs ({reason}): pass constants as inputs") from error
+    definition = _check_with_others(trial, "as given")
+    scattered = trial.map(lambda a: a.movedim(-1, 0).contiguous().movedim(0, -1))
+    Run(scattered, "with non-contiguous inputs").compare(definition)
+    Run(trial, "with one target at a time", one_by_one=True).compare(definition)
+    _check_with_others(trial.map(torch.abs), "with non-negative inputs")
     generator = torch.Generator().manual_seed(0)
-
-    def some_zero(value: Tensor) -> Tensor:
-        return value * (torch.rand(value.shape, generator=generator) < 0.6).to(value.device)
-
-    for title, arguments in {
-        "": base,
-        "with non-negative inputs": base.map(torch.abs),
-        "with some inputs zero": base.map(some_zero),
-    }.items():
-        compare = partial(_compare, operation, Definition(operation, arguments), title)
-        for case in ("", _CLASSIFIER, _CONTRAST, _RELU, _NORM):
-            compare(arguments, case)
-        if not title:
-            compare(arguments.map(_non_contiguous), "with non-contiguous inputs")
-            compare(arguments, _ONE_BY_ONE)
-    rectified = base.map(lambda value: value.clamp(min=0))
-    _compare(operation, Definition(operation, rectified), "", base, _BEHIND_RELU)
-    for dtype, coarse in {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 5e-2}.items():
-        rounded, other = base.to(dtype), operation.to(dtype)
+    some_zero = trial.map(lambda a: a * (torch.rand(a.shape, generator=generator) < 0.6).to(a))
+    _check_with_others(some_zero, "with some inputs zero")
+    Run(replace(trial, below=F.relu), "behind a ReLU").compare(Definition(trial.map(F.relu)))
+    for dtype, tolerance in ((torch.float32, 1e-3), (torch.bfloat16, 5e-2), (torch.float16, 5e-2)):
+        rounded = replace(trial.to(dtype), tolerance=tolerance)
         try:
-            other.plain(rounded.fresh())
+            rounded.outputs()
         except RuntimeError:  # the operation does not support this dtype
             continue
-        definition = Definition(other.to(torch.float64), rounded.to(torch.float64))
-        _compare(other, definition, f"in {str(dtype).removeprefix('torch.')}", rounded, "", coarse)
+        Run(rounded, f"in {str(dtype).removeprefix('torch.')}").compare(Definition(rounded.to(torch.float64)))
 
 
-def _compare(
-    operation: Operation, definition: Definition, title: str, arguments: Arguments, case: str, coarse: float = 0.0
-) -> None:
-    """Raise RuleError where the shares in the mode differ from the definition's.
+def _check_with_others(trial: Trial, title: str) -> Definition:
+    """Compare the shares of an operation alone, as the classifier, and with a norm and a ReLU on top."""
+    definition, run = Definition(trial), Run(trial, title)
+    run.compare(definition)
+    if any(map(is_learned, run.ops)):
+        run.compare(definition, ", as the classifier", How(above_classifier=True))
+        run.compare(definition, ", contrastive", How(above_classifier=True), contrastive=True)
+    above: dict[str, Callable[[Tensor], Tensor]] = {"with a ReLU on top": F.relu}
+    if len(run.outputs) == 1 and run.values[0].facts.is_open and run.outputs[0].ndim > 1:
+        norm = _batch_norm(run.outputs[0])
+        above["with a batch norm on top"] = norm
+        above["with a batch norm on top and a ReLU"] = lambda y: F.relu(norm(y))
+    for case, other in above.items():
+        turned = torch.cat([(other(y + 1) - other(y)).sign().flatten() for y in run.outputs])
+        both = Run(replace(trial, above=other), f"{title}, {case}")
+        both.compare(definition, how=How(spares_zeros=True), turned=turned)
+    return definition
+
+
+class Run:
+    """A trial in the mode.
 
     Args:
-        operation: what is checked.
-        definition: at these arguments.
-        title: how the arguments were made.
-        arguments: the arguments.
-        case: what is above or below the operation, or how the backward pass runs.
-        coarse: for low precision, the largest difference allowed, at outputs that it computes well.
+        trial: it.
+        title: of the trial, for messages.
+        one_by_one: the backward passes of the outputs run one by one.
+
+    Attributes:
+        outputs: the floating-point results.
+        values: what they hold; constants are no values.
+        ops: what probability passes from them.
+
+    Raises:
+        RuleError: the rule fails, changes the value, cuts the signal or breaks a promise.
+        UnsupportedOpError: an operation has no rule.
     """
-    title = f"{title} {case}".strip() or "as given"
-    leaves = [arguments.values[k].detach().requires_grad_() for k in arguments.signals]
-    values = arguments.fresh()
-    with ExcitationMode() as mode:
-        for k, leaf in zip(arguments.signals, leaves, strict=True):
-            values[k] = F.relu(leaf) if case == _BEHIND_RELU else leaf.clone()  # fn may work in place
-        outputs = tops = _run(operation, title, values, mode)
-        mean = torch.zeros(())
-        if case == _NORM and not _can_be_normed(outputs):
-            return
-        if case == _NORM:
-            tops, mean = _batch_norm(outputs[0])
-        elif case == _RELU:
-            tops = [F.relu(output) for output in outputs]
-        top = torch.cat([one.flatten() for one in tops])
-    plain = operation.plain((arguments.map(F.relu) if case == _BEHIND_RELU else arguments).fresh())
-    at_zero = operation.plain(arguments.map(torch.zeros_like).fresh())
-    _check_values(f"the rule for {operation.name}", title, outputs, plain, at_zero)
-    layers = graph.weighted_below([output.grad_fn for output in tops])
-    as_classifier = case in (_CLASSIFIER, _CONTRAST)
-    if as_classifier and not layers:
-        return
-    for node in layers:
-        node.step.is_classifier = as_classifier  # otherwise as if another layer followed
 
-    # below a batch norm, the responses are gamma (y - mean) and the weights gamma W
-    sign = (definition.response - mean).sign()
-    explains = (sign != 0) & definition.response.isfinite()
-    if coarse:
-        explains &= definition.well_conditioned()
-    if case == _RELU:
-        explains &= sign > 0
-    elif as_classifier:
-        sign = torch.ones_like(sign)
-    expected = definition.shares(sign)
-    if case == _CONTRAST:
-        expected = expected - definition.shares(-sign)
-        explains = explains & ~definition.single.any(1)
-    with mode.recording.walked_by(StepwiseWalk([node.step for node in layers] if case == _CONTRAST else [])):
-        found = _actual_shares(top, leaves, one_by_one=case == _ONE_BY_ONE).to(torch.float64)
-    wrong = ~((found - expected).abs() <= (coarse or operation.tolerance))  # true for NaN, too
-    wrong &= explains[:, None]
-    if wrong.any():
-        worst = (found - expected).abs().nan_to_num(torch.inf).where(wrong, 0).flatten().argmax()
-        n, i = divmod(int(worst), expected.shape[1])
-        raise RuleError(
-            f"the rule for {operation.name} disagrees with the definition ({title}):\n"
-            f"  {_position('output', outputs, n)}, value {float(definition.response[n]):.6g}\n"
-            f"  {_position('input', leaves, i)}\n"
-            f"  share: {float(found[n, i]):.6g}, expected {float(expected[n, i]):.6g}\n"
-            f"  sum of all shares: {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
-            f"  {int(wrong.sum())} of {wrong.numel()} shares differ"
-        )
-
-
-def _run(operation: Operation, title: str, values: list[Any], mode: ExcitationMode) -> list[Tensor]:
-    """The outputs in the mode. Exceptions are the rule's fault."""
-    try:
-        outputs = floating(operation.fn(*values))
-    except (TypeError, ValueError, IndexError, RuntimeError) as error:
-        reason = " ".join(str(error).split())
-        raise RuleError(f"the rule for {operation.name} failed ({title}): {type(error).__name__}: {reason}") from error
-    mode.refuse([name for output in outputs for name in graph.BackwardGraph(output).without_rule])
-    return outputs
-
-
-def _can_be_normed(outputs: Sequence[Tensor]) -> bool:
-    """Whether the output is that of a layer into which a batch norm would be folded."""
-    if len(outputs) != 1 or outputs[0].ndim < 2:
-        return False
-    node: Any = outputs[0].grad_fn
-    step = step_of(node)
-    if graph.weighted_below([node]) != [node] or not isinstance(step, WeightedSum):
-        return False
-    return not step.rectified and step.linear.orientation is None
-
-
-def _batch_norm(output: Tensor) -> tuple[list[Tensor], Tensor]:
-    """The output of a batch norm with scales of both signs and means that flip some responses, and these means."""
-    channels = torch.arange(output.shape[1])
-    spread = output.detach().std().nan_to_num(1.0)
-    gamma, mean = (1.5 - 3.0 * (channels % 2)).to(output), ((channels % 3 - 1) * spread / 2).to(output)
-    each = mean.reshape(-1, *[1] * (output.ndim - 2)).expand(output.shape).flatten()
-    return [F.batch_norm(output, mean, torch.ones_like(mean), gamma)], each
-
-
-def _check_values(
-    rule: str, title: str, outputs: Sequence[Tensor], plain: Sequence[Tensor], at_zero: Sequence[Tensor]
-) -> None:
-    if len(plain) != len(outputs) or not all(map(_same_bits, plain, outputs)):
-        raise RuleError(f"{rule} changes the value ({title})")
-    if not any(map(carries_signal, outputs)):
-        raise RuleError(f"{rule} cuts the signal: the value has no grad_fn ({title})")
-    for output in outputs:
-        node: Any = output.grad_fn
-        # every operand is the copy of a signal, or the ReLU behind which it was put
-        alone = node is not None and all(
-            below.name().endswith("AccumulateGrad") for parent in graph.parents(node) for below in graph.parents(parent)
-        )
-        if alone and getattr(step_of(node), "keeps_zero", False) and any(value.nan_to_num().any() for value in at_zero):
+    def __init__(self, trial: Trial, title: str, *, one_by_one: bool = False) -> None:
+        self._trial, self._title, self._record = trial, title, Record()
+        rule, leaves = f"the rule for {trial.name}", [signal.clone() for signal in trial.signals]
+        with Listening(self._record):
+            self._starts = [self._record.start(leaf) for leaf in leaves]
+            try:
+                self.outputs = trial.outputs(leaves)
+            except (TypeError, ValueError, IndexError, RuntimeError) as error:
+                reason = " ".join(str(error).split())
+                raise RuleError(f"{rule} failed ({title}): {type(error).__name__}: {reason}") from error
+            self._held = [self._record.value_of(output) for output in self.outputs]
+        plain, self.values = trial.outputs(), [value for value in self._held if isinstance(value, Value)]
+        if len(plain) != len(self.outputs) or not all(map(_same_bits, plain, self.outputs)):
+            raise RuleError(f"{rule} changes the value ({title})")
+        if not self.values:
+            raise RuleError(f"{rule} cuts the signal: the value does not depend on the inputs ({title})")
+        self.ops = descend(self.values)
+        refuse([op.site for op in self.ops if op.rule is MISSING], "error")
+        self._in_batches = not one_by_one and all(op.is_native for op in self.ops)
+        keeps_zero = len(self.ops) == 1 and getattr(self.ops[0].rule, "keeps_zero", False)
+        if keeps_zero and any(zero.nan_to_num().any() for zero in trial.outputs(map(torch.zeros_like, trial.signals))):
             raise RuleError(f"{rule} sets keeps_zero=True, but zero does not map to zero ({title})")
-    if any(is_nonnegative(output) and (output < 0).any() for output in outputs):
-        raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
+        if any(value.facts.nonnegative and (value.tensor < 0).any() for value in self.values):
+            raise RuleError(f"{rule} sets nonnegative=True, but the value has negative elements ({title})")
+
+    def compare(
+        self, definition: Definition, case: str = "", how: How = _PLAIN, *, turned: Signs = 1, contrastive: bool = False
+    ) -> None:
+        """Raise RuleError where the shares differ from the definition's.
+
+        Args:
+            definition: of the operation.
+            case: what to add to the title.
+            how: the probability of the results is to be explained.
+            turned: the signs (N,) with which the results depend on those of the operation.
+            contrastive: subtract the shares of the duals.
+        """
+        response = torch.cat([output.flatten() for output in self.outputs])
+        explains = (response != 0) & response.isfinite()
+        if self._starts[0].dtype != torch.float64:
+            explains &= definition.well_conditioned()
+        sign = torch.ones_like(response) if how.above_classifier else response.sign() * turned
+        expected = definition.shares(sign)
+        if contrastive:
+            expected = expected - definition.shares(-sign)
+            explains &= ~definition.single.any(1)
+        found = self._shares(how, contrastive=contrastive).to(torch.float64)
+        error = (found - expected).abs()
+        wrong = ~(error <= self._trial.tolerance) & explains[:, None]  # true for NaN, too
+        if wrong.any():
+            worst = error.nan_to_num(torch.inf).where(wrong, 0).flatten().argmax()
+            n, i = divmod(int(worst), expected.shape[1])
+            raise RuleError(
+                f"the rule for {self._trial.name} disagrees with the definition ({self._title}{case}):\n"
+                f"  output {_position(self.outputs, n)}, value {float(response[n]):.6g}\n"
+                f"  input {_position(self._trial.signals, i)}\n"
+                f"  share: {float(found[n, i]):.6g}, expected {float(expected[n, i]):.6g}\n"
+                f"  sum of all shares: {float(found[n].sum()):.6g}, expected {float(expected[n].sum()):.6g}\n"
+                f"  {int(wrong.sum())} of {wrong.numel()} shares differ"
+            )
+
+    def _shares(self, how: How, *, contrastive: bool) -> Tensor:
+        """Each output's share for each input: (N, inputs)."""
+        sizes, answer = [output.numel() for output in self.outputs], Stepwise([], contrastive=contrastive)
+
+        def down(units: Tensor) -> Tensor:
+            parts = zip(self._held, units.split(sizes), strict=True)
+            start = {v: [(part.reshape(v.shape), how)] for v, part in parts if isinstance(v, Value)}
+            with quiet():
+                arrived = walk(start, self._starts, answer)
+            return torch.cat([total(arrived.get(leaf, []), leaf).flatten() for leaf in self._starts])
+
+        units = torch.eye(sum(sizes), dtype=self.outputs[0].dtype)
+        return torch.vmap(down)(units) if self._in_batches else torch.stack([down(unit) for unit in units])
 
 
-def _actual_shares(top: Tensor, leaves: Sequence[Tensor], *, one_by_one: bool) -> Tensor:
-    """Each output's share for each input in the mode: (N, inputs)."""
-    options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
-    down = partial(torch.autograd.grad, top, leaves, **options)
-    units = torch.eye(len(top)).to(top)
-    shares = map(torch.stack, zip(*map(down, units), strict=True)) if one_by_one else down(units, is_grads_batched=True)
-    # zeros for inputs that nothing reaches have no axis of units
-    by_leaf = [share.expand(len(top), *leaf.shape) for share, leaf in zip(shares, leaves, strict=True)]
-    return torch.cat([share.flatten(1) for share in by_leaf], dim=1)
+def _batch_norm(output: Tensor) -> Callable[[Tensor], Tensor]:
+    """A batch norm with scales of both signs, and with means that flip some responses."""
+    channels = torch.arange(output.shape[1]).to(output)
+    gamma, mean = 1.5 - 3 * (channels % 2), (channels % 3 - 1) * output.std().nan_to_num(1.0) / 2
+    return lambda y: F.batch_norm(y, mean, torch.ones_like(mean), gamma)
 
 
-def _position(what: str, tensors: Sequence[Tensor], flat: int) -> str:
-    """``input 1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
-    for number, tensor in enumerate(tensors):
-        if flat < tensor.numel():
-            where = tuple(int(at) for at in torch.unravel_index(torch.tensor(flat), tensor.shape))
-            return f"{what} {number}, element {where}"
-        flat -= tensor.numel()
-    raise IndexError(flat)
+def _position(tensors: Sequence[Tensor], flat: int) -> str:
+    """``1, element (0, 2)`` for an index into the concatenation of all flattened tensors."""
+    elements = ((k, at) for k, tensor in enumerate(tensors) for at in product(*map(range, tensor.shape)))
+    number, element = next(islice(elements, flat, None))
+    return f"{number}, element {element}"
 
 
 def _same_bits(a: Tensor, b: Tensor) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.detach().nan_to_num())
-
-
-def _non_contiguous(value: Tensor) -> Tensor:
-    """The same values with reversed strides."""
-    backwards = tuple(reversed(range(value.ndim)))
-    return value.permute(backwards).contiguous().permute(backwards)

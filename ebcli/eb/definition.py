@@ -1,9 +1,7 @@
 """The definition that check_rule() compares a rule with, built from the operation's values alone."""
 
-from __future__ import annotations
-
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,95 +9,96 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ebcli.eb.facts import carries_signal, tensors_in
+from ebcli.eb.mode import tensors_in
 from ebcli.errors import ConfigurationError
 
 STEP = 1e-6  # of the finite differences
-FURTHER = (1.3, -2.7, 11.0, -13.0)  # larger steps, to find out whether and how an output depends on an input
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _carries_signal(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.requires_grad and not isinstance(value, nn.Parameter)
 
 
 @dataclass(frozen=True)
-class Arguments:
-    """The arguments of an operation. Those that require grad carry the signal."""
+class Trial:
+    """An operation and its arguments, of which those that require grad and are no parameters carry the signal.
 
-    values: tuple[Any, ...]
+    Attributes:
+        name: of the operation.
+        fn: it.
+        arguments: its arguments.
+        passes_through, tolerance: as in `check_rule`.
+        below, above: other operations on its signals and on its results.
+    """
 
-    @property
-    def signals(self) -> list[int]:
-        return [i for i, value in enumerate(self.values) if carries_signal(value)]
-
-    def to(self, dtype: torch.dtype) -> Arguments:
-        def converted(value: Any) -> Any:
-            if not (isinstance(value, Tensor) and value.is_floating_point()):
-                return value
-            return value.detach().to(dtype).contiguous().clone().requires_grad_(carries_signal(value))
-
-        return Arguments(tuple(map(converted, self.values)))
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Arguments:
-        """These arguments with `change` applied to each signal."""
-        return Arguments(tuple(change(v.detach()).requires_grad_() if carries_signal(v) else v for v in self.values))
-
-    def fresh(self) -> list[Any]:
-        """Copies of the values, which an operation may overwrite."""
-        return [v.detach().clone() if isinstance(v, Tensor) else v for v in self.values]
-
-
-@dataclass(frozen=True)
-class Operation:
-    """The operation under test."""
-
+    name: str
     fn: Callable[..., Any]
+    arguments: tuple[Any, ...]
     passes_through: bool
     tolerance: float
+    below: Callable[[Tensor], Tensor] = lambda a: a
+    above: Callable[[Tensor], Tensor] = lambda a: a
 
     @property
-    def name(self) -> str:
-        return getattr(self.fn, "__name__", type(self.fn).__name__)
+    def signals(self) -> list[Tensor]:
+        return [a.detach() for a in self.arguments if _carries_signal(a)]
 
-    def to(self, dtype: torch.dtype) -> Operation:
-        """The operation in another precision. Only modules are converted, not the tensors a function refers to."""
-        return replace(self, fn=copy.deepcopy(self.fn).eval().to(dtype)) if isinstance(self.fn, nn.Module) else self
+    def outputs(self, signals: Iterable[Tensor] | None = None) -> list[Tensor]:
+        """The floating-point results, perhaps for other signals, which an operation may overwrite."""
+        given = map(self.below, map(torch.clone, self.signals) if signals is None else signals)
+        arguments = [
+            next(given) if _carries_signal(a) else a.detach().clone() if isinstance(a, Tensor) else a
+            for a in self.arguments
+        ]
+        return [self.above(value) for value in filter(_is_floating, tensors_in(self.fn(*arguments)))]
 
-    def plain(self, arguments: Sequence[Any]) -> list[Tensor]:
-        """The floating-point outputs without the mode."""
-        with torch.no_grad():
-            return floating(self.fn(*arguments))
+    def map(self, change: Callable[[Tensor], Tensor], of: Callable[[Any], bool] = _carries_signal) -> "Trial":
+        """The operation with some arguments changed: the signals, unless told otherwise."""
+        changed = (change(a.detach()).requires_grad_(_carries_signal(a)) if of(a) else a for a in self.arguments)
+        return replace(self, arguments=tuple(changed))
+
+    def to(self, dtype: torch.dtype) -> "Trial":
+        """The same in another precision. Only modules are converted, not the tensors a function refers to."""
+        fn = copy.deepcopy(self.fn).eval().to(dtype) if isinstance(self.fn, nn.Module) else self.fn
+        return replace(self, fn=fn).map(lambda a: a.to(dtype).contiguous(), _is_floating)
 
 
 class Definition:
-    """Each output's shares for the inputs at given arguments, element by element."""
+    """Each output's shares for the inputs of a trial, element by element."""
 
-    def __init__(self, operation: Operation, arguments: Arguments) -> None:
-        def evaluate(values: Sequence[Any]) -> Tensor:
-            return torch.cat([value.flatten() for value in operation.plain(values)])
+    def __init__(self, trial: Trial) -> None:
+        signals = trial.signals
+        here = torch.cat([signal.flatten() for signal in signals])
+        alone = torch.eye(len(here), dtype=torch.bool, device=here.device)
 
-        self.response = evaluate(arguments.fresh())  # (N,)
-        columns = []  # of the contributions, of whether the output depends on the input, and whether linearly
-        for k in arguments.signals:
-            for i in range(arguments.values[k].numel()):
+        def responses(inputs: Tensor) -> Tensor:
+            parts = inputs.split([signal.numel() for signal in signals])
+            outputs = trial.outputs(part.view(signal.shape) for part, signal in zip(parts, signals, strict=True))
+            return torch.cat([output.flatten() for output in outputs])
 
-                def at(value: float, k: int = k, i: int = i) -> Tensor:
-                    values = arguments.fresh()
-                    values[k].view(-1)[i] = value
-                    return evaluate(values)
+        def moved(there: Tensor) -> Tensor:
+            """The responses where one input is elsewhere: (N, inputs)."""
+            return torch.stack([responses(inputs) for inputs in there.where(alone, here)], 1)
 
-                here = float(arguments.values[k].detach().reshape(-1)[i])
-                slope = (at(here + STEP) - at(here - STEP)) / (2 * STEP)
-                depends, straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
-                for other in (0.0, -here, *(here + step for step in FURTHER)):
-                    change = at(other) - self.response
-                    depends = depends | (change != 0)
-                    straight &= change.isfinite() & (
-                        (change - slope * (other - here)).abs() <= 1e-6 * (1 + change.abs())
-                    )
-                columns.append((torch.where(depends, slope * here, 0), depends, straight & ((slope - 1).abs() > 1e-6)))
-        contributions, depends, as_by_weight = (torch.stack(column, 1) for column in zip(*columns, strict=True))
-        self.contributions = contributions  # (N, inputs)
-        # one input, one output: it gets everything, whatever the slope
-        self.single = depends & (depends.sum(1, keepdim=True) == 1) & ~as_by_weight
-        if operation.passes_through:
-            self.single = _same_place(operation, arguments)
+        self.response = responses(here.clone())  # (N,)
+        slope = (moved(here + STEP) - moved(here - STEP)) / (2 * STEP)
+        depends, is_straight = slope != 0, torch.ones_like(slope, dtype=torch.bool)
+        # larger steps, to find out whether and how an output depends on an input
+        for there in (torch.zeros_like(here), -here, *(here + step for step in (1.3, -2.7, 11.0, -13.0))):
+            change = moved(there) - self.response[:, None]
+            depends |= change != 0
+            error = (change - slope * (there - here)).abs()
+            is_straight &= change.isfinite() & (error <= 1e-6 * (1 + change.abs()))
+        self.contributions = torch.where(depends, slope * here, 0)  # (N, inputs)
+        # one input, one output: it gets everything, whatever the slope, unless that is a weight
+        is_weight = is_straight & ((slope - 1).abs() > 1e-6)
+        self.single = depends & (depends.sum(1, keepdim=True) == 1) & ~is_weight
+        if trial.passes_through:
+            self.single = _same_place(signals, trial.outputs())
 
     def shares(self, sign: Tensor) -> Tensor:
         """P(i | n), (N, inputs), for outputs with signs (N,)."""
@@ -116,20 +115,14 @@ class Definition:
         return clear | self.single.any(1)
 
 
-def _same_place(operation: Operation, arguments: Arguments) -> Tensor:
-    values = operation.plain(arguments.fresh())
-    signals = [arguments.values[k] for k in arguments.signals]
-    if len(values) != 1 or len(signals) != 1:
-        raise ConfigurationError("passes_through needs exactly one signal and one output")
+def _same_place(signals: list[Tensor], outputs: list[Tensor]) -> Tensor:
+    """Which output is at the place of which input: (N, inputs)."""
     try:
-        places = torch.arange(signals[0].numel()).reshape(signals[0].shape).broadcast_to(values[0].shape)
-    except RuntimeError as error:
+        (signal,), (output,) = signals, outputs
+        places = torch.arange(signal.numel()).reshape(signal.shape).broadcast_to(output.shape)
+    except (ValueError, RuntimeError) as error:
+        ours, theirs = (" and ".join(str(tuple(one.shape)) for one in of) for of in (signals, outputs))
         raise ConfigurationError(
-            f"passes_through needs a signal that broadcasts to the output, but {tuple(signals[0].shape)} does not "
-            f"broadcast to {tuple(values[0].shape)}"
+            f"passes_through needs a signal that broadcasts to the output, but {ours} does not broadcast to {theirs}"
         ) from error
-    return F.one_hot(places.flatten(), signals[0].numel()).bool()
-
-
-def floating(value: Any) -> list[Tensor]:
-    return [tensor for tensor in tensors_in(value) if tensor.is_floating_point()]
+    return F.one_hot(places.flatten(), signal.numel()).bool()

@@ -1,21 +1,25 @@
-"""What the two rules have in common: the part of the graph above each layer, and backward passes along it."""
+"""A recorded forward pass, and the maps of some priors, by either rule."""
 
-from __future__ import annotations
-
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
-from ebcli.eb.capture import TargetLayer
-from ebcli.eb.contrast import difference_from_mean, mass
-from ebcli.eb.graph import Back, BackwardGraph, parents
+from ebcli.eb import joint
+from ebcli.eb.arguments import check_batch, check_logits
+from ebcli.eb.capture import Capture, LayerChoice, label_of, single_tensor
+from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.maps import special_tokens
-from ebcli.eb.recording import Recording, Step
+from ebcli.eb.mode import Listening, refuse
+from ebcli.eb.operations import Value
+from ebcli.eb.paths import Path, Places, joins_constants, walk
+from ebcli.eb.products import added, ratio
+from ebcli.eb.record import Record
+from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import LayerError
 
 
@@ -24,118 +28,158 @@ class Forward:
     """A recorded forward pass.
 
     Attributes:
+        record: of it.
         logits: the network's output, (B, num_classes, ...).
-        graph: the graph below it.
-        recording: which explanation its backward passes belong to.
-        paths: the part of the graph above each layer.
-        input_shape: the shape of the network's input.
+        output: its value.
+        paths: from there to each layer, and the layer's name.
+        images: which image each element belongs to.
     """
 
+    record: Record
     logits: Tensor
-    graph: BackwardGraph
-    recording: Recording
-    paths: list[LayerPath]
-    input_shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class LayerPath:
-    """The part of the graph between the logits and a layer.
-
-    Attributes:
-        layer: the layer.
-        ends: the nodes at which something arrives for the layer, and how it gets from there to the layer's value.
-        above: the nodes from which something can arrive there.
-    """
-
-    layer: TargetLayer
-    ends: dict[Any, Back | None]
-    above: set[Any]
+    output: Value
+    paths: dict[Path, str | None]
+    images: Places
 
     @classmethod
-    def down_to(cls, layer: TargetLayer, graph: BackwardGraph) -> LayerPath:
-        """Raises LayerError if the output does not depend on the layer."""
-        ends = graph.ends(layer.edge.node)
-        if not ends:
-            raise LayerError(
-                f"the network's output does not depend on {layer.label}, or torch.no_grad() in the network cuts the "
-                "path between them: choose a layer closer to the output"
-            )
-        return cls(layer, ends, graph.above(ends))
+    def of(cls, net: nn.Module, inputs: Tensor, layers: Sequence[LayerChoice]) -> "Forward":
+        """Run the network once. Raises LayerError if the output does not depend on a layer."""
+        record = Record(net)
+        with evaluating(net), Listening(record), Capture(net, layers, record) as capture, torch.enable_grad():
+            entered = capture.enter(inputs)
+            try:
+                result = single_tensor(net(entered), "the network's output")
+            except (RuntimeError, ValueError, IndexError):
+                check_batch(net, inputs)
+                raise
+            output = record.value_of(result)
+        check_logits(net, inputs, result.detach())
+        first = min(value.maker.index if value.maker else -1 for value in capture.values())
+        # numbers that come back are constants for the record, and their maps would be wrong without a word
+        refuse([name for name, at in record.left.items() if at > first], "error")
+        if not isinstance(output, Value):
+            raise LayerError("the network's output does not depend on its input")
+        paths = {Path.between(output, value): name for value, name in zip(capture.values(), capture.names, strict=True)}
+        if output.facts.is_softmax:
+            warnings.warn("the network ends in a softmax: the map explains the score before it", stacklevel=3)
+        cut = [label_of(name) for path, name in paths.items() if not path.ops and path.layer is not output]
+        if cut:
+            raise LayerError(f"the output does not depend on {cut[0]}, or only in torch.no_grad(): choose a later one")
+        return cls(record, result.detach(), output, paths, Places(capture.source, 0, record.ops))
 
-    def arriving(self, arrived: Sequence[Tensor | None], *, jointly: bool) -> Tensor:
-        """What arrives at the layer's output, from what arrives at each end."""
-        total: Tensor | None = None
-        for part, back in zip(arrived, self.ends.values(), strict=True):
-            if part is not None:
-                moved = part if back is None else back(part, jointly=jointly)
-                total = moved if total is None else total + moved
-        return self.layer.zeros() if total is None else total
 
-    @property
-    def takes_all(self) -> bool:
-        """Whether no probability bypasses the layer on its way to another one."""
-        known = self.above.union(self.ends)
-        return all(parent in known for node in self.above for parent in parents(node))
+class Explained(NamedTuple):
+    """Of one layer: relevance (K, ...), mass (K, B), and lost mass (K, B) by operation."""
+
+    relevance: Tensor
+    mass: Tensor | None
+    lost: dict[str, Tensor]
 
 
-class Explanation(ABC):
-    """A rule, asked about some layers of a forward pass.
+@dataclass(frozen=True)
+class Explanation:
+    """The maps of some priors, by either rule.
 
-    Args:
+    Attributes:
         forward: the forward pass.
-        paths: those of its paths to explain.
-        priors: (K, *logits.shape), the probabilities to start from.
+        prior: (K, *logits.shape), the probabilities to start from.
+        others: (N, *logits.shape), subtract the mean of their maps, if there are any.
+        contrastive: subtract the maps of the duals.
+        tracks: find the probability that each operation lost.
     """
 
-    def __init__(self, forward: Forward, paths: Sequence[LayerPath], priors: Tensor) -> None:
-        self._logits, self._graph, self._recording = forward.logits, forward.graph, forward.recording
-        self._paths, self._priors = paths, priors
-        self._special = [special_tokens(tuple(path.layer.shape), forward.input_shape) for path in paths]
-        self._kept: dict[Hashable, Any] = {}
+    forward: Forward
+    prior: Tensor
+    others: Tensor
+    contrastive: bool
+    tracks: bool
 
-    @abstractmethod
-    def relevance(self, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
-        """Relevance (K, B, ...) at each layer, and the marginal mass (K, B).
+    def of(self, paths: Sequence[Path], *, is_joint: bool) -> list[Explained]:
+        """The maps of layers."""
+        above = [label_of(self.forward.paths[path]) for path in paths if not path.is_below_classifier]
+        if self.contrastive and above:
+            raise LayerError(f"{above[0]} is not below the classifier, as contrastive maps need: choose an earlier one")
+        joins = [op.out for path in paths for op in path.ops if is_joint and joins_constants(op)]
+        have_axes = None not in map(self.forward.images.axis, [*(path.layer for path in paths), *joins])
+        batch, *rest = self.forward.logits.shape
+        if batch == 1 or (have_axes and not self.tracks):
+            return self._found(paths, is_joint)
+        # operations may merge images, so each one is explained alone
+        forward, by_image = replace(self.forward, images=self.forward.images.alone()), []
+        for only in torch.eye(batch).to(self.prior).reshape(batch, batch, *(1 for _ in rest)):
+            one = replace(self, forward=forward, prior=self.prior * only, others=self.others * only)
+            by_image.append(one._found(paths, is_joint))
+        return [_merged(of_layer) for of_layer in zip(*by_image, strict=True)]
 
-        Raises:
-            LayerError: contrastive, at a layer that is not below the classifier.
+    def _found(self, paths: Sequence[Path], is_joint: bool) -> list[Explained]:
+        find = self._joint if is_joint else self._stepwise
+        others = -self.prior if self.contrastive and is_joint else self.others
+        differences: list[joint.Found] = []
+        if self.contrastive and not is_joint:
+            differences = self._stepwise(self.prior, paths, subtracts_duals=True)
+            if not (self.tracks or any(map(self._special, paths))):
+                return [Explained(P, None, {}) for P, _ in differences]
+        marginal = find(self.prior, paths)
+        subtracted = find(others, paths) if len(others) else []
+        found = []
+        for i, (path, (P, lost)) in enumerate(zip(paths, marginal, strict=True)):
+            relevance = P
+            if subtracted:
+                other = self._normalized(subtracted[i][0], path)
+                relevance = self._normalized(P, path) - (other.mean(0, keepdim=True) if len(self.others) else other)
+            elif differences:
+                relevance, _ = differences[i]
+                if self._special(path):  # otherwise both maps sum to 1 at the classifier's inputs already
+                    relevance = self._normalized(P, path) - self._normalized(P - relevance, path)
+            mass = self._sums(P, path) if relevance is P or self.tracks else None
+            found.append(Explained(relevance, mass, lost))
+        return found
+
+    def _joint(self, priors: Tensor, paths: Sequence[Path]) -> list[joint.Found]:
+        """All winning neurons of an image as one."""
+        found = [joint.explained(self.forward.output, prior, paths, self.forward.images) for prior in priors]
+        return tree_map(lambda *of_priors: torch.stack(of_priors), *found)
+
+    def _stepwise(self, priors: Tensor, paths: Sequence[Path], *, subtracts_duals: bool = False) -> list[joint.Found]:
+        """Each neuron by itself."""
+        output, ops = self.forward.output, dict.fromkeys(op for path in paths for op in path.ops)
+        answer = Stepwise(self.forward.record.ops, contrastive=subtracts_duals, tracks=self.tracks)
+
+        def down(prior: Tensor) -> list[joint.Found]:
+            answer.lost.clear()
+            arrived = walk({output: [(prior, answer.start(output))]}, [path.layer for path in paths], answer, ops)
+            return [(total(arrived.get(path.layer, []), path.layer), answer.lost_on(path.ops)) for path in paths]
+
+        if len(priors) == 1 or not all(op.is_native for op in ops):
+            return tree_map(lambda *of_priors: torch.stack(of_priors), *map(down, priors))
+        with warnings.catch_warnings():  # about operations that vmap loops over, such as roi_align
+            warnings.filterwarnings("ignore", "There is a performance drop")
+            return torch.vmap(down)(priors)
+
+    def _special(self, path: Path) -> int:
+        """How many tokens at the front are not cells of the map."""
+        return special_tokens(path.layer.shape, self.forward.images.source.shape, self.forward.images.axis(path.layer))
+
+    def _sums(self, maps: Tensor, path: Path) -> Tensor:
+        """The sum (K, B) of maps (K, ...) over their cells."""
+        return torch.stack([self.forward.images.sums(P, path.layer) for P in maps])
+
+    def _normalized(self, maps: Tensor, path: Path) -> Tensor:
+        """Maps (K, ...) over the probability on their cells; maps without any stay 0.
+
+        Class and register tokens are no cells. Without the normalization, one that takes more from a map than from the
+        other would leave the difference of the rest below zero everywhere.
         """
+        special, cells = self._special(path), maps
+        if special:
+            tokens = 2 - (self.forward.images.axis(path.layer) or 0)
+            cells = maps.narrow(tokens, special, maps.shape[tokens] - special)
+        by_prior = zip(maps, self._sums(cells, path), strict=True)
+        return torch.stack([ratio(P, self.forward.images.spread(of, path.layer)) for P, of in by_prior])
 
-    @abstractmethod
-    def lost_mass(self) -> list[dict[str, Tensor]]:
-        """For each layer, (K, B) for each operation: the probability that ends there."""
 
-    @abstractmethod
-    def answer(self, step: Step, arrived: Tensor, signals: tuple[Tensor, ...]) -> list[Tensor]:
-        """What each of a step's signals gets in the backward pass."""
-
-    def against(self, others: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Each map minus the mean map of other priors (N, *logits.shape), both normalized; and the mass (K, B)."""
-        targets = len(self._priors)
-        return [
-            (difference_from_mean(P[:targets], P[targets:], special), mass(P[:targets]))
-            for P, special in zip(self._maps(torch.cat([self._priors, others])), self._special, strict=True)
-        ]
-
-    @abstractmethod
-    def _maps(self, priors: Tensor) -> list[Tensor]:
-        """Marginal maps (K, B, ...) at each layer."""
-
-    def once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        """The result of `compute`, shared by the backward passes of this explanation."""
-        if key not in self._kept:
-            self._kept[key] = compute()
-        return self._kept[key]
-
-    @property
-    def _edges(self) -> list[GradientEdge]:
-        return [GradientEdge(node, 0) for path in self._paths for node in path.ends]
-
-    def _check_below_classifier(self) -> None:
-        for path in self._paths:
-            if path.above.isdisjoint(self._graph.classifiers):
-                raise LayerError(
-                    f"{path.layer.label} is not below the classifier, so it has no contrastive map: choose a layer "
-                    "closer to the input"
-                )
+def _merged(by_image: Sequence[Explained]) -> Explained:
+    """Maps of all images, from those of each image."""
+    relevance, mass, lost = zip(*by_image, strict=True)
+    total = None if mass[0] is None else torch.cat(mass, 1)
+    return Explained(added(relevance), total, {site: torch.cat([of[site] for of in lost], 1) for site in lost[0]})

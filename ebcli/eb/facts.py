@@ -1,288 +1,219 @@
-"""Everything that is known about a tensor, and about a node of the graph.
-
-Both are attributes of what they describe. What is known about a tensor's values no longer holds once it, or memory that
-it shares, was changed in place; what is known about its origin stays.
-"""
+"""What is known of a value, by the operations that made it: signs, gates, depth, and what it is a function of."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from operator import add
-from typing import TYPE_CHECKING, Any, NamedTuple
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from ebcli.eb.recording import Step
+from ebcli.eb.operations import Op, Value
 
-if TYPE_CHECKING:
-    from ebcli.eb.folding import FoldTarget
-    from ebcli.eb.saved_values import Saved
+# How clearly a value is meant to be a factor. Both factors of a product g a contribute g a, so Eq. 4 cannot tell them
+# apart. By assumption A1 of the paper, weights of excitatory connections are what a signal is multiplied with.
+ACTIVATED = 1  # the output of an activation: the gate if the other factor is not
+BOUNDED = 2  # non-negative, as the output of a ReLU
+MIXED = 3  # attention weights after a linear layer, as in talking heads
+SWITCH = 4  # between 0 and 1: a gate or attention weights by design
+MASK = 5  # 0 or 1
 
-_ATTRIBUTE = "_ebcli"
+AFFINE, CURVED = 1, 2  # functions of the element at the same place
+MOVED = 3  # an element of another place
+
+SIGNED = {BOUNDED: ACTIVATED, SWITCH: MIXED, MASK: MIXED}  # after a product with constants of both signs
+SUMMED = {SWITCH: MIXED, MIXED: MIXED}  # after a weighted sum, from which others are no factors any more
 
 
-@dataclass(frozen=True)
-class ValueFacts:
-    """What is known about the values of a tensor.
+@dataclass(slots=True)
+class Facts:
+    """What the operations so far tell about a value.
 
     Attributes:
-        nonnegative: no value is negative.
-        gate: how clearly the values are meant to be factors, see `ebcli.eb.gates`.
-        layer: the layer into which a following scale, shift or ReLU is folded.
-        source: the tensor that they are an elementwise function of.
-        mean_of: the tensor, and its axes, that they are the mean of.
-        is_softmax: they are a softmax, or its logarithm.
+        nonnegative: no element is negative.
+        gate: how clearly it is meant to be a factor, from 0 to MASK.
+        activations, layers, mixtures: how many activations, layers with weights, and products of two signals it has
+            come through, each on the path with the most.
+        is_open: the response of a layer, to which a scale, a norm or a ReLU can still be added.
+        elementwise: AFFINE, CURVED or MOVED if each element is such a function of one element of its maker's operand.
+        weighed: the axes along which a softmax has weighed the elements, which a sum then mixes as attention does.
+        is_softmax: a softmax, or its logarithm.
+        is_layer: its relevance is asked for, so activations above are not functions of what it is a function of.
+        unknown: what made it outside of the mode.
     """
 
     nonnegative: bool = False
     gate: int = 0
-    layer: FoldTarget | None = None
-    source: Source | None = None
-    mean_of: tuple[Tensor, int, tuple[int, ...]] | None = None
-    is_softmax: bool = False
-
-
-class Source(NamedTuple):
-    """A tensor, as it was when an elementwise function read it."""
-
-    tensor: Tensor
-    version: int
-    is_affine: bool  # the function
-
-
-class Depth(NamedTuple):
-    """What a tensor has come through on its way from the input, each on the path with the most."""
-
     activations: int = 0
-    layers: int = 0  # linear layers and convolutions
-    mixtures: int = 0  # matrix products of two signals, as in attention
+    layers: int = 0
+    mixtures: int = 0
+    is_open: bool = False
+    elementwise: int = 0
+    weighed: frozenset[int] = frozenset()
+    is_softmax: bool = False
+    is_layer: bool = False
+    unknown: str = ""
 
 
-_NOTHING, _SHALLOW = ValueFacts(), Depth()
+def inherited(op: Op) -> Facts:
+    """The facts of a result that has elements of all inputs."""
+    of = [value.facts for value in op.inputs]
+    if len(of) == 1:
+        (f,) = of
+        return Facts(f.nonnegative, f.gate, f.activations, f.layers, f.mixtures)
+    depths = zip(*((f.activations, f.layers, f.mixtures) for f in of), strict=True)
+    return Facts(all(f.nonnegative for f in of), min((f.gate for f in of), default=0), *map(max, depths))
 
 
-class _TensorFacts:
-    """What is known about a tensor; see the functions below."""
+class Link(NamedTuple):
+    """A value that another one is an elementwise function of.
 
-    __slots__ = ("bypasses", "depth", "is_plain", "reads", "values", "version")
+    Attributes:
+        source: the value.
+        moves: the rearranged values after it, which commute with elementwise functions.
+        is_affine: whether the function is.
+    """
 
-    def __init__(self) -> None:
-        self.values: ValueFacts | None = None
-        self.version = -1
-        self.bypasses = self.is_plain = False
-        self.reads = 0
-        self.depth = _SHALLOW
-
-
-def _known(value: Tensor) -> _TensorFacts:
-    found: _TensorFacts | None = getattr(value, _ATTRIBUTE, None)
-    if found is None:
-        found = _TensorFacts()
-        setattr(value, _ATTRIBUTE, found)
-    return found
+    source: Value
+    moves: tuple[Value, ...] = ()
+    is_affine: bool = True
 
 
-def facts_of(value: Any) -> ValueFacts:
-    """What is known about the values of a tensor."""
-    known = getattr(value, _ATTRIBUTE, None)
-    return known.values if known is not None and known.values and known.version == value._version else _NOTHING
+def sources(value: Value) -> Iterator[Link]:
+    """The values that a value is an elementwise function of, nearest first."""
+    link = Link(value)
+    yield link
+    while (maker := link.source.maker) and not (maker.is_cut or link.source.facts.is_layer):
+        source, moves, is_affine = link
+        if source.facts.elementwise == MOVED:
+            moves = (source, *moves)
+        elif source.facts.elementwise:
+            is_affine &= source.facts.elementwise == AFFINE
+        else:
+            return
+        link = Link((maker.operands or maker.inputs)[0], moves, is_affine)  # a comparison has no operands
+        yield link
 
 
-def note(value: Tensor, facts: ValueFacts = _NOTHING) -> None:
-    """Replace what is known about the values of a tensor."""
-    known = _known(value)
-    known.values, known.version = facts, value._version
-
-
-def amend(value: Tensor, **changes: Any) -> None:
-    """Change some of what is known about the values of a tensor."""
-    note(value, replace(facts_of(value), **changes))
-
-
-def is_known(value: Tensor) -> bool:
-    """Whether an operation that the mode saw returned the tensor."""
-    known = getattr(value, _ATTRIBUTE, None)
-    return known is not None and known.values is not None
-
-
-def count_read(value: Tensor) -> None:
-    """Count that an operation reads the tensor."""
-    _known(value).reads += 1
-
-
-def is_read_once(value: Tensor) -> bool:
-    """Whether the current operation is the first to read the tensor."""
-    return _known(value).reads <= 1
-
-
-def depth_of(value: Tensor) -> Depth:
-    """What the tensor has come through."""
-    return getattr(getattr(value, _ATTRIBUTE, None), "depth", _SHALLOW)
-
-
-def note_depth(value: Any, operands: Iterable[Tensor], more: Depth = _SHALLOW) -> Any:
-    """Count what a value has come through: what its operands have, and `more`. Returns the value."""
-    depths = {depth_of(operand) for operand in operands}
-    deepest = Depth(*map(max, zip(*depths, strict=True))) if len(depths) > 1 else next(iter(depths), _SHALLOW)
-    depth = deepest if more == _SHALLOW else Depth(*map(add, deepest, more))
-    if depth != _SHALLOW:
-        for tensor in tensors_in(value):
-            _known(tensor).depth = depth
-    return value
-
-
-def _sources(value: Tensor) -> Iterator[tuple[Tensor, bool]]:
-    """The tensors that a tensor is an elementwise function of, nearest first, and whether it is affine in each."""
-    is_affine, source = True, facts_of(value).source
-    yield value, is_affine
-    while source is not None and source.tensor._version == source.version:
-        is_affine &= source.is_affine
-        yield source.tensor, is_affine
-        source = facts_of(source.tensor).source
-
-
-def common_source(*values: Tensor) -> tuple[Tensor, bool] | None:
-    """The nearest tensor that all values are elementwise functions of, and whether all are affine in it."""
-    others = [list(_sources(value)) for value in values[1:]]
-    for tensor, is_affine in _sources(values[0]):
-        matches = [next((m for m in other if m[0] is tensor), None) for other in others]
-        if None not in matches:
-            return tensor, is_affine and all(match[1] for match in matches if match)
+def common_source(*values: Value) -> Link | None:
+    """The nearest value that all values are elementwise functions of."""
+    others = [{link.source: link for link in sources(value)} for value in values[1:]]
+    for link in sources(values[0]):
+        same = [of.get(link.source) for of in others]
+        if all(other and same_moves(link, other) for other in same):
+            return link._replace(is_affine=all(other.is_affine for other in (link, *same) if other))
     return None
 
 
-def unit_of(value: Tensor) -> Tensor:
-    """What an activation of `value` is one of: y where the value is c f(y) + d, as in log(1 + exp(y))."""
-    is_shifted = False
-    for (tensor, _), (source, is_affine) in pairwise(_sources(value)):
-        if not is_affine:
-            return source if is_shifted else value
-        is_shifted |= not getattr(step_of(tensor.grad_fn), "keeps_zero", True)
-    return value
+def same_moves(a: Link, b: Link) -> bool:
+    """Whether the rearrangements of a value put each element in the same place."""
+    if a.moves == b.moves:
+        return True
+    numbers = torch.arange(a.source.shape.numel(), dtype=torch.float64).reshape(a.source.shape)
+    return torch.equal(rearranged(numbers, a.moves), rearranged(numbers, b.moves))
 
 
-def is_nonnegative(value: Any) -> bool:
-    """Whether it is certain that a number or tensor holds no negative values."""
-    return value >= 0 if isinstance(value, (int, float)) else facts_of(value).nonnegative
+def rearranged(u: Tensor, moves: tuple[Value, ...]) -> Tensor:
+    """A tensor after rearrangements."""
+    for value in moves:
+        assert value.maker is not None
+        # copies between the rearrangements, which make views possible, are not among these
+        result = u.reshape(value.shape) if value.maker.name == "view" else value.maker.at(u)
+        u = result if isinstance(result, Tensor) else result[value.at]
+    return u
 
 
-def carries_signal(value: Any) -> bool:
-    """Whether a tensor, or any tensor in a list or tuple, carries the signal.
+def arranged_back(arrived: Tensor, moves: tuple[Value, ...]) -> Tensor:
+    """What arrives before rearrangements, of what arrives after them."""
+    for value in reversed(moves):
+        op = value.maker
+        assert op is not None
+        (arrived,) = op.rule.back(op, [arrived if out is value else None for out in op.outs])
+    return arrived
 
-    The signal is every tensor that requires grad and is not a parameter or computed from parameters only.
-    """
-    if isinstance(value, Tensor):
-        if not value.requires_grad or type(value) is Parameter:  # most parameters, at once
+
+def never_negative(op: Op, source: Value) -> bool:
+    """Whether an elementwise function of a source has no negative values, by trial."""
+    if source.device.type == "meta":
+        return False
+    numbers = torch.linspace(0 if source.facts.nonnegative else -6, 6, 49, dtype=source.dtype, device=source.device)
+    found = {source: numbers[:, None]}
+
+    def of(value: Value) -> Tensor:
+        if value not in found:
+            maker = value.maker
+            assert maker is not None
+            if value.facts.elementwise == MOVED:
+                return of(maker.operands[0])
+            made = maker.at(*map(of, maker.inputs), constant=some)
+            found[value] = made if isinstance(made, Tensor) else made[value.at]
+        return found[value]
+
+    def some(constant: Any) -> Any:
+        if not isinstance(constant, Tensor) or constant.numel() == 1:
+            return constant
+        return constant.flatten()[:: max(1, constant.numel() // 64)][None]
+
+    try:
+        result = op.at(*map(of, op.inputs), constant=some)
+        return bool(((result if isinstance(result, Tensor) else result[0]).nan_to_num() >= 0).all())
+    except (RuntimeError, TypeError, ValueError):  # it depends on shapes
+        return False
+
+
+def is_mean_of(mean: Value, value: Value) -> bool:
+    """Whether a value is the mean of another one, over some axes: an average M with M M a = M a, by trial."""
+    chain: list[Op] = []
+    while mean is not value:
+        if mean.maker is None or len(mean.maker.inputs) != 1 or len(mean.maker.outs) != 1:
             return False
-        # a view of a parameter requires grad even if it was made under no_grad
-        is_parameter = isinstance(value, Parameter) or isinstance(value._base, Parameter)
-        return not is_parameter and not getattr(getattr(value, _ATTRIBUTE, None), "is_plain", False)
-    return isinstance(value, (list, tuple)) and any(carries_signal(item) for item in value)
+        chain.insert(0, mean.maker)
+        mean = mean.maker.signal
+    if value.device.type == "meta":
+        return False
+
+    def applied(a: Tensor) -> Tensor:
+        for op in chain:
+            a = op.at(a)
+        return a.expand(value.shape)
+
+    noise = torch.randn(value.shape, generator=torch.Generator().manual_seed(0)).to(value.device, value.dtype)
+    try:
+        once, ones = applied(noise), torch.ones_like(noise)
+        pairs = [(applied(ones), ones), (applied(once), once), (applied(-noise), -once)]
+    except (RuntimeError, TypeError):
+        return False
+    return all(torch.allclose(*pair, atol=1e-2) for pair in pairs) and not torch.allclose(once, noise, atol=1e-2)
 
 
-def feeds_only(factor: Any, signal: Any) -> bool:
-    """Whether the layer feeds the factor of a signal, but not the signal."""
-    return carries_signal(factor) and not carries_signal(signal) and torch.is_grad_enabled()
+def signal_of(a: Value, b: Value, shape: tuple[int, ...]) -> int | None:
+    """Which factor of a product a b is the signal, the other one being its gate: 0 or 1; None if neither is.
 
-
-def mark_plain(value: Tensor) -> None:
-    """Note that a tensor requires grad, but was computed from parameters only."""
-    _known(value).is_plain = True
-
-
-def bypasses(value: Any) -> bool:
-    """Whether a tensor, or any in a list or tuple, depends on the network's input but not on the layer.
-
-    Such a tensor carries no signal, but it takes its share of probability, which bypasses the layer.
+    Args:
+        shape: of the product.
     """
-    if isinstance(value, Tensor):
-        # the signal may have been written into it since
-        return getattr(getattr(value, _ATTRIBUTE, None), "bypasses", False) and not carries_signal(value)
-    return isinstance(value, (list, tuple)) and any(map(bypasses, value))
+    f, g = a.facts, b.facts
+    if f.gate != g.gate and max(f.gate, g.gate) >= SWITCH:
+        return int(f.gate > g.gate)
+    full, sizes = math.prod(shape), (a.distinct, b.distinct)
+    if sizes[0] != sizes[1] and full in sizes:
+        return int(sizes[1] == full)
+    strengths = [0 if gate == MIXED else gate for gate in (f.gate, g.gate)]
+    # the gate is told by its own activation, by those further down, or by having fewer layers than the signal
+    ranks = [strengths] if any(strengths) else [[f.activations, g.activations], [-f.layers, -g.layers]]
+    rank = next((rank for rank in ranks if rank[0] != rank[1]), None)
+    return None if rank is None else int(rank[0] > rank[1])
 
 
-def mark_bypass(value: Any) -> Any:
-    """Mark every tensor in a value that carries no signal as dependent on the input. Returns the value."""
-    for tensor in tensors_in(value):
-        if not carries_signal(tensor):
-            _known(tensor).bypasses = True
-    return value
-
-
-def has_share(value: Any) -> bool:
-    """Whether a tensor depends on the network's input, so that it takes a share of probability."""
-    return carries_signal(value) or bypasses(value)
-
-
-def tensors_in(value: Any) -> list[Tensor]:
-    """All tensors in a tensor, or in nested tuples, lists and dicts."""
-    if isinstance(value, Tensor):
-        return [value]
-    found: list[Tensor] = []
-    if isinstance(value, (list, tuple, dict)):
-        for item in value.values() if isinstance(value, dict) else value:
-            if isinstance(item, Tensor):
-                found.append(item)
-            elif item.__class__ not in _HOLD_NONE:
-                found += tensors_in(item)
-    return found
-
-
-_HOLD_NONE = frozenset([int, float, bool, str, type(None)])  # the usual arguments, answered at once
-
-
-@dataclass
-class NodeFacts:
-    """What is known about a node of the graph.
-
-    Attributes:
-        routes: an operation that only moves values made it.
-        is_lossless: if it routes, every element comes from an operand that carries the signal.
-        without_rule: the operation without a rule that made it.
-        is_attention: it mixes values by attention weights.
-        is_average: it averages, with fixed weights.
-        constants: elements of its value that are constants.
-    """
-
-    routes: bool = False
-    is_lossless: bool = False
-    without_rule: str | None = None
-    is_attention: bool = False
-    is_average: bool = False
-    constants: Constants | None = None
-
-    @property
-    def is_accounted_for(self) -> bool:
-        return self.routes or self.without_rule is not None
-
-
-class Constants(NamedTuple):
-    """A value of which some elements are constants, such as a class token beside the tokens of an image."""
-
-    value: Saved | None  # None if all of them are 0
-    operation: str
-    operands: frozenset[Any]  # the nodes of the operands that carry the signal
-
-
-_NO_NODE_FACTS = NodeFacts()
-
-
-def step_of(node: Any) -> Step | None:
-    """The step whose node it is; None for nodes of PyTorch's own operations."""
-    return getattr(node, "step", None)
-
-
-def node_facts(node: Any) -> NodeFacts:
-    """What is known about a node. To be read only."""
-    found: NodeFacts = node.metadata.get(_ATTRIBUTE, _NO_NODE_FACTS)
-    return found
-
-
-def facts_about(node: Any) -> NodeFacts:
-    """What is known about a node, to be changed."""
-    found: NodeFacts = node.metadata.setdefault(_ATTRIBUTE, NodeFacts())
-    return found
+def values_of(left: Value, right: Value) -> int | None:
+    """Which factor of a matrix product of two signals holds the values, the other one the weights; None if unclear."""
+    f, g = left.facts, right.facts
+    if max(f.gate, g.gate) >= BOUNDED:
+        return int(f.gate >= g.gate)
+    if f.mixtures != g.mixtures:  # queries times values that their keys have mixed
+        return int(f.mixtures < g.mixtures)
+    if f.activations != g.activations:  # weights made by a network of their own
+        return int(f.activations > g.activations)
+    return None

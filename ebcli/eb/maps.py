@@ -1,14 +1,10 @@
 """From a layer's relevance to a saliency map: the sum over channels, in any layout."""
 
-from __future__ import annotations
-
 import math
 
 from torch import Tensor, nn
 
 from ebcli.errors import LayerError
-
-MOST_SPECIAL = 9  # a class token and eight registers
 
 
 def saliency_map(
@@ -45,14 +41,14 @@ def saliency_map(
     if layer is None and tuple(relevance.shape[1:]) == input_shape[1:] and len(extent) > 0:
         if channel_axis is None:
             raise LayerError(
-                f"which axis of the input {input_shape} holds the channels cannot be told from the network: sum "
-                "`relevance` over them instead of reading `maps`"
+                f"which axis of the input {input_shape} has channels is unknown: sum `relevance` over it instead"
             )
         return relevance.sum(axis)
     if grid == len(extent):
         first, last = relevance.shape[2:], relevance.shape[1:-1]
         if math.prod(first) > 1:
-            return relevance.sum(-1 if _fits(last, extent) and not _fits(first, extent) else 1)
+            is_last = len(extent) > 1 and _fits(last, extent) and not _fits(first, extent)
+            return relevance.sum(-1 if is_last else 1)
     elif grid == 1 and len(extent) > 1:
         special, shape = token_grid(relevance.shape[1], extent)
         if shape is not None:
@@ -104,7 +100,7 @@ def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ..
         tokens: their number.
         extent: the input's (H, W) or (T, H, W).
     """
-    for special in range(MOST_SPECIAL + 1):
+    for special in range(10):  # at most a class token and eight registers
         shape = _grid(tokens - special, extent)
         # a tiny grid with many special tokens is unlikely to be one
         if shape is not None and (special < 2 or math.prod(shape) >= 3 * special):
@@ -114,8 +110,6 @@ def token_grid(tokens: int, extent: tuple[int, ...]) -> tuple[int, tuple[int, ..
 
 def _fits(grid: tuple[int, ...], extent: tuple[int, ...]) -> bool:
     """Whether height and width shrank by the same factor, up to rounding."""
-    if len(grid) < 2:
-        return False
     (height, width), (full_height, full_width) = grid[-2:], extent[-2:]
     return abs(height - width * full_height / full_width) <= max(1, full_height / full_width)
 

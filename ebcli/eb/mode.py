@@ -2,61 +2,138 @@
 
 from __future__ import annotations
 
+import re
 import sys
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
-from types import FrameType
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
-import ebcli.eb.rules  # noqa: F401  importing the rules registers them
-from ebcli.eb import graph
-from ebcli.eb.facts import (
-    Depth,
-    bypasses,
-    carries_signal,
-    count_read,
-    facts_of,
-    has_share,
-    is_known,
-    mark_bypass,
-    mark_plain,
-    note,
-    note_depth,
-    tensors_in,
-)
-from ebcli.eb.folding import overwritten
-from ebcli.eb.gates import gate_of
-from ebcli.eb.nodes import is_quiet, loud, quiet
-from ebcli.eb.primitives import copied
-from ebcli.eb.recording import Recording
-from ebcli.eb.registry import MAKES_GATES, Call, name_of, rule_for, spelled
-from ebcli.eb.rules.attention import PRODUCTS
-from ebcli.eb.rules.linear import LAYERS
-from ebcli.eb.rules.routing import is_first_only, is_routing, is_shape_only, mark_in_place, routed
-from ebcli.eb.saved_values import forget
-from ebcli.eb.stepwise import StepwiseWalk
+from ebcli.eb.operations import RECORD, Value, quiet, reachable
+from ebcli.eb.own_rules import OWN, Call, name_of
+from ebcli.eb.paths import descend, walk
+from ebcli.eb.record import Record, caller
+from ebcli.eb.rules.respelled import FUNCTIONS
+from ebcli.eb.rules.rule import MISSING
+from ebcli.eb.stepwise import Stepwise, total
 from ebcli.errors import ArgumentError, ConfigurationError, ModeError, UnsupportedOpError
 
 Unsupported = Literal["error", "gradient"]
 
-_enabled = threading.local()
+
+class Listening(TorchFunctionMode):
+    """Records the operations of a network, without autograd, and answers calls of functions with rules of their own.
+
+    Args:
+        record: of the forward pass.
+    """
+
+    def __init__(self, record: Record) -> None:
+        super().__init__()
+        self.record = record
+
+    def __enter__(self) -> Any:
+        self.record.__enter__()
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.record.__exit__(*error)
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, record = kwargs or {}, self.record
+        if func in _READS_NO_VALUES or RECORD.get() is not record:
+            return func(*args, **kwargs)
+        was_enabled = torch.is_grad_enabled()
+        if func is torch._C._set_grad_enabled:
+            # what the network computes without gradients is a constant; in an autograd.Function, they are off anyway
+            record.is_cut = not args[0] and (was_enabled or record.is_cut)
+            return func(*args, **kwargs)
+        if func in _LEAVES and not (was_enabled or record.is_cut):
+            ctx = caller(sys._getframe(1), "ctx", object)
+            name = "an autograd.Function" if ctx is None else f"{type(ctx).__name__.removesuffix('Backward')}.apply"
+            record.left[name] = len(record.ops)
+        record.is_cut &= not was_enabled
+        torch._C._set_grad_enabled(False)
+        try:
+            return self.computed(func, args, kwargs)
+        finally:
+            torch._C._set_grad_enabled(was_enabled)
+
+    def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """The value of a call, recorded."""
+        record, own = self.record, OWN.get(func)
+        if own is None and isinstance(func, torch._ops.OpOverload):
+            own = OWN.get(str(func).rpartition(".")[0])
+        if own is None and func not in FUNCTIONS:
+            return func(*args, **kwargs)
+        if not any(isinstance(record.value_of(a), Value) for a in tensors_in((args, kwargs))):
+            return func(*args, **kwargs)
+        if own is not None:
+            value = own(Call(func, args, kwargs, record), *args, **kwargs)
+            if value is None:
+                raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
+            return func(*args, **kwargs) if value is NotImplemented else value
+        name, spelled_out = FUNCTIONS[func]
+        with quiet():
+            result = func(*args, **kwargs)
+        parts = spelled_out(name, *args, **kwargs)
+        if parts is NotImplemented:
+            record.refuse(name, tensors_in((args, kwargs)), result)
+        else:
+            record.equate(parts, result)
+        return result
+
 
 # What modules ask tensors most often, answered without more ado
-_READS_NO_VALUES = frozenset(
-    [Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]
-    + [getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device", "is_cuda", "requires_grad")]
-)
+_READS_NO_VALUES = frozenset([Tensor.dim, Tensor.size, Tensor.numel, Tensor.is_floating_point]) | {
+    getattr(Tensor, name).__get__ for name in "shape ndim dtype device is_cuda requires_grad grad_fn is_leaf".split()
+}
+
+_LEAVES = frozenset([Tensor.numpy, Tensor.__array__, Tensor.tolist, Tensor.__dlpack__])
 
 
-class ExcitationMode(TorchFunctionMode):
+class Boundary(Function):
+    """The node of a tensor that holds a value. Nothing that it refers to leads to a node, which would keep it alive."""
+
+    @staticmethod
+    def forward(ctx: Any, box: list[Tensor], value: Value, explain: Callable[..., Any], *_: Tensor) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.value, ctx.explain = value, explain
+        return box[0]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, P: Tensor | None) -> tuple[Any, ...]:
+        return None, None, None, *ctx.explain(ctx.value, P)
+
+
+def probabilities(
+    record: Record, unsupported: Unsupported, ends: list[Value], value: Value, P: Tensor | None
+) -> list[Tensor | None]:
+    """What arrives at some values, if P is the probability of a later one."""
+    if P is None:
+        return [None] * len(ends)
+    if any(op.rule is MISSING for op in descend([value], lambda op: not set(ends).isdisjoint(op.outs))):
+        refuse([op.site for op in reversed(descend([value])) if op.rule is MISSING], unsupported)  # all that there are
+    with quiet(), torch.no_grad():
+        answer = Stepwise(record.ops)
+        found = walk({value: [(P, answer.start(value))]}, ends, answer, stops=set(ends))
+    refuse([end.facts.unknown for end in found if end.facts.unknown], unsupported)
+    return [total(found[end], end) if end in found else None for end in ends]
+
+
+class ExcitationMode(Listening):
     """A context in which the backward pass is Excitation Backprop (Zhang et al. 2016, Eq. 4 and 10).
 
     The signal is every tensor that requires grad and is not a parameter. Values are bit-identical to those computed
@@ -82,215 +159,99 @@ class ExcitationMode(TorchFunctionMode):
     """
 
     def __init__(self, net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
-        super().__init__()
-        if unsupported not in ("error", "gradient"):
-            raise ConfigurationError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
-        self.unsupported, self.recording = unsupported, Recording(StepwiseWalk(), self._answering)
-        self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
-        self._without: dict[str, None] = {}  # operations without a rule
-        self.is_settled = False  # whether these were reported, so that the backward pass does not
+        refuse([], unsupported)
+        super().__init__(Record(net))
+        self._unsupported = unsupported
+        self._starts: dict[Value, Tensor] = {}
+        self._ends: dict[Value, dict[Value, Tensor]] = {}  # of values of layers, to which norms may still be added
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        forget()
+        self._starts.clear()
+        self._ends.clear()
 
-    @contextmanager
-    def _answering(self) -> Iterator[None]:
-        """Answer the operations of a rule, too."""
-        with loud():
-            super().__enter__()
-            try:
-                yield
-            finally:
-                super().__exit__(None, None, None)
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _READS_NO_VALUES or is_quiet():
-            return func(*args, **kwargs)
-        with quiet():
-            return self._answer(func, args, kwargs, sys._getframe(1))
-
-    def _answer(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType) -> Any:
+    def computed(self, func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         tensors = tensors_in((args, kwargs))
-        if not tensors or is_shape_only(func):  # a factory function, or no_grad itself
-            with torch.no_grad() if tensors else nullcontext():
-                return func(*args, **kwargs)
-        if is_first_only(func):
-            tensors = tensors_in(args[:1])
         for tensor in tensors:
-            if tensor.requires_grad and type(tensor) is not Parameter:
+            if tensor.requires_grad:
                 self._admit(tensor)
-        if not any(map(carries_signal, tensors)):
-            # otherwise values computed from parameters would look like the signal
-            with torch.no_grad() if any(tensor.requires_grad for tensor in tensors) else nullcontext():
-                value = self._without_signal(func, args, kwargs, tensors)
-        elif not torch.is_grad_enabled():  # autograd records nothing, so no probability passes here
-            value = self._without_signal(func, args, kwargs, tensors)
-        else:
-            value = self._with_signal(func, args, kwargs, tensors, frame)
-        return note_depth(value, tensors, _step(func, tensors))
-
-    def _with_signal(
-        self, func: Callable[..., Any], args: Any, kwargs: Any, tensors: list[Tensor], frame: FrameType
-    ) -> Any:
-        call = Call(func, args, kwargs, self._operation(func, frame), self.recording)
-        if call.is_in_place and not args:  # torch.relu_(input=y)
-            args, kwargs = (kwargs["input"],), {name: value for name, value in kwargs.items() if name != "input"}
-            call = replace(call, args=args, kwargs=kwargs)
-        own = rule_for(func)
-        if own is not None and call.is_in_place and isinstance(args[0], Tensor) and args[0]._is_view():
-            return self._through_view(call, args[0], own)
-        value = NotImplemented if own is None else own(call, *args, **kwargs)
-        if value is None:
-            raise ArgumentError(f"the rule for {name_of(func)} returned None: return the value or NotImplemented")
-        if value is NotImplemented:
-            value = self._without_rule(call, tensors)
-            # of broadcast_tensors(signal, constant), the second value is a constant still
-            has_constants = is_routing(func) and not any(map(bypasses, tensors))
-            mark_bypass([v for v in tensors_in(value) if not (has_constants and v.is_floating_point())])
-            return value
-        if call.is_in_place:
-            mark_in_place(call, value)
-        for tensor in tensors_in(value):
-            graph.mark_routing(tensor)
-        return mark_bypass(value)
-
-    def _through_view(self, call: Call, view: Tensor, own: Callable[..., Any]) -> Any:
-        """An operation that overwrites a view: on a copy, because only a tensor of its own can have a step."""
-        part = copied(call, view) if carries_signal(view) else view.detach().clone()
-        note(part, facts_of(view))
-        value = own(replace(call, args=(part, *call.args[1:])), part, *call.args[1:], **call.kwargs)
-        if value is NotImplemented:
-            return mark_bypass(self._without_rule(call, tensors_in((call.args, call.kwargs))))
-        facts = facts_of(value)
-        routed(replace(call, func=Tensor.copy_, args=(view, value), kwargs={}))
-        note(view, facts)
-        return view
-
-    def _without_signal(
-        self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any], tensors: list[Tensor]
-    ) -> Any:
-        """The value of a call that no probability passes, with what is needed to tell gates from signals."""
-        if not any(map(has_share, tensors)):
-            return func(*args, **kwargs)
-        value, call = NotImplemented, Call(func, args, kwargs, name_of(func), self.recording)
-        if not MAKES_GATES.isdisjoint(spelled(func)) or any(map(gate_of, tensors)):
-            own = rule_for(func)
-            value = NotImplemented if own is None else own(call, *args, **kwargs)
-        if value is NotImplemented:
-            value = routed(call) if any(map(gate_of, tensors)) and is_routing(func) else func(*args, **kwargs)
-        if call.is_in_place:  # which may have been through a view
-            mark_bypass([tensors[0], tensors[0]._base])
-        return mark_bypass(value)
-
-    def _without_rule(self, call: Call, tensors: list[Tensor]) -> Any:
-        """Use the ordinary gradient where it is right, and mark the value where it is not."""
-        constant = {name: _constant(value) for name, value in call.kwargs.items()}
-        call = replace(call, args=tuple(map(_constant, call.args)), kwargs=constant)
-        if is_routing(call.func):
-            return routed(call)
-        overwritten(call)
-        before = {tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None}
-        value = call.compute()
-        # a value with an earlier operation's node is an operand, returned unchanged
-        new = [v for v in tensors_in(value) if carries_signal(v) and v.grad_fn not in before]
-        for tensor in new:
-            note(tensor)
-            graph.mark_without_rule(tensor, call.operation, self._refuse_in_backward, before)
-        self._without.update(dict.fromkeys([call.operation] if new else []))
-        return value
+        result = super().computed(func, args, kwargs)
+        if self.record.is_cut or func is Tensor.requires_grad_:
+            return result
+        operands = [tensor for tensor in tensors if self._node(tensor) is not None]
+        if isinstance(result, Tensor):
+            result = self._own(result)
+        elif type(result) in (tuple, list):
+            result = type(result)(map(self._own, result))
+        overwritten = [now for value in self.record.overwritten if (now := value.live()) is not None]
+        for tensor in (*tensors_in(result), *tensors[:1], *overwritten):
+            self._enter(tensor, operands)
+        return result
 
     def _admit(self, tensor: Tensor) -> None:
-        """Account for the node of an operand, which may come from where the mode sees nothing."""
-        count_read(tensor)
-        node = tensor.grad_fn
-        if node is None or not carries_signal(tensor):
+        """Make a tensor that requires grad a signal, unless it is a parameter or was computed from parameters only."""
+        record, node = self.record, tensor.grad_fn
+        if isinstance(record.value_of(tensor), Value) or any(isinstance(a, Parameter) for a in (tensor, tensor._base)):
             return
-        if is_known(tensor) and tensor._is_view():
-            graph.admit(tensor)
-        elif not graph.is_accounted_for(node):
-            if all(isinstance(leaf, Parameter) for leaf in graph.leaves(node)):
-                mark_plain(tensor)
-                return
-            operation = graph.name_of_node(node)
-            graph.mark_without_rule(tensor, operation, self._refuse_in_backward, graph.parents(node))
-            self._without[operation] = None
-
-    def _refuse_in_backward(self) -> None:
-        if not self.is_settled:
-            self.refuse(list(self._without))
-
-    def refuse(self, operations: Sequence[str]) -> None:
-        """Raise or warn about operations without a rule, depending on `unsupported`."""
-        named = ", ".join(dict.fromkeys(operations))
-        if not named:
+        leaves = [below.variable for below in reachable([node]) if hasattr(below, "variable")]
+        if node is not None and all(isinstance(leaf, Parameter) for leaf in leaves):
             return
-        if self.unsupported == "error":
-            raise UnsupportedOpError(
-                f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
-                "(unsupported='gradient', --allow-unsupported)"
-            )
-        warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=2)
+        value = record.start(tensor)
+        if node is not None:  # made where no mode sees it
+            value.facts.unknown = name_of_node(node)
+        self._starts[value] = tensor
 
-    def _operation(self, func: Callable[..., Any], frame: FrameType) -> str:
-        module = _calling_module(frame)
-        if module is None:
-            return name_of(func)
-        return f"{name_of(func)} in {self._names.get(id(module)) or type(module).__name__}"
+    def _node(self, tensor: Tensor) -> Any:
+        """The node of a tensor, if it stands for the tensor's value."""
+        value, node = self.record.value_of(tensor), tensor.grad_fn
+        return node if isinstance(value, Value) and getattr(node, "value", None) is value else None
 
+    def _own(self, tensor: Any) -> Any:
+        """A tensor of its own for a view, which autograd would not give a node, and for an operand."""
+        value = self.record.value_of(tensor)
+        if not isinstance(value, Value) or not (tensor._is_view() or value in self._starts):
+            return tensor
+        return self.record.renamed(tensor.data, value)
 
-def _step(func: Callable[..., Any], operands: Sequence[Tensor]) -> Depth:
-    """What an operation adds to the depth of its value."""
-    names = spelled(func)
-    if not PRODUCTS.isdisjoint(names):
-        mixes = sum(map(has_share, operands)) > 1
-        return Depth(layers=not mixes, mixtures=mixes)
-    return Depth(activations=not MAKES_GATES.isdisjoint(names), layers=not LAYERS.isdisjoint(names))
-
-
-def _calling_module(frame: FrameType | None) -> nn.Module | None:
-    """The innermost module with a method on the stack. Inspecting the stack needs no hooks."""
-    while frame is not None:
-        caller = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
-        if isinstance(caller, nn.Module):
-            return caller
-        frame = frame.f_back
-    return None
-
-
-def _constant(value: Any) -> Any:
-    """`value` with its parameters detached, so that autograd tracks the signal only."""
-    if isinstance(value, Parameter):
-        return value.detach()
-    if type(value) in (list, tuple) and any(isinstance(item, Parameter) for item in value):
-        return type(value)(map(_constant, value))
-    return value
+    def _enter(self, tensor: Tensor, operands: Sequence[Tensor]) -> None:
+        """Give a tensor a node, unless the one that it has stands for its value."""
+        value = self.record.value_of(tensor)
+        if not isinstance(value, Value) or value in self._starts or self._node(tensor) or not value.is_floating:
+            return
+        ends = dict(self._starts)
+        for operand in operands:
+            of = self.record.value_of(operand)
+            if of is not value:  # a norm or a ReLU may follow an open response: they are one neuron
+                ends |= self._ends[of] if of.facts.is_open else {of: operand}
+        with torch.enable_grad(), torch._C.DisableTorchFunction():
+            explain = partial(probabilities, self.record, self._unsupported, list(ends))
+            Boundary.apply([tensor], value, explain, *ends.values())
+        if value.facts.is_open:
+            self._ends[value] = ends
 
 
-@contextmanager
-def excitation_mode(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> Iterator[ExcitationMode]:
-    """`ExcitationMode` as a context manager, with the same arguments.
+def tensors_in(arguments: Any) -> list[Tensor]:
+    return [a for a in tree_leaves(arguments) if isinstance(a, Tensor)]
 
-    Examples:
-        >>> import ebcli, torch
-        >>> from torch import nn
-        >>> net = nn.Sequential(nn.Flatten(), nn.Linear(48, 5)).eval()
-        >>> x = torch.rand(1, 3, 4, 4, requires_grad=True)
-        >>> with ebcli.excitation_mode(net):
-        ...     logits = net(x)
-        >>> (relevance,) = torch.autograd.grad(logits, x, torch.eye(5)[[2]])  # of class 2
-        >>> relevance.shape, bool((relevance >= 0).all())
-        (torch.Size([1, 3, 4, 4]), True)
-    """
-    with ExcitationMode(net, unsupported=unsupported) as mode:
-        yield mode
+
+def refuse(operations: Sequence[str], unsupported: Unsupported) -> None:
+    """Raise or warn about operations without a rule."""
+    if unsupported not in ("error", "gradient"):
+        raise ConfigurationError(f"unsupported must be 'error' or 'gradient', not {unsupported!r}")
+    named = ", ".join(dict.fromkeys(operations))
+    if not named:
+        return
+    if unsupported == "error":
+        raise UnsupportedOpError(
+            f"no excitation rule for {named}: register one with ebcli.rule, or allow ordinary gradients "
+            "(unsupported='gradient', --allow-unsupported)"
+        )
+    warnings.warn(f"used ordinary gradients instead of excitation for {named}", stacklevel=3)
+
+
+excitation_mode = ExcitationMode
+
+_enabled: ContextVar[ExcitationMode | None] = ContextVar("enabled", default=None)  # in this thread
 
 
 def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") -> None:
@@ -308,10 +269,9 @@ def enable(net: nn.Module | None = None, *, unsupported: Unsupported = "error") 
         >>> torch.autograd.grad(y, x, torch.ones(2))[0]  # one input, one output
         tensor([1., 1.])
     """
-    if getattr(_enabled, "mode", None) is not None:
+    if _enabled.get() is not None:
         raise ModeError("excitation backprop is already enabled in this thread")
-    _enabled.mode = ExcitationMode(net, unsupported=unsupported)
-    _enabled.mode.__enter__()
+    _enabled.set(ExcitationMode(net, unsupported=unsupported).__enter__())
 
 
 def disable() -> None:
@@ -328,8 +288,17 @@ def disable() -> None:
         Traceback (most recent call last):
         ebcli.errors.ModeError: excitation backprop is not enabled in this thread
     """
-    mode = getattr(_enabled, "mode", None)
+    mode = _enabled.get()
     if mode is None:
         raise ModeError("excitation backprop is not enabled in this thread")
-    _enabled.mode = None
+    _enabled.set(None)
     mode.__exit__(None, None, None)
+
+
+def name_of_node(node: Any) -> str:
+    """What to call a node that was made where no mode sees it."""
+    name = node.name().rsplit("::", 1)[-1]
+    if hasattr(node, "_forward_cls"):
+        return f"{name.removesuffix('Backward')}.apply"  # an autograd.Function
+    stem = re.sub(r"Backward\d*$", "", name)
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower() + " (called outside the mode)"

@@ -1,14 +1,10 @@
 """What excitation_backprop() returns."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from ebcli.eb.maps import saliency_map, special_tokens
-
-_MASSES_SHOWN = 4
 
 
 @dataclass(frozen=True)
@@ -20,7 +16,7 @@ class ExcitationResult:
             marginal, signed if contrastive: the difference of two maps, which at a layer with class or register
             tokens, or with `against`, are both normalized over the cells of the map.
         mass: (B,) or (B, K), the sum of the marginal map: 1 minus what was lost at neurons activated only by their
-            bias.
+            bias. None for contrastive maps, unless lost mass is tracked: it takes another backward pass.
         logits: (B, num_classes), the network's output; (B, num_classes, H, W) for dense predictions.
         contrastive: whether `relevance` is contrastive.
         layer: the layer's name; None for the input.
@@ -45,7 +41,7 @@ class ExcitationResult:
     """
 
     relevance: Tensor
-    mass: Tensor
+    mass: Tensor | None
     logits: Tensor
     contrastive: bool
     layer: str | None
@@ -55,19 +51,21 @@ class ExcitationResult:
     against: tuple[int, ...] | None = None
     joint: bool = False
     channel_axis: int | None = 1
+    image_axis: int | None = 0
 
     def __repr__(self) -> str:  # tensors in full would fill screens
-        masses = self.mass.detach().flatten().tolist()
-        mass = ", ".join(f"{value:.3f}" for value in masses[:_MASSES_SHOWN]) + ", ..." * (len(masses) > _MASSES_SHOWN)
+        masses = [] if self.mass is None else self.mass.flatten().tolist()
+        shown = ", ".join(f"{value:.3f}" for value in masses[:4]) + ", ..." * (len(masses) > 4)
         return (
             f"{type(self).__name__}(layer={self.layer!r}, contrastive={self.contrastive}, "
-            f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, mass=[{mass}])"
+            f"relevance={tuple(self.relevance.shape)}, logits={tuple(self.logits.shape)}, "
+            f"mass={None if self.mass is None else f'[{shown}]'})"
         )
 
     @property
     def special_tokens(self) -> int:
         """How many tokens at the front of the layer's output, such as a class token, are not cells of the map."""
-        return special_tokens(self.layer_shape, self.input_shape)
+        return special_tokens(self.layer_shape, self.input_shape, self.image_axis or 0)
 
     @property
     def maps(self) -> Tensor:
@@ -78,7 +76,9 @@ class ExcitationResult:
         Raises:
             LayerError: the layer's output has no spatial dimensions, or the input's channels cannot be told.
         """
-        lead = self.relevance.ndim - len(self.layer_shape) + 1
-        flat = self.relevance.reshape(-1, *self.layer_shape[1:])
+        lead = self.relevance.ndim - len(self.layer_shape)
+        relevance = self.relevance.transpose(0, 1) if lead else self.relevance  # (K, ...)
+        relevance = relevance.movedim(lead + (self.image_axis or 0), 0)
+        flat = relevance.flatten(0, lead)
         maps = saliency_map(flat, self.input_shape, layer=self.layer, channel_axis=self.channel_axis)
-        return maps.reshape(*self.relevance.shape[:lead], *maps.shape[1:])
+        return maps.reshape(*relevance.shape[: lead + 1], *maps.shape[1:])

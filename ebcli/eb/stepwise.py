@@ -1,133 +1,100 @@
-"""Step by step: each neuron is explained by its own inputs (Eq. 4), and its dual by the same with negated weights."""
+"""Step by step: each neuron is explained by its own inputs (Eq. 4), the classifier's also by their duals (Eq. 7)."""
 
-from __future__ import annotations
-
-import warnings
-from collections.abc import Callable, Hashable, Iterable
-from functools import partial
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 
-from ebcli.eb.constants import images_of, is_constant, numbered
-from ebcli.eb.contrast import difference, mass
-from ebcli.eb.explanation import Explanation
-from ebcli.eb.facts import node_facts, step_of
-from ebcli.eb.graph import neurons_of
-from ebcli.eb.neurons import WeightedSum
-from ebcli.eb.nodes import quiet
-from ebcli.eb.products import vector_jacobian
-from ebcli.eb.recording import Step
+from ebcli.eb.operations import Op, Value
+from ebcli.eb.paths import is_learned
+from ebcli.eb.products import added
+from ebcli.eb.rules.rule import MISSING, How, Share
 
 
-class StepwiseWalk:
-    """Backward passes in which each neuron is explained by its own inputs.
+class Stepwise:
+    """An answer for `walk`: shares of probability.
 
     Args:
-        classifiers: the steps whose duals' shares are subtracted.
+        ops: the whole list.
+        contrastive: subtract, at the classifiers, the shares of their duals.
+        tracks: sum up what probability each operation lost.
     """
 
-    def __init__(self, classifiers: Iterable[WeightedSum] = ()) -> None:
-        self._duals = {step: step.as_dual() for step in classifiers}
+    def __init__(self, ops: Sequence[Op], *, contrastive: bool = False, tracks: bool = False) -> None:
+        self._read, self._contrastive, self._tracks = read_by_layers(ops), contrastive, tracks
+        self.lost: dict[Op, Any] = {}
 
-    def answer(self, step: Step, arrived: Tensor, signals: tuple[Tensor, ...]) -> list[Tensor]:
-        shares = step.shares(arrived, self, *signals)
-        dual = self._duals.get(step)  # type: ignore[call-overload]
-        if dual is None:
-            return shares
-        return [share - other for share, other in zip(shares, dual.shares(arrived, self, *signals), strict=True)]
+    def start(self, value: Value) -> How:
+        """How the probability of a value is to be explained, where it starts there."""
+        return How(above_classifier=value not in self._read)
 
-    def once(self, _key: Hashable, compute: Callable[[], Any]) -> Any:
-        return compute()
+    def __call__(self, op: Op, arrived: list[list[Share]]) -> list[list[Share]]:
+        found = []
+        for P, how in (group for of_all in _grouped(op, arrived) for group in _of_each_sign(op, *of_all)):
+            shares = self._shares(op, P, how)
+            if self._tracks and op.operands and op.rule is not MISSING:
+                came = sum(p.sum(dtype=torch.float64) for p in P if p is not None)
+                went = sum(share[0].sum(dtype=torch.float64) for share in shares if share)
+                self.lost[op] = self.lost.get(op, 0) + came - went
+            found.append(shares)
+        return [[share for share in of_operand if share] for of_operand in zip(*found, strict=True)]
 
-
-class Stepwise(StepwiseWalk, Explanation):
-    """The rule that explains each neuron by its own inputs."""
-
-    _keeps = False
-
-    def __init__(self, *arguments: Any) -> None:
-        StepwiseWalk.__init__(self)
-        Explanation.__init__(self, *arguments)
-        self._weighted = [node for node in self._graph.nodes if neurons_of(node) is not None]
-
-    def once(self, key: Hashable, compute: Callable[[], Any]) -> Any:
-        return Explanation.once(self, key, compute) if self._keeps else compute()
-
-    def relevance(self, contrastive: bool) -> list[tuple[Tensor, Tensor]]:
-        if not contrastive:
-            return [(P, mass(P)) for P in self._maps(self._priors)]
-        self._check_below_classifier()
-        self._keeps = True
-        StepwiseWalk.__init__(self, [node.step for node in self._graph.classifiers])
-        differences = self._maps(self._priors)
-        is_whole = all(path.takes_all for path in self._paths) and not any(self._special)
-        if is_whole and self._graph.loses_nothing(self._kept):
-            return [(P, mass(self._priors)) for P in differences]
-        self._duals = {}
-        return [
-            # where every cell is part of the map, both maps sum to 1 at the classifier's inputs already
-            (difference(P, P - contrast, special) if special else contrast, mass(P))
-            for contrast, P, special in zip(differences, self._maps(self._priors), self._special, strict=True)
-        ]
-
-    def lost_mass(self) -> list[dict[str, Tensor]]:
-        found: list[dict[str, Tensor]] = [{} for _ in self._paths]
-        nodes = self._weighted + [node for node in self._graph.nodes if node_facts(node).constants]
-        if not nodes:
-            return found
-        targets, batch = self._priors.shape[:2]
-        with self._recording.walked_by(self):
-            arrived = torch.autograd.grad(
-                self._logits,
-                [GradientEdge(node, 0) for node in nodes],
-                torch.cat([self._priors, numbered(self._priors.abs().sum(0))]),
-                retain_graph=True,
-                allow_unused=True,
-                is_grads_batched=True,
-                materialize_grads=False,
-            )
-        for node, P in zip(nodes, arrived, strict=True):
-            if P is None:  # nothing arrives at layers with something folded into them
-                continue
-            constants, step = node_facts(node).constants, step_of(node)
-            if constants is not None:
-                ends, operation = is_constant(node, constants, P[0]), constants.operation
-            else:
-                ends, operation = step.normalizer(*node.saved_tensors)[1] == 0, step.operation  # type: ignore[union-attr]
-            swallowed = P[:targets].where(ends, 0).flatten(1)
-            lost = swallowed.new_zeros(targets, batch).index_add_(1, images_of(P[targets:].flatten(1)), swallowed)
-            for path, by_operation in zip(self._paths, found, strict=True):
-                if node in path.above and lost.any():
-                    by_operation[operation] = by_operation.get(operation, 0) + lost
+    def lost_on(self, path: Iterable[Op]) -> dict[str, Tensor]:
+        """What was lost on a path, by the names of the operations."""
+        found: dict[str, Any] = {}
+        for op in filter(self.lost.__contains__, path):
+            found[op.site] = found.get(op.site, 0) + self.lost[op].to(op.out.dtype)[None]
         return found
 
-    def _maps(self, priors: Tensor) -> list[Tensor]:
-        several = len(priors) > 1
-        self._keeps |= several
-        if self._keeps:
-            self._normalize(several)
-        grad = torch.autograd.grad if several else vector_jacobian  # vmap knows the first
+    def _shares(self, op: Op, P: list[Tensor | None], how: How) -> list[Share]:
+        is_classifier, own = how.above_classifier and is_learned(op), how
+        if how.above_classifier and not self._read.isdisjoint(op.outs):  # a response that also skips to the output
+            own = how._replace(above_classifier=False)
+        shares: list[Share] = op.rule.shares(op, P, own)
+        if is_classifier and self._contrastive:
+            duals = op.rule.shares(op, P, how._replace(signs=-1 if how.signs is None else -how.signs))
+            return [s and d and (s[0] - d[0], s[1]) for s, d in zip(shares, duals, strict=True)]
+        if own is not how and not is_classifier:
+            return [s and (s[0], s[1]._replace(above_classifier=True)) for s in shares]
+        return shares
 
-        def down(prior: Tensor) -> tuple[Tensor, ...]:
-            arrived = iter(grad(self._logits, self._edges, prior, retain_graph=True, allow_unused=True))
-            return tuple(path.arriving(list(islice(arrived, len(path.ends))), jointly=False) for path in self._paths)
 
-        with self._recording.walked_by(self), warnings.catch_warnings() if several else quiet():
-            if not several:
-                return [P[None] for P in down(priors[0])]
-            # about operations that vmap loops over, such as roi_align
-            warnings.filterwarnings("ignore", "There is a performance drop")
-            return list(torch.vmap(down)(priors))
+def _grouped(op: Op, arrived: list[list[Share]]) -> list[tuple[list[Tensor | None], How]]:
+    """What has arrived at each result. That which is to be explained in the same way is added up."""
+    groups: dict[object, list[tuple[int, Tensor, How]]] = {}
+    for at, claims in enumerate(arrived):
+        for P, how in filter(None, claims):
+            signs = how.signs if op.outs[at].facts.is_open else None
+            # tensors are the same signs only if they are the same tensor
+            key = id(signs) if isinstance(signs, Tensor) else signs, how.above_classifier
+            groups.setdefault(key, []).append((at, P, how._replace(signs=signs)))
+    found = []
+    for group in groups.values():
+        how = group[0][2]._replace(spares_zeros=all(how.spares_zeros for *_, how in group))
+        by_result = [[P for at, P, _ in group if at == result] for result in range(len(arrived))]
+        found.append(([added(parts) if parts else None for parts in by_result], how))
+    return found
 
-    def _normalize(self, several: bool) -> None:
-        """Compute what several priors, or several backward passes, share."""
-        with quiet():
-            for node in self._weighted:
-                steps = [node.step, *([self._duals[node.step]] if node.step in self._duals else [])]
-                for step in steps:
-                    if several or not getattr(step, "is_large", False):  # a large layer keeps it on the way
-                        self.once(step, partial(step.normalizer, *node.saved_tensors))
+
+def _of_each_sign(op: Op, P: list[Tensor | None], how: How) -> list[tuple[list[Tensor | None], How]]:
+    """Copies of a response can be explained with different signs, so their probabilities are not added."""
+    signs = how.signs
+    if not isinstance(signs, Tensor) or op.operands[0].shape.numel() >= op.outs[0].shape.numel():
+        return [(P, how)]
+    return [([p if p is None else p * (signs * s > 0) for p in P], how._replace(signs=s)) for s in (1, -1)]
+
+
+def read_by_layers(ops: Sequence[Op]) -> set[Value]:
+    """The values that a layer with weights reads, so that the layers which made them are no classifiers."""
+    found: set[Value] = set()
+    for op in reversed(ops):
+        if is_learned(op) or not found.isdisjoint(op.outs):
+            found.update(op.operands)
+    return found
+
+
+def total(shares: Sequence[Share], like: Value) -> Tensor:
+    """The probability that has arrived."""
+    parts = [share[0] for share in shares if share]
+    return added(parts) if parts else torch.zeros(like.shape, dtype=like.dtype, device=like.device)

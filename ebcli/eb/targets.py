@@ -1,8 +1,5 @@
 """From classes, pixels and masks to priors over the network's outputs."""
 
-from __future__ import annotations
-
-import math
 from collections.abc import Sequence
 
 import torch
@@ -13,6 +10,7 @@ from ebcli.errors import ConfigurationError
 
 Targets = int | Sequence[int] | Sequence[Sequence[int]] | Tensor
 Where = tuple[int, ...] | Tensor
+Against = int | Sequence[int]
 
 
 def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tuple[Tensor, bool]:
@@ -35,15 +33,12 @@ def priors(targets: Targets, logits: Tensor, where: Where | None = None) -> tupl
         wanted = torch.as_tensor(targets, device=logits.device)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            "targets must be class indices, the same number for each image, or a tensor of class weights; "
-            "categories.index(name) is the index of a class name"
+            "targets are class indices, the same number for each image, or class weights: use categories.index(name)"
         ) from error
     if wanted.is_floating_point():
         single = wanted.shape == logits.shape
         if not single and wanted.shape[:1] + wanted.shape[2:] != logits.shape:
-            raise ConfigurationError(
-                f"the prior has shape {tuple(wanted.shape)}, but the network's output has shape {tuple(logits.shape)}"
-            )
+            raise ConfigurationError(f"the prior has shape {tuple(wanted.shape)}, but the output {tuple(logits.shape)}")
         if where is not None:
             raise ConfigurationError("`where` cannot be combined with a prior, which covers all pixels already")
         return (wanted[None] if single else wanted.transpose(0, 1)).to(logits.dtype), single
@@ -68,7 +63,7 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     """Each pixel's share of the probability, (B or 1, 1, ...), which sums to 1 for each image."""
     pixels = tuple(logits.shape[2:])
     if where is None:
-        return logits.new_full((1, 1, *pixels), 1 / math.prod(pixels))
+        return logits.new_full((1, 1, *pixels), 1 / logits[0, 0].numel())
     if not pixels:
         raise ConfigurationError("`where` needs dense predictions, but this network makes one prediction per image")
     if isinstance(where, tuple):
@@ -89,3 +84,33 @@ def _share(where: Where | None, logits: Tensor) -> Tensor:
     if not (total > 0).all() or (mask < 0).any():
         raise ConfigurationError("the mask must be non-negative, and positive somewhere in each image")
     return mask / total
+
+
+def priors_against(against: Against, priors: Tensor) -> Tensor:
+    """The priors of the classes to contrast with, (N, B, num_classes, ...), on the same pixels as the targets'.
+
+    Args:
+        against: their indices.
+        priors: (K, B, num_classes, ...), of the targets.
+
+    Raises:
+        ConfigurationError: a class does not exist or is a target, or there are none.
+    """
+    chosen = [against] if isinstance(against, int) else list(against)
+    if not chosen:
+        raise ConfigurationError("no class to contrast with: give against at least one class index")
+    num_classes, total = priors.shape[2], priors.sum(2, keepdim=True)
+    for index in chosen:
+        if isinstance(index, bool) or not isinstance(index, int):
+            raise ConfigurationError(
+                f"against has {index!r}, which is not a class index: look up names with categories.index(name)"
+            )
+        if not 0 <= index < num_classes:
+            raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
+        is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)
+        if not priors.is_meta and bool(is_target.any()):
+            raise ConfigurationError(f"class {index} is both a target and contrasted with: choose another class")
+    if not priors.is_meta and not bool((total == total[:1]).all()):
+        raise ConfigurationError("against needs priors on the same pixels: pass those on other pixels one at a time")
+    units = F.one_hot(torch.tensor(chosen, device=priors.device), num_classes).to(priors)
+    return units.reshape(len(chosen), 1, num_classes, *(1 for _ in priors.shape[3:])) * total[0]

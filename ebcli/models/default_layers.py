@@ -8,20 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import takewhile
-from operator import is_
-from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
+from torch import nn
 from torch.fx import GraphModule
 
-from ebcli.eb.capture import single_tensor
-from ebcli.eb.eval_mode import evaluating
-from ebcli.eb.graph import descend
+from ebcli.eb import layers_on_path
 from ebcli.errors import LayerError
 from ebcli.models.detection import DetectionScores
-from ebcli.models.hooks import hooked
 from ebcli.models.keywords import DETECTION, SEGMENTATION
 from ebcli.models.layer_listing import Layer, input_of, layers, named
 from ebcli.models.loaded import LoadedModel
@@ -187,19 +180,7 @@ def _below_pyramid(net: nn.Module, body: str) -> str:
 
 def _shared(name: str, net: nn.Module, spec: InputSpec, layers: Sequence[str]) -> set[str]:
     """Those of some layers that everything passes through on its way from the input to the output."""
-    made: dict[str, Any] = {}
-
-    def note(module: nn.Module, _inputs: Any, output: Any) -> None:
-        made[names[module]] = single_tensor(output, names[module]).grad_fn
-
-    def forward(blank: Tensor) -> tuple[Any, Any]:
-        output = single_tensor(net(blank.requires_grad_().clone()), "the output")
-        return output.grad_fn, get_gradient_edge(blank).node
-
-    names = {net.get_submodule(layer): layer for layer in layers}
-    with hooked(names, note), torch.enable_grad(), evaluating(net):
-        end, start = probe(name, net, spec, forward)
-    return {layer for layer, node in made.items() if start not in descend([end], partial(is_, node))}
+    return set(probe(name, net, spec, partial(layers_on_path, net, layers=layers, only_way=True)))
 
 
 def _fourth_max_pool(net: nn.Module) -> str:

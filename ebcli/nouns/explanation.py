@@ -62,7 +62,7 @@ class Map:
         subject: what it is about.
         layer: the layer's name; ``"input"`` for the pixels.
         values: (h, w), signed; of a video (t, h, w), all clips one after another.
-        mass: the sum of the marginal map.
+        mass: the sum of the marginal map; None for contrastive maps, unless lost mass was tracked.
         placement: the rectangle of the image that it covers.
         lost_mass: the probability that was lost at each operation above the layer; None if it was not tracked.
         relevance: (...), signed; None unless the arrays are written.
@@ -83,7 +83,7 @@ class Map:
     subject: Subject
     layer: str
     values: NDArray[np.float32]
-    mass: float
+    mass: float | None
     placement: Box
     lost_mass: dict[str, float] | None = None
     relevance: NDArray[np.float32] | None = None

@@ -127,7 +127,7 @@ function card(one, index, count, open) {
   const facts = element("p", { class: "facts" });
   const at = data.layers.length > 1 ? `${data.layers[outcome.layer]} · ` : "";
   const update = () => {
-    const names = ["score", "mass", "strength"].filter((name) => one.map && (name !== "strength" || one.map.strength !== null));
+    const names = ["score", "mass", "strength"].filter((name) => one.map && one.map[name] !== null);
     const told = names.map((name) => `${name} ${number(one.map[name])}`);
     told.push(`${outcome.seconds.toFixed(2)} s`);
     facts.textContent = one.map === null ? "" : at + told.map((one) => one.replace(" ", "\u00a0")).join(" · ");

@@ -11,7 +11,8 @@ const MEANINGS = {
 
 // Each number, and its meaning for those who point at it, tap it or go there with the keyboard.
 function facts(map, subject) {
-  const told = { score: `score ${number(subject.score)}`, mass: `mass ${number(map.mass)}` };
+  const told = { score: `score ${number(subject.score)}` };
+  if (map.mass !== null) told.mass = `mass ${number(map.mass)}`;
   if (map.strength !== null) told.strength = `strength ${number(map.strength)}`;
   if (map.evidence) told.evidence = `${map.evidence} evidence`;
   return Object.entries(told).map(([name, text]) => {

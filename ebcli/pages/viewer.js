@@ -104,8 +104,7 @@ class Viewer {
         element("small", {}, `${data.classes[map.class].index}${map.blank ? ", blank" : ""}`),
         element("small", {}, roleOf(outcome, map)),
         bar("score", map.score),
-        bar("mass", map.mass),
-        ...(map.strength === null ? [] : [bar("strength", map.strength)]),
+        ...["mass", "strength"].filter((name) => map[name] !== null).map((name) => bar(name, map[name])),
       ],
     }));
     const choose = (value) => {

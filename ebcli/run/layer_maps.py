@@ -67,7 +67,7 @@ def maps_of(
     targets = torch.tensor([(row + row[:1] * width)[:width] or [0] * width for row in known])
     by_layer = []
     for layer, result in zip(network.layers, results, strict=True):
-        values, mass = result.maps.float().cpu().numpy(), result.mass.tolist()
+        values, mass = result.maps.float().cpu().numpy(), None if result.mass is None else result.mass.tolist()
         lost = None if result.lost_mass is None else {name: one.tolist() for name, one in result.lost_mass.items()}
         relevance = result.relevance.float().cpu().numpy() if keep_relevance else None
         of_channels = _channel_shares(result.relevance) if layer == INPUT else None
@@ -79,7 +79,7 @@ def maps_of(
                         subject=subject,
                         layer=layer,
                         values=values[i, k].copy(),  # a view would keep the maps of the whole batch in memory
-                        mass=mass[i][k],
+                        mass=None if mass is None else mass[i][k],
                         placement=about.place,
                         lost_mass=None if lost is None else {name: one[i][k] for name, one in lost.items()},
                         relevance=None if relevance is None else relevance[i, k].copy(),
@@ -123,7 +123,8 @@ def in_sequence(clips: Sequence[Map]) -> Map:
         names = dict.fromkeys(name for clip in clips for name in clip.lost_mass or {})
         lost = {name: sum((clip.lost_mass or {}).get(name, 0.0) for clip in clips) / count for name in names}
     values = np.concatenate([clip.values for clip in clips]) / np.float32(count)
-    return replace(first, values=values, mass=sum(clip.mass for clip in clips) / count, lost_mass=lost)
+    mass = None if first.mass is None else sum(clip.mass or 0 for clip in clips) / count
+    return replace(first, values=values, mass=mass, lost_mass=lost)
 
 
 def compared_maps(net: nn.Module, methods: Sequence[str], inputs: Tensor, targets: Tensor, layer: str) -> Arrays:

@@ -292,7 +292,8 @@ def arrays_of(explanation: Explanation, clips: Clips | None) -> dict[str, ArrayL
     for layer, maps in by_layer.items():
         where = f"@{layer}" if len(by_layer) > 1 else ""
         arrays[f"maps{where}"] = np.stack([map_.values for map_ in maps])
-        arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
+        if maps[0].mass is not None:
+            arrays[f"mass{where}"] = np.array([map_.mass for map_ in maps], np.float32)
         if relevance := [map_.relevance for map_ in maps if map_.relevance is not None]:
             arrays[f"relevance{where}"] = np.stack(relevance)
         if clips is not None and not isinstance(clips, Slices):

@@ -64,13 +64,13 @@ class Tiles(NamedTuple):
         shares = own / own.sum() if own.sum() > 0 else np.full(len(maps), 1 / len(maps))
         mass, lost = 0.0, Counter[str]()
         for share, map_ in zip(shares.tolist(), maps, strict=True):
-            mass += share * map_.mass
+            mass += share * (map_.mass or 0)
             for name, amount in (map_.lost_mass or {}).items():
                 lost[name] += share * amount
         return replace(
             first,
             values=self._averaged(shares, [map_.values for map_ in maps]),
-            mass=mass,
+            mass=None if first.mass is None else mass,
             lost_mass=None if first.lost_mass is None else dict(lost),
             relevance=None,
             channels=tuple(shares @ [map_.channels for map_ in maps]) if first.channels else (),

@@ -1,22 +1,8 @@
 """These tests are on the rule that explains neurons step by step, except those of some modules."""
 
-import engines
 import pytest
 
 import ebcli
-
-# what the next engine does, and this one does not
-collect_ignore = (
-    []
-    if engines.NEXT
-    else [
-        "test_equal_functions.py",
-        "test_batch_axes.py",
-        "test_half_precision.py",
-        "test_everyday_operations.py",
-        "test_contrastive_mass.py",
-    ]
-)
 
 BOTH_RULES = [
     "test_joint",

@@ -185,6 +185,11 @@ def test_a_layer_given_as_a_module():
     assert by_module.layer == "stem"
 
 
+def test_the_network_itself_as_the_layer():
+    net, x = Repeated(), torch.rand(1, 3, 5, 5)
+    assert torch.equal(ebcli.excitation_backprop(net, x, 2, net).relevance, one_hot(2).float())
+
+
 def test_nothing_below_the_classifier_to_contrast():
     net, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 5), nn.Tanh()), torch.rand(1, 3)
     assert ebcli.excitation_backprop(net, x, 2, "2").relevance.tolist() == [[0, 0, 1, 0, 0]]

@@ -69,6 +69,7 @@ SPELLINGS = {
     "gelu of special.ndtr": (lambda a: a * torch.special.ndtr(a), F.gelu),
     "linalg.norm": (lambda a: torch.linalg.norm(a, dim=1), lambda a: a.square().sum(1).sqrt()),
     "linalg.norm(ord=3)": (lambda a: torch.linalg.norm(a, 3, 2), lambda a: a.norm(3, 2)),
+    "linalg.norm(inf)": (lambda a: torch.linalg.norm(a, math.inf, 1), lambda a: a.abs().amax(1)),
     "divided by linalg.norm": (
         lambda a: a / torch.linalg.norm(a, dim=2, keepdim=True),
         lambda a: F.normalize(a, dim=2),

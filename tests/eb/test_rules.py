@@ -2,7 +2,6 @@
 
 import itertools
 
-import engines
 import pytest
 import torch
 import torchvision
@@ -223,10 +222,6 @@ for bias in (True, False):
     case(f"bilinear bias={bias}", nn.Bilinear(3, 4, 2, bias=bias), (2, 3), weights(2, 4))
 case("bilinear of the other", nn.Bilinear(3, 4, 2), weights(2, 5, 3), (2, 5, 4))
 attention = F.scaled_dot_product_attention
-if not engines.NEXT:  # in which constant weights are a layer's
-    case(
-        "causal attention", lambda q, k, v: attention(q, k, v, is_causal=True), *[weights(1, 1, 3, 4)] * 2, (1, 1, 3, 2)
-    )
 case("attention", attention, weights(1, 2, 3, 4), weights(1, 2, 5, 4), (1, 2, 5, 3))
 
 # writing that accumulates

@@ -52,7 +52,6 @@ def test_contrastive_maps_sum_to_zero(name):
     layers = [zoo.LAYERS[name], None]
     for result in ebcli.excitation_backprop(net, images, detection.label, layers, True, where=(detection.anchor,)):
         positive = result.relevance.clamp(min=0).sum().item()
-        assert result.mass.item() == pytest.approx(1, abs=1e-9)
         assert positive > 1e-6
         assert abs(result.relevance.sum().item()) <= 1e-6 * positive
 

@@ -59,7 +59,6 @@ def test_mass_is_one_without_shifts(name: str) -> None:
     assert specimen.excite(None).mass.item() == pytest.approx(1, abs=1e-6)
     result = specimen.excite(specimen.layer, contrastive=True)
     positive = result.relevance.clamp(min=0).sum().item()
-    assert result.mass.item() == pytest.approx(1, abs=1e-6)
     assert positive > 1e-11  # far above what rounding leaves of two maps that are nearly equal
     assert abs(result.relevance.sum().item()) <= 1e-4 * positive
 

@@ -39,11 +39,11 @@ def plan(**options: Any) -> RunPlan:
 
 def test_operations_without_a_rule_are_refused_or_allowed(loaded: Any) -> None:
     loaded.net.insert(3, Cosines())
-    with pytest.raises(UnsupportedOpError, match="fft_fft2 in 3"):
+    with pytest.raises(UnsupportedOpError, match="fft_c2c in 3"):
         Explainer(plan())
-    with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for .*fft_fft2 in 3"):
+    with pytest.warns(UserWarning, match="used ordinary gradients instead of excitation for .*fft_c2c in 3"):
         network = Explainer(plan(allow_unsupported=True))
-    with pytest.warns(UserWarning, match="fft_fft2"):
+    with pytest.warns(UserWarning, match="fft_c2c"):
         assert np.isfinite(network.explain(IMAGES)[1].maps[0].values).all()
 
 

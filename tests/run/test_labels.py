@@ -222,7 +222,7 @@ def test_every_class_above_a_score() -> None:
     invoke("--top-k", "7", "--raw", "--verbose", "-o", "top", "photos/0")
     for path in ("0000.jpg", "0003.jpg"):
         with np.load(f"above/{path}.npz") as above, np.load(f"top/{path}.npz") as top:
-            for key in ("classes", "scores", "mass", "maps", "relevance"):
+            for key in ("classes", "scores", "maps", "relevance"):
                 assert above[key] == pytest.approx(top[key], abs=1e-6), key
     above, top = (json.loads(Path(d, "records.jsonl").read_text().splitlines()[0])["classes"] for d in ("above", "top"))
     assert [one["losses"] for one in above] == [pytest.approx(one["losses"]) for one in top]

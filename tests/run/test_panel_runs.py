@@ -92,7 +92,7 @@ def test_a_panel_of_somebody_else_is_in_the_way_of_panels_only() -> None:
 
 def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
     photos(Path("photos"), 2)
-    result = invoke("--json", "--raw", "--target", "3", "--target", "5", *LAYERS, "photos")
+    result = invoke("--json", "--raw", "--verbose", "--target", "3", "--target", "5", *LAYERS, "photos")
     assert result.exit_code == 0, result.output
     first, _ = map(json.loads, result.stdout.splitlines())
     order = [(3, "d", "2"), (3, "d", "0"), (3, "d", "input"), (5, "f", "2"), (5, "f", "0"), (5, "f", "input")]
@@ -108,12 +108,18 @@ def test_several_layers_have_pictures_records_and_arrays_of_their_own() -> None:
         assert raw["layer"].tolist() == ["2", "0", "input"]
         for place, layer in enumerate(("2", "0", "input")):
             single = ebcli.excitation_backprop(
-                loaded.net, inputs, [[3, 5]], None if layer == "input" else layer, contrastive=True
+                loaded.net,
+                inputs,
+                [[3, 5]],
+                None if layer == "input" else layer,
+                contrastive=True,
+                track_lost_mass=True,
             )
             for key, expected in (("maps", single.maps), ("mass", single.mass), ("relevance", single.relevance)):
                 np.testing.assert_allclose(raw[f"{key}@{layer}"], expected[0].numpy(), rtol=1e-4, atol=1e-7)
             for k in (0, 1):
                 shown = first["classes"][3 * k + place]
+                assert single.mass is not None
                 assert shown["mass"] == pytest.approx(float(single.mass[0, k]), rel=1e-4)
                 even = 1 / single.maps[0, k].numel()
                 assert shown["peak"] == pytest.approx(float(single.maps[0, k].max()) / even, rel=1e-3)

@@ -1,125 +1,139 @@
 """Sums and differences (residuals), products (gates and scales) and quotients."""
 
-from __future__ import annotations
-
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import common_source, facts_of, feeds_only, has_share, is_nonnegative
-from ebcli.eb.folding import folded
-from ebcli.eb.gates import gate_of, signal_of, signed_gate_of
-from ebcli.eb.primitives import activated, by_parts, mixed, rescaled, residual_sum, unchanged
-from ebcli.eb.registry import Call, overloads, rule
-from ebcli.eb.steps import times
+from ebcli.eb.facts import AFFINE, Facts, common_source, is_mean_of, signal_of, sources
+from ebcli.eb.operations import Op, Value
+from ebcli.eb.products import added, ratio
+from ebcli.eb.rules.activations import Activation, OneInput, Scale, written_out
+from ebcli.eb.rules.rule import MISSING, Arrived, How, Rule, Share
 
 
-@rule(*overloads("add"))
-def add(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _sum(call, (input, other), (1, alpha))
+def scales(op: Op) -> tuple[float, float]:
+    """c in y = c_1 a_1 + c_2 a_2."""
+    alpha = op.kwargs.get("alpha", 1)
+    if op.name == "rsub":
+        return -(op.args[2] if len(op.args) > 2 else alpha), 1
+    return 1, -alpha if op.name == "sub" else alpha
 
 
-@rule(*overloads("sub", "subtract"))
-def sub(call: Call, input: Any, other: Any, *, alpha: float = 1) -> Any:
-    return _sum(call, (input, other), (1, -alpha))
+@dataclass(eq=False)
+class Sum(Rule):
+    """y = c_1 a_1 + c_2 a_2: shared by the contributions with the sign of y, Z = sum_k max(s c_k a_k, 0).
+
+    Args:
+        scales: c, of an operation.
+    """
+
+    scales: Callable[[Op], Sequence[float]] = scales
+
+    def keeps(self, op: Op) -> Sequence[Value]:
+        return op.inputs
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        facts.nonnegative &= min(self.scales(op)) >= 0
+        link = common_source(*op.inputs)
+        if link is not None and not link.moves and op.out.shape == link.source.shape:
+            facts.elementwise = AFFINE
+
+    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
+        terms = [v.tensor if c == 1 else c * v.tensor for c, v in zip(self.scales(op), op.operands, strict=True)]
+        sign = added(terms).sign()
+        parts = [(sign * term).clamp_(min=0) for term in terms]
+        q = ratio(P[0], added(parts))
+        below = How(None, how.above_classifier, spares_zeros=True)
+        return [((part * q).sum_to_size(v.shape), below) for part, v in zip(parts, op.operands, strict=True)]
+
+    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+        scaled = [G[0] if c == 1 else G[0] * c for c in self.scales(op)]
+        return [g.sum_to_size(v.shape) for g, v in zip(scaled, op.operands, strict=True)]
 
 
-@rule(*overloads("rsub"))
-def rsub(call: Call, input: Any, other: Any, alpha: float = 1) -> Any:
-    return _sum(call, (other, input), (1, -alpha))
+class Centered(Sum):
+    """The difference of a tensor and its own mean is the first half of a norm, which rescales: P passes."""
+
+    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
+        return [(P[0], How(None, how.above_classifier)), None]
 
 
-def _sum(call: Call, operands: tuple[Any, Any], scales: tuple[float, float]) -> Any:
-    shares = [has_share(operand) for operand in operands]
-    if all(shares):
-        return _centered(call, operands) if scales == (1, -1) else residual_sum(call, operands, scales)
-    # an operand that does not depend on the input is a bias, of the layer before it if there is one
-    at = shares.index(True)
-    signal, bias = operands[at], operands[1 - at]
-    value = folded(call, signal, scale=scales[at]) if isinstance(signal, Tensor) else None
-    if value is not None:
-        return value
-    nonnegative = scales[at] > 0 and is_nonnegative(signal) and isinstance(bias, (int, float)) and bias >= 0
-    return rescaled(call, signal, scales[at], nonnegative=nonnegative)
+def add(op: Op) -> Rule:
+    if len(op.inputs) == 1:
+        at = next(i for i, a in enumerate(op.args) if isinstance(a, Value))
+        constant, scale = op.args[1 - at], scales(op)[at]
+        if is_number(constant) and constant != 0:
+            unit = next((link for link in sources(op.signal) if not link.is_affine), None)
+            if unit is not None:  # an activation, scaled and shifted
+                return written_out(op, unit, op.signal.facts.gate)
+        keeps = scale >= 0 and has_no_negatives(constant)
+        return Scale(factor=lambda _: scale, keeps_zero=False, nonnegative=op.signal.facts.nonnegative and keeps)
+    link = common_source(*op.inputs)
+    if link is not None and not link.is_affine:
+        return written_out(op, link, 0)  # such as x + tanh(x)
+    return CENTERED if scales(op) == (1, -1) and is_mean_of(op.inputs[1], op.inputs[0]) else SUM
 
 
-def _centered(call: Call, operands: tuple[Tensor, Tensor]) -> Tensor:
-    """A difference; that of a tensor and its own mean is the first half of a norm, which rescales."""
-    signal, other = operands
-    mean_of = facts_of(other).mean_of
-    if mean_of is None or mean_of[0] is not signal or mean_of[1] != signal._version:
-        return residual_sum(call, operands, (1, -1))
-    axes = mean_of[2]
-    return mixed(rescaled(call, signal, lambda G: G - G.mean(axes, keepdim=True), gate=0))
+def is_number(constant: Any) -> bool:
+    return isinstance(constant, (int, float)) or (constant.numel() == 1 and not constant.is_meta)
 
 
-@rule(*overloads("mul", "multiply"))
-def mul(call: Call, input: Any, other: Any) -> Any:
-    if not (has_share(input) and has_share(other)):
-        signal, factor = (input, other) if has_share(input) else (other, input)
-        return _scaled(call, signal, factor)
-    signal = signal_of(input, other)
-    if signal is None:
-        return NotImplemented  # neither factor is the other's gate
-    factor = input if signal is other else other
-    gate = min(gate_of(input), gate_of(other))
-    if feeds_only(factor, signal):
-        return call.compute().detach()  # the layer only feeds the gate, which gets nothing
-    nonnegative = input is other or all(map(is_nonnegative, (input, other)))
-    common = common_source(input, other)
-    if common is not None:  # an activation, such as x * tanh(x)
-        keeps_zero = common[0] is input or common[0] is other
-        return activated(call, common[0], keeps_zero=keeps_zero, nonnegative=nonnegative, gate=gate)
-    return rescaled(call, signal, times(factor), keeps_zero=True, nonnegative=nonnegative, gate=gate)
-
-
-@rule(torch.addcmul, Tensor.addcmul)
-def addcmul(call: Call, input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Any:
-    return by_parts(call, lambda: torch.add(input, tensor1 * tensor2, alpha=value))
-
-
-@rule(torch.lerp, Tensor.lerp)
-def lerp(call: Call, input: Tensor, end: Tensor, weight: Any) -> Any:
-    return by_parts(call, lambda: input * (1 - weight) + end * weight)
-
-
-@rule(*overloads("div", "divide", "true_divide"), Tensor.__truediv__, Tensor.__itruediv__)
-def div(call: Call, input: Any, other: Any, *, rounding_mode: str | None = None) -> Any:
-    # the denominator is a norm, which rescales and does not excite
-    if not has_share(input):
-        return activated(call, other, gate=0)
-    if feeds_only(other, input):
-        return call.compute().detach()
-    if not has_share(other):
-        return _scaled(call, input, other, divides=True)
-    nonnegative = is_nonnegative(input) and is_nonnegative(other)
-    common = common_source(input, other)
-    if common is not None:  # an activation, such as x / (1 + exp(-x))
-        return activated(call, common[0], keeps_zero=common[0] is input, nonnegative=nonnegative)
-    return rescaled(call, input, times(other, divides=True), keeps_zero=True, nonnegative=nonnegative)
-
-
-@rule(Tensor.__rdiv__)
-def rdiv(call: Call, input: Any, other: Any) -> Any:
-    return div(call, other, input)
-
-
-def _scaled(call: Call, signal: Tensor, factor: Any, *, divides: bool = False) -> Tensor:
-    """The signal times or divided by a constant."""
-    slope = times(factor, divides=divides)
-    if isinstance(factor, (int, float)) and factor > 0:
-        return unchanged(call, signal, slope)
-    is_mask = isinstance(factor, Tensor) and factor.dtype == torch.bool
-    value = None if is_mask else folded(call, signal, scale=factor, divides=divides)
-    if value is not None:
-        return value
-    keeps_sign = is_mask or bool(gate_of(signal) and _has_no_negatives(factor))
-    gate = gate_of(signal) if keeps_sign else signed_gate_of(signal)
-    return rescaled(call, signal, slope, keeps_zero=True, nonnegative=keeps_sign and is_nonnegative(signal), gate=gate)
-
-
-def _has_no_negatives(constant: Any) -> bool:
+def has_no_negatives(constant: Any) -> bool:
     if isinstance(constant, Tensor):
-        return constant.is_meta or bool((constant.detach() >= 0).all())
-    return constant >= 0
+        return not constant.is_meta and bool((constant >= 0).all())
+    return bool(constant >= 0)
+
+
+class Product(OneInput):
+    """y = g a: the gate g is a weight and gets nothing."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        gate = op.inputs[1 - self.at]
+        if gate.facts.is_softmax:
+            facts.weighed = frozenset(axis for axis in range(-len(gate.shape), 0) if gate.varies_along(axis))
+
+    def slope(self, op: Op, G: Tensor) -> Tensor:
+        gate = op.inputs[1 - self.at].tensor
+        return G / gate if op.name == "div" else G * gate
+
+
+FIRST, SECOND = (Product(at=at, keeps_zero=True, elementwise=0, nonnegative=None) for at in (0, 1))
+
+
+def mul(op: Op) -> Rule:
+    if len(op.inputs) == 1:
+        return scaled(op, next(a for a in op.args[:2] if not isinstance(a, Value)))
+    a, b = op.inputs
+    link = common_source(a, b)
+    if link is not None:  # an activation, such as x * tanh(x)
+        return written_out(op, link, min(a.facts.gate, b.facts.gate), keeps_zero=link.source in (a, b))
+    if not (a.is_floating and b.is_floating):
+        return FIRST if a.is_floating else SECOND
+    at = signal_of(a, b, torch.broadcast_shapes(a.shape, b.shape))
+    return MISSING if at is None else (FIRST, SECOND)[at]
+
+
+def div(op: Op) -> Rule:
+    # the denominator is a norm, which rescales and does not excite
+    if len(op.inputs) == 1:
+        return scaled(op, op.args[1]) if isinstance(op.args[0], Value) else _RECIPROCAL
+    if op.args[0] is op.args[1] or (link := common_source(*op.inputs)) is None:
+        return FIRST
+    return written_out(op, link, 0, keeps_zero=link.source is op.inputs[0])  # such as x / (1 + exp(-x))
+
+
+def scaled(op: Op, constant: Any) -> Rule:
+    """The rule of a signal times, or divided by, a constant."""
+    keeps = has_no_negatives(constant)
+    factor = constant if op.name != "div" else 1 / torch.as_tensor(constant, dtype=op.signal.dtype)
+    return Scale(factor=lambda _: factor, turns=not keeps, nonnegative=keeps and op.signal.facts.nonnegative)
+
+
+_RECIPROCAL = Activation(gate=None, keeps_zero=False)
+_NEGATIVE = Scale(factor=lambda _: -1, turns=True)
+SUM, CENTERED = Sum(), Centered()
+ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {"neg": _NEGATIVE, "add sub rsub": add, "mul": mul, "div": div}

@@ -7,7 +7,6 @@ compiled and exported programs. Each value has one maker: overwriting a tensor, 
 from __future__ import annotations
 
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from types import FrameType
@@ -18,8 +17,10 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from benchmarks.engine.memory import Geometry, Read, Write, geometry_of, storage_of
-from benchmarks.engine.operations import SUMS, Op, Value, aten, changed, flat
+from ebcli.eb.facts import Facts
+from ebcli.eb.operations import RECORD, SUMS, Op, Value, aten, changed, flat, storage_of
+from ebcli.eb.rules import rule_of
+from ebcli.eb.rules.respelled import RESPELLED
 from ebcli.errors import EbcliError
 
 _ATTRIBUTE = "_ebcli"
@@ -32,54 +33,25 @@ _SHAPE_ONLY = frozenset(
 )
 
 
-_thread = threading.local()
-
-
-class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
-    """Hide operations, such as those of rules, from the records of this thread."""
-
-    _record: Record | None = None
-
-    def __enter__(self) -> None:
-        self._before = active()
-        _thread.record = self._record
-
-    def __exit__(self, *error: object) -> None:
-        _thread.record = self._before
-
-
-def active() -> Record | None:
-    """The record that is being made in this thread: the innermost one."""
-    return getattr(_thread, "record", None)
-
-
 class Record(TorchDispatchMode):
     """The operations that signals pass, while it is active in this thread.
 
     Args:
-        rule_of: the rule of an operation, which says whose numbers it needs, and what is known of the results.
-        respelled: for operations that are explained as others: a function made of these, with the same arguments.
-        names: of the modules, by id, for messages.
+        net: the network, for the modules' names in messages.
     """
 
-    def __init__(
-        self,
-        rule_of: Callable[[Op], Any],
-        respelled: dict[str, Callable[..., Any]],
-        names: dict[int, str] | None = None,
-    ) -> None:
+    def __init__(self, net: nn.Module | None = None) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.keeps = True  # whether numbers are kept
         self.is_cut = False
-        self.names = names
+        self._names = {} if net is None else {id(module): name for name, module in net.named_modules() if name}
         self.left: dict[str, int] = {}  # functions that took numbers out of PyTorch, and at which operation
         self._token = object()
-        self._rule_of, self._respelled = rule_of, respelled
-        self._written: dict[int, tuple[int, Value, Geometry]] = {}  # storage -> how often, and what it holds now
+        self._written: dict[int, tuple[int, Value]] = {}  # storage -> how often, and what fills it now
         self._kept: dict[int, list[Value]] = {}  # storage -> values whose numbers are in it
         self._is_spelling = False
-        self._before: list[Record | None] = []
+        self._before: list[Any] = []
         self._storages: list[Any] = []  # keeps addresses of overwritten storages from being used again
 
     def __del__(self) -> None:
@@ -93,19 +65,18 @@ class Record(TorchDispatchMode):
         self.ops.clear()
 
     def __enter__(self) -> Record:
-        self._before.append(active())
-        _thread.record = self
+        self._before.append(RECORD.set(self))
         super().__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)
-        _thread.record = self._before.pop()
+        RECORD.reset(self._before.pop())
 
-    def start(self, tensor: Tensor, facts: Any) -> Value:
+    def start(self, tensor: Tensor) -> Value:
         """Make a tensor a signal."""
         value = Value(tensor)
-        value.facts = facts
+        value.facts = Facts()
         self.keep(value)
         return self._is_now(tensor, value)
 
@@ -118,13 +89,12 @@ class Record(TorchDispatchMode):
             found = None
         if not self._written:
             return tensor if found is None else found[1]
-        version, whole, geometry = self._written.get(storage_of(tensor), (0, None, None))
+        version, whole = self._written.get(storage_of(tensor), (0, None))
         if whole is None or (found is not None and found[2] == version):
             return tensor if found is None else found[1]
-        if geometry == geometry_of(tensor):
+        if (whole.shape, whole.stride) == (tensor.shape, tensor.stride()):
             return self._is_now(tensor, whole)
-        read = Read(geometry, geometry_of(tensor), tensor.untyped_storage().nbytes() // tensor.element_size())
-        return self._is_now(tensor, self._add("read", read, (whole,), {}, tensor).out)
+        return self._add("as_strided", aten.as_strided.default, (whole, *view_of(tensor)), {}, tensor).out
 
     def keep(self, value: Value) -> None:
         """Keep a value's numbers until the end."""
@@ -134,7 +104,7 @@ class Record(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if active() is not self:
+        if RECORD.get() is not self:
             return func(*args, **kwargs)
         values = changed(args, self.value_of)
         named = dict(zip(kwargs, changed(kwargs.values(), self.value_of), strict=True))
@@ -167,12 +137,12 @@ class Record(TorchDispatchMode):
 
     def _spelled_out(self, name: str, values: Any, args: Any, kwargs: Any) -> Any:
         """The results of an operation by others that equal it up to rounding, if it is explained as these."""
-        if name not in self._respelled or (name in SUMS and not isinstance(values[0], Value)):
+        if name not in RESPELLED or (name in SUMS and not isinstance(values[0], Value)):
             return NotImplemented
         before, self._is_spelling = self._is_spelling, True
         try:
             with self:
-                return self._respelled[name](*args, **kwargs)
+                return RESPELLED[name](*args, **kwargs)
         finally:
             self._is_spelling = before
 
@@ -214,23 +184,24 @@ class Record(TorchDispatchMode):
     def refuse(self, name: str, operands: Iterable[Tensor], result: Any) -> None:
         """Record a function that has no rule."""
         values = [value for value in map(self.value_of, operands) if isinstance(value, Value)]
-        self._add(f"refused.{name}", None, values, {}, tuple(flat([result])))  # type: ignore[arg-type]
+        self._add(f"refused.{name}", None, values, {}, tuple(flat([result])))
 
     def _add(
         self, name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], result: Any, rule: Any = None
     ) -> Op:
-        return self._made(Op(len(self.ops), name, function, args, kwargs), result, rule)
+        return self._made(ruled(name, function, args, kwargs, rule), result)
 
-    def _made(self, op: Op, result: Any, rule: Any = None) -> Op:
-        self._find_rule(op, rule)
+    def _made(self, op: Op, result: Any) -> Op:
         for at, tensor in enumerate((result,) if isinstance(result, Tensor) else result):
             if isinstance(tensor, Tensor):
                 op.outs.append(self._is_now(tensor, Value(tensor, op, at)))
         for value in op.inputs:
             value.reads += 1
+        op.index = len(self.ops)
         self.ops.append(op)
-        if self.names is not None:
-            op.site = f"{op.name.rpartition('.')[2]}{module_calling(sys._getframe(2), self.names)}"
+        module = caller(sys._getframe(2), "self", nn.Module)  # which needs no hooks
+        of = "" if module is None else f" in {self._names.get(id(module)) or type(module).__name__}"
+        op.site = op.name.rpartition(".")[2] + of
         op.rule.learn(op)
         if self.is_cut:
             op.is_cut, op.operands = True, []
@@ -238,10 +209,6 @@ class Record(TorchDispatchMode):
             for value in op.rule.keeps(op):
                 self.keep(value)
         return op
-
-    def _find_rule(self, op: Op, rule: Any = None) -> None:
-        op.rule = rule or self._rule_of(op)
-        op.operands = op.rule.operands(op)
 
     def _overwrite(self, name: str, func: Any, args: Any, kwargs: Any, values: Any, named: Any) -> Any:
         """An operation in place is the same operation, whose result is a new value of the tensor."""
@@ -251,29 +218,25 @@ class Record(TorchDispatchMode):
         if not isinstance(old, Value):  # a constant, which the result replaces
             values = target.clone(), *values[1:]
         parts = self._spelled_out(name, values, args, kwargs)
-        op = Op(len(self.ops), name, self._out_of_place(name, func), values, named)
-        self._find_rule(op)
+        op = ruled(name, self._out_of_place(name, func), values, named)
         needed = op.rule.keeps(op)
         for value in needed if self.keeps and parts is NotImplemented else ():
             self.keep(value)  # before the numbers are gone
         if isinstance(old, Value) and not old.reads and old.maker is not None and old not in needed:
             old.kept = None
-        storage, geometry = storage_of(target), geometry_of(target)
-        size = target.untyped_storage().nbytes() // target.element_size()
+        storage, size = storage_of(target), target.untyped_storage().nbytes() // target.element_size()
         self._save(storage)
-        whole = target.numel() == size
-        base = None if whole else self._base(target, old, size)
+        memory = self._memory(target, old, size) if target.numel() < size else None
         func(*args, **kwargs)
         self._storages.append(StorageWeakRef(target.untyped_storage()))
         if parts is not NotImplemented:
-            op = Op(len(self.ops), "same", aten.alias.default, (self.value_of(parts),), {})
+            op = ruled("same", aten.alias.default, (self.value_of(parts),), {})
         new = now = self._made(op, target).out
-        if base is not None:
-            before, layout = base
-            flattened = target.as_strided((size,), (1,), 0) if not target.is_meta else target.new_empty(size)
-            now = self._add("write", Write(layout, geometry, size), (before, new), {}, flattened).out
-            geometry = geometry_of(flattened)
-        self._written[storage] = self._written.get(storage, (0,))[0] + 1, now, geometry
+        if memory is not None:
+            places = torch.arange(size, device=target.device).as_strided(*view_of(target))
+            whole = target.as_strided((size,), (1,), 0)
+            now = self._add("write", aten.index_put.default, (memory, [places], new), {}, whole).out
+        self._written[storage] = self._written.get(storage, (0,))[0] + 1, now
         self._is_now(target, new)
         return target
 
@@ -283,20 +246,19 @@ class Record(TorchDispatchMode):
             return overload
         return lambda a, *rest, **named: func(a.clone(), *rest, **named)
 
-    def _base(self, view: Tensor, value: Any, size: int) -> tuple[Any, Geometry]:
-        """What the memory of a view held: a value or, if that was constant, a copy; and its layout."""
-        storage = storage_of(view)
+    def _memory(self, view: Tensor, value: Any, size: int) -> Any:
+        """What the memory of a view held, flat: a value or, if it was constant, a copy."""
+        whole, storage = view.as_strided((size,), (1,), 0), storage_of(view)
         if storage in self._written:
-            return self._written[storage][1:]
-        root = value
-        while isinstance(root, Value) and (owner := root.live()) is not None and storage_of(owner) == storage:
-            if owner.numel() == size:
-                return root, geometry_of(owner)
-            root = root.maker.signal if root.maker is not None else None
-        if isinstance(value, Value):
-            raise EbcliError("a part of a tensor is overwritten whose other parts are unknown: write into a copy")
-        everything = view.as_strided((size,), (1,), 0).clone()
-        return everything, geometry_of(everything)
+            value = self._written[storage][1]
+        elif not isinstance(value, Value):
+            return whole.clone()
+        else:
+            while (owner := value.live()) is None or owner.numel() < size:
+                if owner is None or value.maker is None or not value.maker.inputs:
+                    raise EbcliError("part of a tensor is overwritten whose other parts are unknown: write into a copy")
+                value = value.maker.signal
+        return self._add("as_strided", aten.as_strided.default, (value, *view_of(whole)), {}, whole).out
 
     def _save(self, storage: int) -> None:
         """Copy the numbers of values whose storage is about to be overwritten."""
@@ -320,7 +282,7 @@ class Record(TorchDispatchMode):
     @property
     def overwritten(self) -> list[Value]:
         """What memory that was overwritten holds."""
-        return [whole for _, whole, _ in self._written.values()]
+        return [whole for _, whole in self._written.values()]
 
     def renamed(self, tensor: Tensor, value: Value) -> Tensor:
         """A tensor that holds a value, too."""
@@ -334,11 +296,24 @@ class Record(TorchDispatchMode):
         return value
 
 
-def module_calling(frame: FrameType | None, names: dict[int, str]) -> str:
-    """`` in features.0``, of the innermost module with a method on the stack. Inspecting the stack needs no hooks."""
+def ruled(name: str, function: Any, args: Sequence[Any], kwargs: dict[str, Any], rule: Any = None) -> Op:
+    """An operation with its rule."""
+    op = Op(name, function, args, kwargs)
+    op.rule = rule or rule_of(op)
+    op.operands = op.rule.operands(op)
+    return op
+
+
+def view_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What it shows of its memory, as arguments of `as_strided`."""
+    return tensor.shape, tensor.stride(), tensor.storage_offset()
+
+
+def caller(frame: FrameType | None, name: str, kind: type) -> Any:
+    """The innermost object of a kind that a function on the stack has by this name; None if there is none."""
     while frame is not None:
-        caller = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
-        if isinstance(caller, nn.Module):
-            return f" in {names.get(id(caller)) or type(caller).__name__}"
+        found = frame.f_locals.get(name) if name in frame.f_code.co_varnames else None
+        if isinstance(found, kind):
+            return found
         frame = frame.f_back
-    return ""
+    return None

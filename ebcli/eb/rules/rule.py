@@ -1,15 +1,13 @@
 """What a rule answers, and the rules of operations that only move values."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from benchmarks.engine.facts import AFFINE, MOVED, inherited
-from benchmarks.engine.operations import Op, Value, flat
-from benchmarks.engine.products import gradients
+from ebcli.eb.facts import AFFINE, MOVED, Facts, inherited
+from ebcli.eb.operations import Op, Value, flat
+from ebcli.eb.products import gradients
 
 
 class How(NamedTuple):
@@ -36,9 +34,10 @@ class Rule:
 
     Attributes:
         joins: constants may be among the elements of the results.
+        needs_numbers: its gradient depends on the numbers of its inputs.
     """
 
-    joins = False
+    joins = needs_numbers = False
 
     def operands(self, op: Op) -> list[Value]:
         """The values that probability passes to, and not only past, as past gates, queries and keys."""
@@ -46,19 +45,23 @@ class Rule:
 
     def keeps(self, op: Op) -> Sequence[Value]:
         """The values whose numbers are needed; others are computed again."""
-        return [value for value in op.inputs if not value.is_floating]
+        return [value for value in op.inputs if self.needs_numbers or not value.is_floating]
 
     def learn(self, op: Op) -> None:
         """Note what is known of the results."""
         facts = inherited(op)
+        self.describe(op, facts)
+        for out in op.outs:
+            out.facts = facts
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        """Change what the results inherit to what is known of them."""
         if len(op.inputs) == 1 and not self.joins:
             facts.is_open, facts.is_softmax = op.signal.facts.is_open, op.signal.facts.is_softmax
             if op.name in _COPIES:
                 facts.elementwise = AFFINE
             elif type(self) is Rule and not any(isinstance(a, Tensor) for a in flat(op.args)):
                 facts.elementwise = MOVED
-        for out in op.outs:
-            out.facts = facts
 
     def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
         """Each operand's share of the probability of the results (Eq. 4).
@@ -80,27 +83,20 @@ class Rule:
 
     def back(self, op: Op, arrived: Arrived) -> list[Tensor | None]:
         """The gradient."""
-        if op.name in ("read", "write"):
-            found = zip(op.args, op.function.back(arrived[0]), strict=True)
-            return [P for a, P in found if isinstance(a, Value)]  # constants may have been there, or been written
         if op.name in _INVERSES and len(op.inputs) == 1:
             return [_INVERSES[op.name](op, arrived[0])]
-        return gradient(op, [v.empty() if v.is_floating else v.tensor for v in op.inputs], arrived)
+        inputs = [v.tensor if self.needs_numbers or not v.is_floating else v.empty() for v in op.inputs]
+
+        def function(*floating: Tensor) -> Any:
+            rest = iter(floating)
+            return op.at(*(next(rest) if v.is_floating else a for v, a in zip(op.inputs, inputs, strict=True)))
+
+        floating = [a for v, a in zip(op.inputs, inputs, strict=True) if v.is_floating]
+        return [*gradients(function, floating, arrived)]
 
     def averages(self, op: Op) -> bool:
         """Whether it makes fewer elements, as averages by fixed weights."""
         return False
-
-
-def gradient(op: Op, inputs: Sequence[Tensor], arrived: Arrived) -> list[Tensor | None]:
-    """What arrives at the floating inputs of an operation by its ordinary gradient."""
-    floating = [a for a in inputs if a.is_floating_point()]
-
-    def function(*others: Tensor) -> Any:
-        rest = iter(others)
-        return op.at(*(next(rest) if a.is_floating_point() else a for a in inputs))
-
-    return [*gradients(function, floating, arrived)]
 
 
 def _permuted(op: Op, a: Tensor) -> Tensor:
@@ -119,8 +115,7 @@ _COPIES = frozenset(["clone", "alias", "detach", "_to_copy", "same", "lift_fresh
 # The gradients of the most frequent moves, without autograd
 _INVERSES: dict[str, Callable[[Op, Tensor], Tensor]] = {
     **dict.fromkeys(
-        ["view", "_unsafe_view", "unsqueeze", "squeeze", "alias", "same", "detach", "clone"],
-        lambda op, a: a.reshape(op.signal.shape),
+        "view _unsafe_view unsqueeze squeeze alias same detach clone".split(), lambda op, a: a.reshape(op.signal.shape)
     ),
     "permute": _permuted,
     "transpose": lambda op, a: a.transpose(*op.args[1:3]),
@@ -137,40 +132,28 @@ class Join(Rule):
 
     joins = True
 
-    def learn(self, op: Op) -> None:
-        super().learn(op)
-        arguments = [*flat(op.args), *op.kwargs.values()]
-        is_nonnegative = not any(isinstance(a, Tensor) and a.is_floating_point() for a in arguments)
+    def describe(self, op: Op, facts: Facts) -> None:
+        arguments = *op.args, *op.kwargs.values()
+        facts.nonnegative &= not any(isinstance(a, Tensor) and a.is_floating_point() for a in flat(arguments))
         if op.name in ("where", "masked_fill", "constant_pad_nd"):
-            is_nonnegative &= all(a >= 0 for a in (*op.args, *op.kwargs.values()) if isinstance(a, (int, float)))
-        elif op.name == "write":
-            is_nonnegative = False
-        for out in op.outs:
-            out.facts.nonnegative &= is_nonnegative
+            facts.nonnegative &= all(a >= 0 for a in arguments if isinstance(a, (int, float)))
 
 
 class Winner(Rule):
     """A maximum, sorting, max pooling: the winner takes all."""
 
-    def learn(self, op: Op) -> None:
-        super().learn(op)
-        op.outs[0].facts.is_open = False  # a norm behind it is one of the winners
+    needs_numbers = True
 
-    def keeps(self, op: Op) -> Sequence[Value]:
-        return op.inputs
-
-    def back(self, op: Op, arrived: Arrived) -> list[Tensor | None]:
-        return gradient(op, [v.tensor for v in op.inputs], arrived)
+    def describe(self, op: Op, facts: Facts) -> None:
+        super().describe(op, facts)
+        facts.is_open = False  # a norm behind it is one of the winners
 
 
 class Missing(Winner):
     """An operation without a rule, of which only the ordinary gradient is known."""
 
-    def learn(self, op: Op) -> None:
-        facts = inherited(op)
+    def describe(self, op: Op, facts: Facts) -> None:
         facts.nonnegative = False
-        for out in op.outs:
-            out.facts = facts
 
 
 class Ends(Missing):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import heapq
+import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.engine.operations import Op, Value
-from benchmarks.engine.places import Places
-from benchmarks.engine.rules.activations import Activation
-from benchmarks.engine.rules.averages import reduced_axes
-from benchmarks.engine.rules.layers import Layer
-from benchmarks.engine.rules.rule import MISSING
+from ebcli.eb.operations import Op, Value, reachable
+from ebcli.eb.rules.activations import Activation
+from ebcli.eb.rules.averages import reduced_axes
+from ebcli.eb.rules.layers import Layer
+from ebcli.eb.rules.rule import MISSING, Join, Rule
+
+UNKNOWN = -1
+_ALONG = {"flip": 1, "roll": 2, "index_select": 1, "gather": 1}  # where the argument is that names the axes
+_UNTOLD = frozenset([*_ALONG, "index", "take", "masked_select", "as_strided", "sort", "topk"])
+_FLAT = frozenset(["view", "_unsafe_view", "unsqueeze", "squeeze", "flatten"])
 
 
 def walk(
@@ -60,14 +66,9 @@ def walk(
 
 def descend(start: Iterable[Value], stops: Callable[[Op], bool] = lambda _: False) -> list[Op]:
     """The operations that probability passes on its way down, latest first; nothing below those that it stops at."""
-    found: set[Op] = set()
-    waiting = list(start)
-    while waiting:
-        op = waiting.pop().maker
-        if op is not None and op not in found:
-            found.add(op)
-            if not stops(op):
-                waiting += op.operands
+    found = reachable(
+        (value.maker for value in start), lambda op: () if stops(op) else (value.maker for value in op.operands)
+    )
     return sorted(found, key=lambda op: -op.index)
 
 
@@ -152,6 +153,123 @@ def query_axes(mixing: Op) -> set[int]:
         kept = range(-of, 0) if of == ndim else [axis for axis in range(-of, 0) if axis not in reduced]
         return {at for at, axis in enumerate(kept) if axis in mixing.signal.facts.weighed - reduced}
     return {*range(2, ndim)}
+
+
+class Places:
+    """The place of each element along one axis of a value.
+
+    It is told by a stride: element i of a value, in their order, is at i // stride % count.
+
+    Attributes:
+        is_one: all elements belong to the same place.
+
+    Args:
+        source: the value.
+        axis: of it, not negative.
+        ops: the list.
+    """
+
+    def __init__(self, source: Value, axis: int, ops: Iterable[Op]) -> None:
+        self.source, self.count, self.is_one = source, source.shape[axis], source.shape[axis] == 1
+        self._strides = {source: source.shape[axis + 1 :].numel()}  # of the values that the axis is in
+        for op in ops:
+            of = [v for v in op.inputs if v in self._strides]
+            of = [v for v in of if v.is_floating] or of
+            for out in op.outs if of else ():
+                strides = {self._moved(op, v, out) for v in of} - {None}
+                if strides:
+                    self._strides[out] = strides.pop() if len(strides) == 1 else UNKNOWN
+
+    def _moved(self, op: Op, of: Value, out: Value) -> Any:
+        """The stride in a result, by that in an input; None if the axis is not in it."""
+        if op.name in _FLAT:
+            return self._strides[of]
+        found = self._located(of)
+        if found is None:
+            return UNKNOWN
+        if op.name in ("write", "as_strided"):
+            return _through_memory(op, of, *found)
+        moved = axis_of_result(op, found[0], len(of.shape), len(out.shape))
+        if moved is None or moved == UNKNOWN:
+            return moved
+        if out.shape[moved] != of.shape[found[0]]:
+            return None if out.shape[moved] == 1 else UNKNOWN
+        return found[1] * out.shape[moved + 1 :].numel()
+
+    def _located(self, value: Value) -> tuple[int, int] | None:
+        """The axis of a value that the places are on, and their stride along it; None if they are spread over some."""
+        found, stride = None, self._strides.get(value, UNKNOWN)
+        for axis, size in enumerate(value.shape):
+            below = value.shape[axis + 1 :].numel()
+            if stride > 0 and below and stride % below == 0 and size % (inner := stride // below or 1) == 0:
+                if size == inner * self.count:
+                    return axis, inner
+                found = found or ((axis, inner) if size % (inner * self.count) == 0 else None)
+        return found
+
+    def alone(self) -> Places:
+        """The same places, where only one has anything."""
+        one = copy.copy(self)
+        one.is_one = True
+        return one
+
+    def meets(self, value: Value, axes: Iterable[int]) -> bool:
+        """Whether some of these axes of a value have elements of different places, as far as is known."""
+        stride = self._strides.get(value, 0)
+        extents = ((value.shape[axis + 1 :].numel(), value.shape[axis]) for axis in axes)
+        return stride == UNKNOWN or any(n > 1 and d < stride * self.count and d * n > stride for d, n in extents)
+
+    def axis(self, value: Value) -> int | None:
+        """The axis of a value that has the places alone; None if none has."""
+        found = self._located(value)
+        return found[0] if found is not None and value.shape[found[0]] == self.count else None
+
+    def sums(self, z: Tensor, value: Value) -> Tensor:
+        """The sum (count,) of the elements of each place, which have an axis."""
+        by_place = z[None] if self.is_one else z.movedim(self.axis(value) or 0, 0)
+        return by_place.flatten(1).sum(1, dtype=torch.float64).to(z.dtype)
+
+    def spread(self, total: Tensor, value: Value) -> Tensor:
+        """One number (count,) for each place, at each element."""
+        axis = self.axis(value)
+        return total if self.is_one else total.reshape([-1 if a == axis else 1 for a in range(len(value.shape))])
+
+
+def _through_memory(op: Op, of: Value, axis: int, inner: int) -> int:
+    """The stride in what a view shows, or in memory that was written to."""
+    steps = op.args[1][0].stride() if op.name == "write" and of is op.args[2] else of.stride
+    stride, size, seen = steps[axis] * inner, op.out.shape, op.out.stride
+    if seen == (1,) and size.numel() >= of.shape.numel():
+        return stride
+    return next((math.prod(size[a + 1 :]) for a, n in enumerate(size) if seen[a] == stride and n > 1), UNKNOWN)
+
+
+def axis_of_result(op: Op, axis: int, ndim: int, out_ndim: int) -> int | None:  # noqa: PLR0911  a case an operation
+    """Where an input's axis is in the result; None if it is not there."""
+    name = op.name
+    if name == "permute":
+        return [a % ndim for a in op.args[1]].index(axis)
+    if name in ("transpose", "t"):
+        i, j = (a % ndim for a in (op.args[1:3] if name == "transpose" else (0, ndim - 1)))
+        return j if axis == i else i if axis == j else axis
+    if name in ("stack", "select", "unbind"):
+        at = (op.args[1] if len(op.args) > 1 else 0) % (out_ndim if name == "stack" else ndim)
+        return axis + (at <= axis) if name == "stack" else UNKNOWN if at == axis else axis - (at < axis)
+    if name in ("mv", "im2col", "col2im", "unfold"):
+        stays = axis == 0 if name != "unfold" else axis != op.args[1] % ndim
+        return axis if stays else UNKNOWN
+    if type(op.rule) in (Rule, Join) and out_ndim != ndim and name != "expand":
+        return UNKNOWN
+    if out_ndim < ndim:  # a reduction
+        reduced = {a + ndim for a in reduced_axes(op)}
+        if len(reduced) != ndim - out_ndim:
+            return UNKNOWN
+        return None if axis in reduced else axis - sum(a < axis for a in reduced)
+    if name in _UNTOLD:
+        along = op.args[_ALONG[name]] if name in _ALONG and len(op.args) > _ALONG[name] else axis
+        if axis in {a % ndim for a in ([along] if isinstance(along, int) else along)}:
+            return UNKNOWN
+    return axis + out_ndim - ndim
 
 
 def joins_constants(op: Op) -> bool:

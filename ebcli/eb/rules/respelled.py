@@ -1,7 +1,5 @@
 """Operations that are explained as others, of which they are made. `NotImplemented` leaves one to its own rule."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial
@@ -9,32 +7,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._decomp import decomposition_table
 from torch._decomp import decompositions as loops
 from torch.nn import functional as F
 
-from benchmarks.engine.operations import aten
-from benchmarks.engine.record import active, quiet
-
-
-def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    return torch.add(input, tensor1 * tensor2, alpha=value)
-
-
-def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
-    return torch.add(input, tensor1 / tensor2, alpha=value)
+from ebcli.eb.operations import RECORD, aten, quiet
 
 
 def lerp(input: Tensor, end: Tensor, weight: Any) -> Tensor:
     return input * (1 - weight) + end * weight
-
-
-def added_to(product: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
-    """A product that is added to a signal, not to a bias."""
-
-    def spelled_out(input: Tensor, left: Tensor, right: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-        return torch.add(input if beta == 1 else input * beta, product(left, right), alpha=alpha)
-
-    return spelled_out
 
 
 def copy(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
@@ -45,16 +26,11 @@ def fill(input: Tensor, value: Any = 0) -> Tensor:
     return value.expand(input.shape) if isinstance(value, Tensor) else torch.full_like(input, value)
 
 
-def glu(input: Tensor, dim: int = -1) -> Tensor:
-    half, gate = input.chunk(2, dim)
-    return half * gate.sigmoid()
-
-
 def trilinear(i1: Tensor, i2: Tensor, i3: Tensor, *expand: Any) -> Any:
     """Of `bilinear`: x1 (B, in1), W (out, in1, in2), x2 (B, in2)."""
     if list(map(list, expand[:4])) != [[1, 3], [0], [1, 2], [2, 3]]:
         return NotImplemented
-    record = active()
+    record = RECORD.get()
     if record is not None and isinstance(record.value_of(i1), Tensor):  # the constant makes the matrix
         i1, i2, i3 = i3, i2.transpose(1, 2), i1
     matrix = (i3 @ i2.reshape(-1, i2.shape[-1]).mT).view(len(i3), *i2.shape[:2])  # (B, out, in1)
@@ -68,26 +44,11 @@ def variance(input: Tensor, dim: Any = None, *, correction: float | None = None,
     return squares / max(count - (1 if correction is None else correction), 0)
 
 
-def deviation(*args: Any, **kwargs: Any) -> Tensor:
-    return variance(*args, **kwargs).sqrt()
-
-
 def with_mean(spread: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, Tensor]]:
-    def both(input: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-        axes = dim or tuple(range(input.ndim))
-        return spread(input, dim, correction=correction, keepdim=keepdim), input.mean(axes, keepdim=keepdim)
+    def both(input: Tensor, dim: Any = None, *, keepdim: bool = False, **options: Any) -> tuple[Tensor, Tensor]:
+        return spread(input, dim, keepdim=keepdim, **options), input.mean(dim, keepdim)
 
     return both
-
-
-def vector_norm(x: Tensor, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-    """(sum_k |a_k|^p)^(1/p), step by step."""
-    if not 0 < ord < float("inf"):
-        return NotImplemented
-    axes = dim or tuple(range(x.ndim))
-    powers = x.square() if ord == 2 else x.abs() if ord == 1 else x.abs() ** ord
-    total = powers.sum(axes, keepdim)
-    return total.sqrt() if ord == 2 else total if ord == 1 else total ** (1 / ord)
 
 
 def log_sum_exp(input: Tensor, dim: Any, keepdim: bool = False) -> Tensor:
@@ -105,10 +66,12 @@ def scatter(input: Tensor, dim: int, index: Tensor, src: Any, *, reduce: str | N
 
 
 RESPELLED: dict[str, Callable[..., Any]] = {
-    "addcmul": addcmul,
-    "addcdiv": addcdiv,
+    # as PyTorch decomposes them
+    **{
+        name: decomposition_table[getattr(aten, name).default]
+        for name in "addcmul addcdiv addmm addmv baddbmm glu linalg_vector_norm".split()
+    },
     "lerp": lerp,
-    "glu": glu,
     "copy": copy,
     "fill": fill,
     "zero": fill,
@@ -117,12 +80,12 @@ RESPELLED: dict[str, Callable[..., Any]] = {
     "logsumexp": log_sum_exp,
     "_trilinear": trilinear,
     "var": variance,
-    "std": deviation,
-    "var_mean": with_mean(variance),
-    "std_mean": with_mean(deviation),
-    "linalg_vector_norm": vector_norm,
-    **dict.fromkeys(["addmm", "baddbmm", "addmv"], added_to(torch.matmul)),
-    "addbmm": added_to(lambda left, right: left.transpose(0, 1).flatten(1) @ right.flatten(0, 1)),
+    "std": lambda *args, **options: torch.var(*args, **options).sqrt(),
+    "var_mean": with_mean(torch.var),
+    "std_mean": with_mean(torch.std),
+    "addbmm": lambda input, left, right, **scales: torch.addmm(
+        input, left.transpose(0, 1).flatten(1), right.flatten(0, 1), **scales
+    ),
 }
 
 # Functions of PyTorch that some devices compute in one operation: the loop over time that PyTorch decomposes them to
@@ -136,7 +99,7 @@ def recurrent_layers(name: str, input: Tensor, hx: Any, params: Any, has_biases:
     weights = loops.gather_params(params, has_biases, is_lstm and hx[0].shape[2] != hx[1].shape[2])
     states = list(zip(*hx, strict=True)) if is_lstm else hx.unbind()
     layer = loops.one_layer_lstm if is_lstm else partial(loops.one_layer_rnn, hidden_fn=_CELLS[name])
-    out, last = loops._rnn_helper(input, states, weights, has_biases, *options, layer)
+    out, last = loops._rnn_helper(input, states, weights, has_biases, *options, layer)  # type: ignore[call-arg]
     return out, *map(torch.stack, zip(*last, strict=True) if is_lstm else [last])
 
 
@@ -145,7 +108,7 @@ def recurrent_cell(
 ) -> Any:
     x = F.linear(input, w_ih, b_ih)
     if name == "lstm":
-        return loops.lstm_cell(x, *hx, w_hh, b_hh, None, 1)
+        return loops.lstm_cell(x, hx[0], hx[1], w_hh, b_hh, None, 1)
     return _CELLS[name](x, hx, None, None, w_hh, b_hh)
 
 

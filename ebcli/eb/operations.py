@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +13,18 @@ import torch
 from torch import Tensor
 
 aten = torch.ops.aten
+RECORD: ContextVar[Any] = ContextVar("record", default=None)  # that is being made in this thread: the innermost one
 SUMS = frozenset(["addmm", "baddbmm", "addmv", "addbmm"])  # explained as others only if a signal is added, not a bias
+
+
+class quiet:  # noqa: N801  a context, in lower case as torch.no_grad
+    """Hide operations, such as those of rules, from the records of this thread."""
+
+    def __enter__(self) -> None:
+        self._before = RECORD.set(None)
+
+    def __exit__(self, *error: object) -> None:
+        RECORD.reset(self._before)
 
 
 class Value:
@@ -21,7 +33,7 @@ class Value:
     Attributes:
         maker: the operation that made it; None for the input.
         at: which of the maker's results it is.
-        facts: what its maker's rule knows of it, see `benchmarks.engine.facts`.
+        facts: what its maker's rule knows of it, see `ebcli.eb.facts`.
         reads: how many operations read it.
     """
 
@@ -29,7 +41,7 @@ class Value:
 
     def __init__(self, tensor: Tensor, maker: Op | None = None, at: int = 0) -> None:
         self.shape, self.stride, self.dtype, self.device = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
-        self.is_floating, self.live = tensor.is_floating_point(), weakref.ref(tensor)
+        self.is_floating, self.live = tensor.is_floating_point() or tensor.is_complex(), weakref.ref(tensor)
         self.maker, self.at, self.reads = maker, at, 0
         self.facts: Any = None
         self.kept: Tensor | None = None
@@ -40,7 +52,8 @@ class Value:
         if self.kept is None:
             assert self.maker is not None
             result = self.maker.again()
-            self.kept = result if isinstance(result, Tensor) else result[self.at]
+            result = result if isinstance(result, Tensor) else result[self.at]
+            self.kept = result if result.stride() == self.stride else self.empty().copy_(result)
         return self.kept
 
     def varies_along(self, axis: int) -> bool:
@@ -61,23 +74,24 @@ class Op:
     """An operation: a pure function of its inputs.
 
     Attributes:
+        index: in the list.
         name: in ATen, without namespace, overload and the underscore of operations in place.
         args, kwargs: its arguments, with Values in the places of tensors that depend on the input.
         inputs: these Values.
         operands: the Values that its probability goes to: inputs, or what an activation is a function of.
-        rule: how it shares probability, an entry of `benchmarks.engine.rules`.
+        rule: how it shares probability, an entry of `ebcli.eb.rules`.
         outs: its results.
         is_cut: probability ends here, because the network computes it without gradients.
         site: its name and that of its module, for messages; None where nobody asks.
     """
 
-    def __init__(
-        self, index: int, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
-    ) -> None:
-        self.index, self.name, self.function, self.args, self.kwargs = index, name, function, tuple(args), kwargs
+    rule: Any
+
+    def __init__(self, name: str, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+        self.name, self.function, self.args, self.kwargs = name, function, tuple(args), kwargs
         self.inputs = [a for a in flat((*args, *kwargs.values())) if isinstance(a, Value)]
         self.operands, self.outs = list[Value](), list[Value]()
-        self.is_cut, self.site, self.rule = False, name, None  # type: Any
+        self.index, self.is_cut, self.site = 0, False, name
 
     def at(self, *inputs: Any, constant: Callable[[Any], Any] = lambda a: a) -> Any:
         """Its result for other inputs, and perhaps for other constants."""
@@ -97,6 +111,11 @@ class Op:
         schema = self.function._schema.arguments  # type: ignore[attr-defined]
         given = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
         return given | dict(zip((argument.name for argument in schema), self.args, strict=False)) | self.kwargs
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The same, with tensors in the places of Values."""
+        return {name: a.tensor if isinstance(a, Value) else a for name, a in self.named.items()}
 
     def once(self, compute: Callable[[], Any]) -> Any:
         """The result of `compute`, which several passes share."""
@@ -118,6 +137,10 @@ class Op:
         return self.outs[0]
 
 
+def storage_of(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
 def flat(arguments: Iterable[Any]) -> Iterator[Any]:
     """Arguments of an operation of ATen, which nests lists at most once."""
     for a in arguments:
@@ -129,3 +152,16 @@ def flat(arguments: Iterable[Any]) -> Iterator[Any]:
 
 def changed(arguments: Iterable[Any], change: Callable[[Any], Any]) -> tuple[Any, ...]:
     return tuple([[change(b) for b in a] if isinstance(a, (list, tuple)) else change(a) for a in arguments])
+
+
+def reachable(
+    start: Iterable[Any], below: Callable[[Any], Iterable[Any]] = lambda node: dict(node.next_functions)
+) -> Iterator[Any]:
+    """The nodes at and below some others, each once; by default, those of autograd."""
+    waiting, seen = list(start), {None}
+    while waiting:
+        node = waiting.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            waiting += below(node)

@@ -1,7 +1,5 @@
 """Rules of users: the registry, and what their rules are made of."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,15 +10,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils._pytree import tree_map
 
-from benchmarks.engine.products import LinearMap, vjp
-from benchmarks.engine.record import Record, quiet
-from benchmarks.engine.rules import RULES
-from benchmarks.engine.rules.activations import Activation
-from benchmarks.engine.rules.arithmetic import Sum
-from benchmarks.engine.rules.layers import Layer
-from benchmarks.engine.rules.norms import Norm
-from benchmarks.engine.rules.respelled import FUNCTIONS, RESPELLED
-from benchmarks.engine.rules.rule import Rule
+from ebcli.eb.operations import quiet
+from ebcli.eb.products import LinearMap, vjp
+from ebcli.eb.record import Record
+from ebcli.eb.rules import RULES
+from ebcli.eb.rules.activations import Activation, OneInput
+from ebcli.eb.rules.arithmetic import Sum
+from ebcli.eb.rules.layers import Layer
+from ebcli.eb.rules.respelled import FUNCTIONS, RESPELLED
+from ebcli.eb.rules.rule import Rule
 from ebcli.errors import ArgumentError, ConfigurationError, MissingRuleError
 
 OWN: dict[Callable[..., Any] | str, Callable[..., Any]] = {}
@@ -96,12 +94,12 @@ def pass_through(
         >>> ebcli.check_rule(squared, torch.randn(2, 3, requires_grad=True))
         True
     """
+    promises: dict[str, Any] = {"nonnegative": nonnegative, "keeps_zero": keeps_zero, "gate": gate or 0}
     if affine is False:
-        return call.made(Activation(gate or 0, keeps_zero=keeps_zero, nonnegative=nonnegative), signal)
-    function = call.again(signal) if affine is True else affine
-    norm = Norm(lambda op, G: vjp(function, op.signal.empty(), G))
-    norm._nonnegative, norm.keeps_zero, norm._gate = nonnegative, keeps_zero, gate or 0
-    return call.made(norm, signal)
+        return call.made(Activation(**promises), signal)
+    apply = call.again(signal) if affine is True else affine
+    rescaled = OneInput(elementwise=0, transposed=lambda op, G: vjp(apply, op.signal.empty(), G), **promises)
+    return call.made(rescaled, signal)
 
 
 def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
@@ -127,12 +125,11 @@ def weighted_sum(call: Call, signal: Tensor, linear: LinearMap) -> Any:
     """
     if linear.weight is not None and not isinstance(call.record.value_of(linear.weight), Tensor):
         return NotImplemented  # the rule is for fixed weights
-    layer = Layer(
-        lambda _: linear,
-        is_learned=linear.weight is not None,
-        nonnegative=lambda op: linear.is_nonnegative and op.signal.facts.nonnegative,
-    )
-    return call.made(layer, signal)
+
+    def is_nonnegative(op: Any) -> bool:
+        return linear.is_nonnegative and op.signal.facts.nonnegative
+
+    return call.made(Layer(lambda _: linear, is_learned=linear.weight is not None, nonnegative=is_nonnegative), signal)
 
 
 def residual_sum(call: Call, signals: Sequence[Tensor], scales: Sequence[float]) -> Tensor:
@@ -248,6 +245,5 @@ def _refuse_if_hidden(function: Callable[..., Any]) -> None:
     hands_over = "handle_torch_function" in getattr(getattr(function, "__code__", None), "co_names", ())
     if not (is_native or hands_over or function in torch.overrides.get_testing_overrides()):
         raise ArgumentError(
-            f"function modes do not see calls of {name_of(function)}, because it does not call "
-            "torch.overrides.handle_torch_function: wrap it with torch.overrides.wrap_torch_function"
+            f"function modes do not see calls of {name_of(function)}: wrap it with torch.overrides.wrap_torch_function"
         )

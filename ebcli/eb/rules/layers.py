@@ -1,0 +1,195 @@
+"""Layers with weights: convolutions and matrix products with a constant. And attention: products of two signals.
+
+Attention weights are non-negative, so they are the excitatory weights of Eq. 4, with the values as inputs. Queries and
+keys only determine the weights and get nothing.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from ebcli.eb.facts import SUMMED, Facts, signal_of, values_of
+from ebcli.eb.operations import SUMS, Op, Value, aten
+from ebcli.eb.products import LinearMap, shared
+from ebcli.eb.rules.rule import ENDS, MISSING, Arrived, How, Rule, Share
+
+_Product = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(eq=False)
+class Layer(Rule):
+    """y = W a + b: P_in = a * W^T (P / Z), by the contributions with the sign of the response (Eq. 4, 10).
+
+    Args:
+        linear: W.
+        at: which input the signal is.
+        is_learned: it has weights, so that it can be the classifier, and a norm can follow.
+        nonnegative: whether the value is never negative.
+        bias: b, shaped to be added to the response; 0 if there is none, and None if it is unknown.
+    """
+
+    linear: Callable[[Op], LinearMap]
+    at: int = 0
+    is_learned: bool = True
+    nonnegative: Callable[[Op], bool] = lambda _: False
+    bias: Callable[[Op], Tensor | int | None] = lambda _: None
+
+    def operands(self, op: Op) -> list[Value]:
+        return [op.inputs[self.at]]
+
+    def keeps(self, op: Op) -> Sequence[Value]:
+        return *op.inputs, *(out for out in op.outs[:1] if not out.facts.nonnegative)  # whose signs matter
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        facts.nonnegative, facts.is_open = self.nonnegative(op), self.is_learned
+        facts.gate = SUMMED.get(facts.gate, 0)
+        facts.layers += self.is_learned
+
+    def averages(self, op: Op) -> bool:
+        weight = self.linear(op).weight if self.is_learned else None
+        if weight is None or isinstance(weight, Parameter) or weight.is_meta:
+            return False
+        return op.out.shape.numel() <= op.operands[0].shape.numel() and bool((weight >= 0).all())
+
+    def shares(self, op: Op, P: Arrived, how: How) -> list[Share]:
+        linear, signal, signs = self.linear(op), op.operands[0], how.signs
+        nonnegative, a = signal.facts.nonnegative, signal.tensor
+        if signs is None:
+            is_positive = how.above_classifier if self.is_learned else linear.is_nonnegative and nonnegative
+            signs = 1 if is_positive else op.out.tensor
+        if not nonnegative and signal.maker is None and not a.is_meta:
+            nonnegative = bool((a >= 0).all())  # which changes no number
+        parts = shared(linear, a, P[0], signs, nonnegative=nonnegative, response=op.out.kept, bias=self.bias(op))
+        return [(parts, How(None, how.above_classifier and not self.is_learned, spares_zeros=True))]
+
+    def slopes(self, op: Op, G: Arrived) -> list[Tensor | None]:
+        return [self.linear(op).transposed(G[0], op.operands[0].tensor)]
+
+
+def _convolution(op: Op) -> LinearMap:
+    # input (B, in, ...), weight (out, in / groups, ...); if transposed, (in, out / groups, ...)
+    weight, options, signal = op.args[1], op.args[3:9], op.operands[0]
+
+    def back(q: Tensor, w: Tensor) -> Tensor:
+        mask = [True, False, False]
+        result: Tensor = aten.convolution_backward(q, signal.tensor, w, None, *options, mask)[0]
+        return result
+
+    is_transposed, groups = options[3], options[5]
+    shape = [1] * weight.ndim
+    shape[is_transposed] = -1
+    is_by_output = len(signal.shape) == weight.ndim and not (is_transposed and groups > 1)
+    return LinearMap(
+        lambda a, w: aten.convolution(a, w, None, *options),
+        weight,
+        (lambda scale: scale.reshape(shape)) if is_by_output else None,
+        back,
+    )
+
+
+def _bias_of_channels(op: Op) -> Tensor | int:
+    bias = op.args[2]
+    return 0 if bias is None else bias.reshape(1, -1, *[1] * (len(op.out.shape) - 2))
+
+
+_CONVOLUTION = Layer(_convolution, bias=_bias_of_channels)
+
+
+def convolution(op: Op) -> Rule:
+    return _CONVOLUTION if isinstance(op.args[0], Value) and len(op.inputs) == 1 else MISSING
+
+
+class Weighed(Layer):
+    """Values weighed by numbers that depend on the image, as by attention: one more mixture."""
+
+    def describe(self, op: Op, facts: Facts) -> None:
+        gate = facts.gate
+        super().describe(op, facts)
+        facts.gate, facts.mixtures = gate, facts.mixtures + (op.inputs[0].shape[-1] > 1)
+
+
+def _factors(op: Op) -> tuple[Any, Any]:
+    first = op.name in SUMS  # behind the bias
+    left, right = op.args[first : first + 2]
+    return left, right
+
+
+def _matrix(op: Op, at: int) -> LinearMap:
+    """A product of the signal, which is on the left (0) or on the right (1), and a matrix."""
+    factor, alpha = _factors(op)[1 - at], op.kwargs.get("alpha", 1)
+    w = factor.tensor if isinstance(factor, Value) else factor
+    w = w if alpha == 1 else w * alpha
+    product: _Product = (lambda a, b: (a @ b).sum(0)) if op.name == "addbmm" else torch.matmul
+    apply: _Product = (lambda a, w: product(w, a)) if at else product
+    back: _Product | None = ((lambda q, w: w.mT @ q) if at else lambda q, w: q @ w.mT) if op.name in _PLAIN else None
+    if isinstance(factor, Value) and factor.facts.nonnegative and alpha > 0:
+        return LinearMap(lambda a: apply(a, w), back=back and (lambda q: back(q, w)))
+    return LinearMap(apply, w, (lambda scale: scale[None]) if op.name in ("mm", "addmm") and not at else None, back)
+
+
+def _bias_of_sum(op: Op) -> Tensor | int:
+    return op.args[0] * op.kwargs.get("beta", 1) if op.name in SUMS else 0
+
+
+def _has_no_negatives(op: Op) -> bool:
+    return op.name not in SUMS and all(value.facts.nonnegative for value in op.inputs)
+
+
+_PLAIN = ("mm", "bmm", "addmm", "baddbmm")
+_MATRIX = [Layer(partial(_matrix, at=at), bias=_bias_of_sum) for at in (0, 1)]
+# one of two signals holds the weights of the other's elements, as attention does
+_WEIGHED = [
+    Weighed(partial(_matrix, at=at), at, is_learned=False, nonnegative=_has_no_negatives, bias=_bias_of_sum)
+    for at in (0, 1)
+]
+
+
+def matrix_product(op: Op) -> Rule:
+    left, right = _factors(op)
+    if not (isinstance(left, Value) and isinstance(right, Value)):
+        return _MATRIX[isinstance(right, Value)]
+    if left.shape[-1] == 1 and op.name in ("mm", "bmm", "baddbmm"):  # each element is a product of two
+        at = signal_of(left, right, (*left.shape[:-1], right.shape[-1]))
+    else:
+        at = values_of(left, right)
+    return MISSING if at is None else _WEIGHED[at]
+
+
+def _attention(op: Op) -> LinearMap:
+    """(..., L, E), (..., S, E), (..., S, Ev) -> (..., L, Ev)."""
+    named = op.numbers
+    q, k, scale, bias = named["query"], named["key"], named["scale"], named.get("attn_mask", named.get("attn_bias"))
+    repeats = q.shape[-3] // k.shape[-3] if q.ndim > 3 else 1
+    k = k if repeats == 1 else k.repeat_interleave(repeats, -3)
+    logits = q @ k.mT * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if named["is_causal"]:
+        logits = logits + torch.full_like(logits, -math.inf).triu(1)
+    if bias is not None:
+        logits = logits + (bias.to(q.dtype).log() if bias.dtype == torch.bool else bias)
+    A = logits.softmax(-1).nan_to_num()
+    if repeats > 1:
+        return LinearMap(lambda a: A @ a.repeat_interleave(repeats, -3))
+    return LinearMap(partial(torch.matmul, A), back=partial(torch.matmul, A.mT))
+
+
+def attention(op: Op) -> Rule:
+    value = op.named["value"]
+    if not isinstance(value, Value):
+        return ENDS
+    at = max(i for i, a in enumerate(op.inputs) if a is value)
+    return Weighed(_attention, at, is_learned=False, nonnegative=lambda op: op.operands[0].facts.nonnegative)
+
+
+ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
+    "convolution _convolution": convolution,
+    "mm bmm mv dot vdot addmm baddbmm addmv addbmm": matrix_product,
+    "_scaled_dot_product_flash_attention_for_cpu _scaled_dot_product_flash_attention "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_fused_attention_overrideable": attention,
+}
