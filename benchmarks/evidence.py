@@ -171,6 +171,20 @@ def sufficiency() -> str:
     return markdown(heads, lines, 1)
 
 
+def strength() -> str:
+    """For each network, the strength of noise, and what is said about maps of classes that are shown and of others."""
+    lines = []
+    for row in read("strength"):
+        said = [
+            " / ".join(row[f"{kind}, {word}"] for word in ("clear", "weak", "hardly any")) for kind in ("own", "others")
+        ]
+        alone = [f"{row[f'{kind}, clear by strength']} of {row[f'{kind}, maps']}" for kind in ("own", "others")]
+        noise = [row[f"noise, {q}%"] for q in (5, 50, 95)]
+        lines.append([row["network"], row["reference"], *noise, *alone, *said])
+    heads = ["network", "reference", "noise, 5%", "50%", "95%", "own, clear by strength", "others", "own", "others"]
+    return markdown(heads, lines, 1)
+
+
 def best() -> str:
     """The letters: the share of each method's map in the right half, at the layer that suits the method best."""
     methods = ("contrastive", "Grad-CAM", "LayerCAM", "gradient x activation", "AttnLRP")
@@ -263,7 +277,7 @@ def unique(rows: Iterable[Row], column: str) -> list[str]:
 
 TABLES: dict[str, Callable[[], str]] = {
     one.__name__: one
-    for one in (layers, fits, faithfulness, naming, sufficiency, best, trained, sentences, words, cost, rates)
+    for one in (layers, fits, faithfulness, naming, sufficiency, strength, best, trained, sentences, words, cost, rates)
 }
 
 

@@ -28,7 +28,7 @@ def names(listed: str) -> str:
     rows = []
     for name in listed.split():
         text = inspect.getdoc(pkgutil.resolve_name(name)) or ""
-        sentence = re.split(r"(?<=\.)\s", " ".join(text.partition("\n\n")[0].split()))[0]
+        sentence = re.split(r"(?<=\.)\s(?=[A-Z`])", " ".join(text.partition("\n\n")[0].split()))[0]
         rows.append(f"| `{name}` | {_cell(sentence)} |\n")
     return "\n| name | |\n|---|---|\n" + "".join(rows) + "\n"
 

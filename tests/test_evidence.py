@@ -37,6 +37,7 @@ _SETTLED = {  # numbers of the texts that were not measured
     "25%": "chance",
     "50%": "chance, and the probability of recognized photos",
     "67%": "chance",
+    f"{1 / _CLEAR:.0%}": "of the largest strength: with stronger noise, no map can be clear",
     f"{LEARNED:.0%}": "accuracy of the networks that are listed",
     f"{_LONGEST}": "shape of the images that are explained in tiles",
 }
@@ -176,6 +177,41 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
 }
 
 
+def strength(network: str, *columns: str) -> tuple[float, ...]:
+    return tuple(value("strength", column, network=network) for column in columns)
+
+
+def test_numbers_about_strength_are_those_of_the_file() -> None:
+    shown = " ".join(text_of("evidence", "reading").split())
+    for sentence, found in (
+        (
+            "was clear for {:.0f} and weak for {:.0f} of {:.0f} photos",
+            strength(BUNDLED, "own, clear", "own, weak", "own, maps"),
+        ),
+        (
+            "it was clear for {:.0f}, weak for {:.0f} and hardly any for {:.0f}",
+            strength(BUNDLED, "others, clear", "others, weak", "others, hardly any"),
+        ),
+        (
+            "weak for {:.0f} and hardly any for {:.0f} of {:.0f} ([table]",
+            strength("CLIP", "own, weak", "own, hardly any", "own, maps"),
+        ),
+        (
+            "differed by a factor of {:.1f} among 12 pictures",
+            strength(BUNDLED, "noise, one class, largest / smallest"),
+        ),
+        (
+            "{:.0f} of {:.0f} such classes had clear evidence",
+            strength(BUNDLED, "others, clear by strength", "others, maps"),
+        ),
+        (
+            "With the score, it was {:.0f} of {:.0f}",
+            strength(BUNDLED, "others, clear", "others, maps"),
+        ),
+    ):
+        assert sentence.format(*found) in shown
+
+
 # all percentages of docs/trust.md, and where they are
 TRUSTED: dict[str, Callable[[], tuple[float, ...]]] = {
     "{:.0%} of the map is in the right one of four photos": lambda: (grid("contrastive", "features.11"),),
@@ -201,7 +237,9 @@ def test_the_tables_are_those_of_the_files() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in evidence.PAGES)
     assert evidence.rendered(pages) == pages, "run python benchmarks/evidence.py"
     assert sorted(re.findall(r"<!-- table: (\w+) -->", pages)) == sorted(evidence.TABLES)
-    assert all(table().count("\n|") > (3 if name == "rates" else 5) for name, table in evidence.TABLES.items())
+    assert all(
+        table().count("\n|") > {"rates": 3, "strength": 4}.get(name, 5) for name, table in evidence.TABLES.items()
+    )
 
 
 def test_the_percentages_about_trust_are_those_of_the_files() -> None:

@@ -106,7 +106,8 @@ class Saliency:
         ``top_k=20``.
 
         Args:
-            x, y: column and row, from 0.
+            x: the column, from 0.
+            y: the row, from 0.
 
         Raises:
             ConfigurationError: the maps are not contrastive maps of classes at one layer.

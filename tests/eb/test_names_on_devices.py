@@ -8,11 +8,11 @@ from ebcli.eb import layers_on_path
 
 aten = torch.ops.aten
 ATTENTION = {
-    "flash on a CPU": lambda q, k, v: aten._scaled_dot_product_flash_attention_for_cpu(q, k, v),
-    "flash": lambda q, k, v: aten._scaled_dot_product_flash_attention(q, k, v),
+    "flash on a CPU": aten._scaled_dot_product_flash_attention_for_cpu,
+    "flash": aten._scaled_dot_product_flash_attention,
     "efficient": lambda q, k, v: aten._scaled_dot_product_efficient_attention(q, k, v, None, False),
     "cuDNN": lambda q, k, v: aten._scaled_dot_product_cudnn_attention(q, k, v, None, False),
-    "another": lambda q, k, v: aten._scaled_dot_product_fused_attention_overrideable(q, k, v),
+    "another": aten._scaled_dot_product_fused_attention_overrideable,
 }
 
 
