@@ -76,11 +76,11 @@ def gradients(function: Callable[..., Any], inputs: Sequence[Tensor], vectors: S
     with torch.enable_grad():
         leaves = [a.detach().requires_grad_() for a in inputs]
         results = chosen(*(a.view_as(a) for a in leaves))
-    pairs = [(r, v) for r, v in zip(results, arrived, strict=True) if r.requires_grad]
-    if not pairs:
-        return [torch.zeros_like(a) for a in inputs]
-    outputs, vectors = zip(*pairs, strict=True)
-    return list(torch.autograd.grad(outputs, leaves, vectors, materialize_grads=True))
+        # the gradient of a scalar: of other results, autograd compares the shapes by SymPy, which takes long to import
+        products = [(r * v.conj()).sum().real for r, v in zip(results, arrived, strict=True) if r.requires_grad]
+        if not products:
+            return [torch.zeros_like(a) for a in inputs]
+        return list(torch.autograd.grad(added(products), leaves, materialize_grads=True))
 
 
 def ratio(P: Tensor, z: Tensor) -> Tensor:

@@ -40,6 +40,10 @@ class Record(TorchDispatchMode):
         net: the network, for the modules' names in messages.
     """
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # PyTorch would import its compiler, for half a second, to turn it off at each operation
+
     def __init__(self, net: nn.Module | None = None) -> None:
         super().__init__()
         self.ops: list[Op] = []
