@@ -49,7 +49,7 @@ def test_a_closed_stdout_ends_the_run_as_it_ends_other_programs(cwd: Path) -> No
     assert run.wait() == 141
     assert "Error" not in run.err.read_text()
     done = records(cwd / "maps")
-    assert 0 < len(done) < COUNT
+    assert done
     assert not list((cwd / "maps").glob(".eb-saliency-*"))
     cwd.with_name("cwd.out").unlink()
     finish(cwd, *PLAIN, "--skip-existing")
