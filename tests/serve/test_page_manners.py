@@ -80,7 +80,7 @@ def test_a_wrong_class_is_a_sentence_and_a_choice_and_the_page_goes_on(page: str
     browser.all(".note button")[choices.index("class c")].click()
     settled(browser, target="2")
     assert not browser.one(".note").is_displayed()
-    assert browser.run("return history.length") == before[0] + 1
+    assert browser.run("return history.length") == min(before[0] + 1, 50)  # the most that Chromium keeps
     browser.write(".against", "walrus")
     browser.press(Keys.ENTER)
     browser.until(lambda: "there is no class 'walrus'" in browser.one(".note").text.lower())
