@@ -15,6 +15,7 @@ from ebcli.eb.facts import (
     AFFINE,
     BOUNDED,
     CURVED,
+    MASK,
     SIGNED,
     SWITCH,
     Facts,
@@ -225,7 +226,7 @@ def power(op: Op) -> Rule:
 _SAME = Scale()
 _EVEN = Activation(gate=0, nonnegative=True)
 _ODD = Activation(gate=0, nonnegative=None)
-_INVERSE = Activation(gate=0, keeps_zero=False, nonnegative=None)
+_INVERSE = Activation(gate=MASK, keeps_zero=False, nonnegative=None)  # a product with it is a quotient
 _JOIN, _WINNER = Join(), Winner()
 
 
@@ -259,7 +260,7 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     ),
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
     "exp exp2 softplus": _POSITIVE,
-    "reciprocal rsqrt": Activation(keeps_zero=False, nonnegative=None),
+    "reciprocal rsqrt": _INVERSE,
     "log log2 log10 logit cos threshold": Activation(gate=0, keeps_zero=False),
     "pow float_power": power,
     "where maximum minimum fmax fmin": choice,
