@@ -65,7 +65,7 @@ class Capture(ExitStack):
         self._values[name] = value
         return tensor
 
-    def _output(self, name: str, _module: nn.Module, args: Any, output: Any) -> Any:
+    def _output(self, name: str, _module: nn.Module, _args: Any, output: Any) -> Any:
         if RECORD.get() is not self._record:
             return output  # another thread's forward pass
         tensors = _tensors_in(output)

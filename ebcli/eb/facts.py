@@ -18,7 +18,7 @@ ACTIVATED = 1  # the output of an activation: the gate if the other factor is no
 BOUNDED = 2  # non-negative, as the output of a ReLU
 MIXED = 3  # attention weights after a linear layer, as in talking heads
 SWITCH = 4  # between 0 and 1: a gate or attention weights by design
-MASK = 5  # 0 or 1
+MASK = 5  # 0 or 1; or 1 over a denominator, with which a product is a quotient
 
 AFFINE, CURVED = 1, 2  # functions of the element at the same place
 MOVED = 3  # an element of another place

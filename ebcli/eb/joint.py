@@ -33,7 +33,7 @@ Found = tuple[Tensor, dict[str, Tensor]]  # relevance, and the mass that each im
 class Joint:
     """An answer for `walk`: the weights of one joint neuron.
 
-    The rule is homogeneous, so its activations keep the largest weight near 1, by powers of two: the product of all
+    The rule is homogeneous, so its activations keep the largest weight in range, by powers of two: the product of all
     would underflow in float16, or deep in a network.
 
     Args:
@@ -52,9 +52,12 @@ class Joint:
 
 
 def _scaled(G: Tensor, exponent: int) -> Weights:
-    largest = 0.0 if G.is_meta or not G.numel() else float(G.abs().amax())
-    shift = max(-100, min(100, math.frexp(largest)[1]))  # 0 of 0, infinity and NaN
-    return G * 2.0**-shift, exponent + shift
+    if G.is_meta or not G.numel():
+        return G, exponent
+    least, most = map(float, G.aminmax())
+    shift = max(-100, min(100, math.frexp(max(-least, most))[1]))  # 0 of 0, infinity and NaN
+    in_range = 4 if G.dtype == torch.float16 else 30
+    return (G, exponent) if abs(shift) < in_range else (G * 2.0**-shift, exponent + shift)
 
 
 def _sum(weights: Sequence[Weights], exponent: int) -> Tensor:

@@ -82,7 +82,7 @@ class Op:
         rule: how it shares probability, an entry of `ebcli.eb.rules`.
         outs: its results.
         is_cut: probability ends here, because the network computes it without gradients.
-        site: its name and that of its module, for messages; None where nobody asks.
+        site: its name and that of its module, for messages.
     """
 
     rule: Any

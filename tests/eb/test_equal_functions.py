@@ -7,7 +7,7 @@ import torch
 from nets import NUM_CLASSES
 from torch import nn
 from torch.nn import functional as F
-from twins import Block, assert_twins, images, seeded
+from twins import Block, images, seeded
 
 import ebcli
 
@@ -336,26 +336,3 @@ def test_batch_norm_by_the_statistics_of_the_batch():
     )
     found, expected = (ebcli.excitation_backprop(one, images(), 1, joint=False).relevance for one in (net, twin))
     torch.testing.assert_close(found, expected, rtol=0, atol=TOLERANCE * float(expected.max()))
-
-
-def test_a_quotient_is_a_product_with_the_reciprocal():
-    """The denominator rescales: it is the gate, even if the numerator is a softmax."""
-
-    class Normed(nn.Module):
-        def __init__(self, divided):
-            super().__init__()
-            self.linear, self.head, self.divided = nn.Linear(5, 6), nn.Linear(6, 3), divided
-
-        def forward(self, x):
-            a = self.linear(x).softmax(-1)
-            return self.head(self.divided(a, (a * a).mean(-1, keepdim=True) + 0.1))
-
-    forms = [
-        lambda a, b: a / b.sqrt(),
-        lambda a, b: a * b.rsqrt(),
-        lambda a, b: a * b.sqrt().reciprocal(),
-        lambda a, b: a * b**-0.5,
-    ]
-    first, *others = (seeded(lambda form=form: Normed(form)) for form in forms)
-    for other in others:
-        assert_twins(first, other, images((2, 5)))

@@ -226,7 +226,7 @@ def power(op: Op) -> Rule:
 _SAME = Scale()
 _EVEN = Activation(gate=0, nonnegative=True)
 _ODD = Activation(gate=0, nonnegative=None)
-_INVERSE = Activation(gate=MASK, keeps_zero=False, nonnegative=None)  # a product with it is a quotient
+_INVERSE = Activation(gate=MASK, keeps_zero=False, nonnegative=None)
 _JOIN, _WINNER = Join(), Winner()
 
 

@@ -53,7 +53,7 @@ class Layer(Rule):
 
     def averages(self, op: Op) -> bool:
         weight = self.linear(op).weight if self.is_learned else None
-        if weight is None or isinstance(weight, Parameter) or weight.is_meta:
+        if weight is None or weight.is_meta or isinstance(weight, Parameter) or isinstance(weight._base, Parameter):
             return False
         return op.out.shape.numel() <= op.operands[0].shape.numel() and bool((weight >= 0).all())
 
