@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import multiprocessing
 import os
@@ -18,6 +17,7 @@ from importlib import import_module
 from math import inf
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
+from multiprocessing.util import Finalize
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
@@ -105,7 +105,8 @@ def warm(module: str) -> None:
     """Start the process that the next call will take, and import a module there, while something else takes time."""
     if FEWEST and not _spare:
         _spare.append(Process(module=module))
-        atexit.register(_spare[0].end, at_once=True)
+        # unlike what atexit has, it is called in processes of multiprocessing, too
+        Finalize(None, _spare[0].end, kwargs={"at_once": True}, exitpriority=1)
 
 
 _spare: list[Process] = []

@@ -15,7 +15,7 @@ import pytest
 from runs import until
 
 from ebcli.errors import ImageError, WorkerError
-from ebcli.workers import Workers, warm
+from ebcli.workers import Workers, _spare, warm
 
 
 def die_at_first(marker: Path) -> str:
@@ -178,3 +178,18 @@ def test_a_process_that_no_call_takes_ends_with_the_program() -> None:
 
 def _imported(name: str) -> bool:
     return name in sys.modules
+
+
+def leave_one() -> None:
+    warm("json")
+    assert _spare[0].call(len, ("it is ready",)) == 11
+
+
+def test_a_process_of_multiprocessing_ends_with_the_one_that_it_started_and_did_not_need() -> None:
+    process = multiprocessing.get_context("spawn").Process(target=leave_one)
+    process.start()
+    try:
+        process.join(60)
+        assert process.exitcode == 0
+    finally:
+        process.kill()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
 import sys
 from collections.abc import Mapping
@@ -33,10 +31,6 @@ from ebcli.run.plan import CHOOSING, VALUES, RunPlan
 # Unless this is set before PyTorch's threads start, those that wait for others keep their CPUs busy. The processes that
 # decode and draw lack them then: on a busy machine, a run takes several times as long
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-
-# Importing and ending PyTorch makes Python search its many objects for garbage several times, for a third of a second
-gc.set_threshold(20_000)
-atexit.register(lambda: None if "triton" in sys.modules else gc.freeze())  # it would print all that is left of it
 
 _LONGEST_LIST = 1 << 28  # bytes; millions of paths
 
