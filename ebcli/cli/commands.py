@@ -43,6 +43,7 @@ _OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
 # What a run was is not changed by what the environment sets for the next one
 _WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
 _MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
+_of_answer = functools.partial(SectionOption, section="Answer")
 
 
 def command(
@@ -244,10 +245,6 @@ def _limit(name: str, default: float, text: str) -> SectionOption:
     return SectionOption([f"--{name}"], section="Limits", metavar="N", type=float, default=default, help=text)
 
 
-def _of_answer(*names: str, **settings: Any) -> SectionOption:
-    return SectionOption([*names], section="Answer", **settings)
-
-
 @command(
     "ask",
     click.Argument(["photo"], type=PATH),
@@ -259,11 +256,11 @@ def _of_answer(*names: str, **settings: Any) -> SectionOption:
         shell_complete=None,
         help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
     ),
-    _of_answer("--answer", metavar="TEXT", help="Explain this answer instead of the model's own."),
-    _of_answer("--word", "words", metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
-    _of_answer("--all-words", is_flag=True, help="Also explain words such as 'the' and 'of'."),
-    _of_answer("--against", metavar="WORD", help="Contrast with a word that it could have said instead."),
-    _of_answer("--max-tokens", type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
+    _of_answer(["--answer"], metavar="TEXT", help="Explain this answer instead of the model's own."),
+    _of_answer(["--word", "words"], metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
+    _of_answer(["--all-words"], is_flag=True, help="Also explain words such as 'the' and 'of'."),
+    _of_answer(["--against"], metavar="WORD", help="Contrast with a word that it could have said instead."),
+    _of_answer(["--max-tokens"], type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
     altered("output", metavar="DIR", help="Output directory."),
     altered("format", help="Format of the figure; auto is png."),
     altered("as_json", help="Print a JSON record with all words instead."),

@@ -6,7 +6,7 @@ const MEANINGS = {
   score: "What the network gives this class; for most networks a probability, and all classes add up to 1.",
   mass: "The share of the class's probability that reaches this layer. The rest is lost at neurons activated only by their bias.",
   strength: "The sum of what speaks for the class more than against it: 0 is nothing. A map is scaled to its own maximum, so look here for how much there is.",
-  evidence: "The strength compared with maps of noise: below 2 times theirs there is hardly any evidence, below 5 times it is weak, above it is clear.",
+  evidence: "Compares the strength with that of maps of noise. Clear: noise gives much weaker maps. Hardly any: noise gives maps that are nearly as strong.",
 };
 
 // Each number, and its meaning for those who point at it, tap it or go there with the keyboard.

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 Load = Callable[[Source], "NetworkInput | None"]
 
-# options of the output that change no picture, record or array
 _NAMED = 5  # classes in a message
+# options of the output that change no picture, record or array
 _ELSEWHERE = (
     "directory",
     "interactive",

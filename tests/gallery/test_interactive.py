@@ -102,19 +102,13 @@ def test_a_finger(browser: Browser) -> None:
     browser.until(lambda: browser.one(".here").is_displayed())
     left, top, width = browser.run(f"const {{ left, top, width }} = {MAKES}; return [left, top, width]")
 
-    def touch(kind: str, *place: tuple[int, int]) -> None:
-        points = [{"x": left + x * width / 300, "y": top + y * width / 300} for x, y in place]
-        browser.devtools("Input.dispatchTouchEvent", type=kind, touchPoints=points)
-
-    browser.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
-    try:
-        touch("touchStart", RED_AT)
+    red, green = ((left + x * width / 300, top + y * width / 300) for x, y in (RED_AT, GREEN_AT))
+    with browser.finger() as touch:
+        touch("touchStart", red)
         browser.until(lambda: ranking(browser) == ["red", "100%"])
-        touch("touchMove", GREEN_AT)
+        touch("touchMove", green)
         browser.until(lambda: ranking(browser) == ["green", "100%"])
         touch("touchEnd")
-    finally:
-        browser.devtools("Emulation.setTouchEmulationEnabled", enabled=False)
     assert ranking(browser) == ["green", "100%"]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,6 +48,20 @@ class Browser:
 
     def devtools(self, command: str, **parameters: Any) -> Any:
         return self.driver.execute_cdp_cmd(command, parameters)
+
+    @contextmanager
+    def finger(self) -> Iterator[Callable[..., None]]:
+        """A function that touches the page: a kind of event, such as ``touchStart``, and points (x, y), in pixels."""
+
+        def touch(kind: str, *points: tuple[float, float]) -> None:
+            at = [{"x": x, "y": y} for x, y in points]
+            self.devtools("Input.dispatchTouchEvent", type=kind, touchPoints=at)
+
+        self.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
+        try:
+            yield touch
+        finally:
+            self.devtools("Emulation.setTouchEmulationEnabled", enabled=False)
 
     def run(self, script: str, *arguments: Any) -> Any:
         return self.driver.execute_script(script, *arguments)

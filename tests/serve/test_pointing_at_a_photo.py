@@ -110,21 +110,14 @@ def test_the_pointer(squares: str, browser: Browser, size: tuple[int, int], sche
 def test_a_finger_and_the_keyboard(squares: str, browser: Browser) -> None:
     opened(browser, squares, (390, 844))
 
-    def touch(kind: str, *place: tuple[int, int]) -> None:
-        points = [dict(zip("xy", browser.run(POINT, one), strict=True)) for one in place]
-        browser.devtools("Input.dispatchTouchEvent", type=kind, touchPoints=points)
-
-    browser.devtools("Emulation.setTouchEmulationEnabled", enabled=True)
-    try:
-        touch("touchStart", RED_AT)
+    with browser.finger() as touch:
+        touch("touchStart", browser.run(POINT, RED_AT))
         browser.until(lambda: ranking(browser) == ["red", "100%"])
-        touch("touchMove", GREEN_AT)
+        touch("touchMove", browser.run(POINT, GREEN_AT))
         browser.until(lambda: ranking(browser) == ["green", "100%"])
         touch("touchEnd")
         settled(browser, target="1")
         assert ranking(browser) == ["green", "100%"]
-    finally:
-        browser.devtools("Emulation.setTouchEmulationEnabled", enabled=False)
     browser.run("document.querySelector('.shown').focus()")
     said = browser.one(".shown [aria-live]")
     browser.press(*[Keys.ARROW_LEFT] * 13)
