@@ -18,8 +18,10 @@ from watch import ELSEWHERE, WATCH
 
 torch.set_num_threads(1)  # the tests run in several processes at once
 os.environ["OMP_NUM_THREADS"] = "1"  # and so do the processes that they start
-if hasattr(signal, "SIGHUP"):  # which nohup has these processes ignore
+# which nohup, and a script that starts the tests in the background, have these processes ignore
+if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
