@@ -1,7 +1,5 @@
 """Excitation Backprop as a method of captum, which is needed for this module only."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor, nn

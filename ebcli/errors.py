@@ -3,8 +3,6 @@
 Those for wrong use are also of the built-in kind, such as ValueError.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable
 from math import inf

@@ -1,7 +1,5 @@
 """A fixture of pytest around `eb-saliency check`: a network whose maps moved fails its test."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

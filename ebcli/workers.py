@@ -1,7 +1,5 @@
 """Worker processes: calling functions in them, and replacing those that die."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os
@@ -52,7 +50,7 @@ class Workers:
         self._started: list[Process] = []
         self._interrupted = False
 
-    def __enter__(self) -> Workers:
+    def __enter__(self) -> "Workers":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -109,7 +107,7 @@ def warm(module: str) -> None:
         Finalize(None, _spare[0].end, kwargs={"at_once": True}, exitpriority=1)
 
 
-_spare: list[Process] = []
+_spare: list["Process"] = []
 
 
 class DiedError(Exception):

@@ -1,7 +1,5 @@
 """The command ``ask``: a question about a photo, and the map of each word of the answer."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The commands beside a run: lists, checks, and pages of earlier results."""
 
-from __future__ import annotations
-
 import functools
 import json
 import os

@@ -1,7 +1,5 @@
 """The streams that the user reads, results on stdout and everything else on stderr, and errors in one line."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """The self-check: a small run, and what ``pip check`` cannot say: devices and disk space."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """The options of ``eb-saliency`` that choose the maps."""
 
-from __future__ import annotations
-
 from ebcli.cli.model_options import PATH, section
 from ebcli.cli.parameters import PIXEL, ClassName, Method, Place
 from ebcli.models.keywords import COMPARED_METHODS

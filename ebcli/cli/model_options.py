@@ -1,7 +1,5 @@
 """The options of both commands that say which network to load. Imports neither torch nor torchvision."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The options of ``eb-saliency``. Imports neither torch nor torchvision."""
 
-from __future__ import annotations
-
 from functools import partial
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What options were called before, and what other programs call them."""
 
-from __future__ import annotations
-
 _FORMER = {
     "--beside": "--compare-with",
     "--prove": "--sufficiency",

@@ -1,7 +1,5 @@
 """Click parameters of our own: options in sections, types, and what the shell completes. Imports no torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress

@@ -1,7 +1,5 @@
 """The plan of an earlier run, and another one carried out within a command."""
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import redirect_stdout

@@ -1,7 +1,5 @@
 """The command ``eb-saliency``: options -> RunPlan -> run, and the other commands beside it."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Mapping

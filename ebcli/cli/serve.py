@@ -1,7 +1,5 @@
 """The command ``eb-saliency serve``."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Options from TOML files and presets, and the file that repeats a run."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The figure of an answer of a vision-language model: its words, and the map of each."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

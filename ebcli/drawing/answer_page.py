@@ -1,7 +1,5 @@
 """The page of an answer: pointing at a word shows its map. One file that loads nothing."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """The atlas of a photo: its regions, tinted and labeled by the class that has the most evidence there."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A page on which a photo tells which class has how much evidence where. One file that loads nothing."""
 
-from __future__ import annotations
-
 import base64
 import json
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """From the values of a map to colors: the color scale and the colormap."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

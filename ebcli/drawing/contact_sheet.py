@@ -1,7 +1,5 @@
 """The contact sheet of a video or a volume: some of its frames or slices with their maps."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

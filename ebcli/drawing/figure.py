@@ -1,7 +1,5 @@
 """A figure: pictures and words at their places. As an image, or as SVG and PDF, in which words stay text."""
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Mapping

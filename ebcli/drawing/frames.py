@@ -1,7 +1,5 @@
 """Maps frame by frame, on one color scale; a photo is a clip of one frame, a volume a clip of its slices."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -48,7 +46,7 @@ class FrameMaps:
     @classmethod
     def of(
         cls, map_: Map, size: tuple[int, int], clips: Clips | None, style: DrawingStyle, number: int = 0
-    ) -> FrameMaps:
+    ) -> "FrameMaps":
         """Find the color scale of a map."""
         style = style.of(map_.is_two_sided)
         cells = map_.drawn_values

@@ -1,7 +1,5 @@
 """What a picture says about its map: the color scale, and the caption below an overlay."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

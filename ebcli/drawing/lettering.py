@@ -1,7 +1,5 @@
 """Text in pictures."""
 
-from __future__ import annotations
-
 from functools import lru_cache
 from pathlib import Path
 

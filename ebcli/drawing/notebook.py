@@ -1,7 +1,5 @@
 """The maps of an image in a notebook: a tab for each, and the value under the pointer."""
 
-from __future__ import annotations
-
 import base64
 import uuid
 from collections.abc import Sequence

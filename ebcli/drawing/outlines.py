@@ -1,7 +1,5 @@
 """Objects in a picture: their outlines in colors of their own; boxes have class and score."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from PIL import Image, ImageDraw

@@ -1,7 +1,5 @@
 """Pictures: a map at the layer's resolution, drawn over the photo it explains."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One painter per style. A painter works on one part of the photo at a time, so memory stays small."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Panels: one figure per image, with the photo, its maps, their numbers and the color scale."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 

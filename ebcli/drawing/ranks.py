@@ -1,7 +1,5 @@
 """The order in which a map ranks the pixels of an image."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -1,7 +1,5 @@
 """The region of an image that a map marks, as a box and a polygon: pseudo-labels for detection and segmentation."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How maps are drawn: the options of a picture, checked. Imports neither numpy nor torch."""
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass, replace
 from math import inf
 from typing import Literal, get_args
@@ -89,7 +87,7 @@ class DrawingStyle:
             return self.percentile
         return FINE_PERCENTILE if cells >= FINE else 100.0
 
-    def of(self, is_two_sided: bool) -> DrawingStyle:
+    def of(self, is_two_sided: bool) -> "DrawingStyle":
         """The style for a single map; if it is two-sided, with its negative values if this style can show them."""
         if self.name == ATLAS:
             return replace(self, name=DrawingStyle.name)

@@ -1,7 +1,5 @@
 """A network in evaluation mode, not compiled, and as it was found afterwards, whichever threads use it."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

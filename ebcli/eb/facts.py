@@ -1,7 +1,5 @@
 """What is known of a value, by the operations that made it: signs, gates, depth, and what it is a function of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The switch: while an ExcitationMode is on, autograd carries excitation probabilities instead of gradients."""
 
-from __future__ import annotations
-
 import re
 import sys
 import warnings

@@ -1,7 +1,5 @@
 """What a record is made of: values, and the operations that made them."""
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,7 +37,7 @@ class Value:
 
     __slots__ = "__weakref__ at device dtype facts is_floating kept live maker reads shape stride".split()
 
-    def __init__(self, tensor: Tensor, maker: Op | None = None, at: int = 0) -> None:
+    def __init__(self, tensor: Tensor, maker: "Op | None" = None, at: int = 0) -> None:
         self.shape, self.stride, self.dtype, self.device = tensor.shape, tensor.stride(), tensor.dtype, tensor.device
         self.is_floating, self.live = tensor.is_floating_point() or tensor.is_complex(), weakref.ref(tensor)
         self.maker, self.at, self.reads = maker, at, 0

@@ -1,7 +1,5 @@
 """What is asked of the whole list: what lies between output and layer, which rule explains it, and whose images."""
 
-from __future__ import annotations
-
 import copy
 import heapq
 import math
@@ -92,7 +90,7 @@ class Path:
     classifiers: list[Op]
 
     @classmethod
-    def between(cls, output: Value, layer: Value) -> Path:
+    def between(cls, output: Value, layer: Value) -> "Path":
         above, ops = {layer}, []
         for op in reversed(descend([output])):
             if op.outs and not above.isdisjoint(op.operands):
@@ -207,7 +205,7 @@ class Places:
                 found = found or ((axis, inner) if size % (inner * self.count) == 0 else None)
         return found
 
-    def alone(self) -> Places:
+    def alone(self) -> "Places":
         """The same places, where only one has anything."""
         one = copy.copy(self)
         one.is_one = True

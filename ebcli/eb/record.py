@@ -4,8 +4,6 @@ There, PyTorch has spelled out what a network is written in: methods and functio
 compiled and exported programs. Each value has one maker: overwriting a tensor, through a view too, makes a new value.
 """
 
-from __future__ import annotations
-
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -68,7 +66,7 @@ class Record(TorchDispatchMode):
             op.__dict__.clear()
         self.ops.clear()
 
-    def __enter__(self) -> Record:
+    def __enter__(self) -> "Record":
         self._before.append(RECORD.set(self))
         super().__enter__()
         return self

@@ -1,7 +1,5 @@
 """Object annotations in the formats of PASCAL VOC and COCO."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """How a network's score changes as pixels of an image are replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

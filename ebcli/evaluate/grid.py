@@ -1,7 +1,5 @@
 """The grid pointing game: does a map of a mosaic highlight the right image?"""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Directories of images with class labels, for the tests that need no boxes."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

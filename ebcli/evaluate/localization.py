@@ -1,7 +1,5 @@
 """Localization: does the box around a map's brightest region match the object's box?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

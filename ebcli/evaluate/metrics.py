@@ -3,8 +3,6 @@
 A map without a finite positive value is blank. Where larger scores are better, a blank map scores 0.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image

@@ -1,7 +1,5 @@
 """The model under test: a network with the methods and layers to compare."""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections import OrderedDict

@@ -1,7 +1,5 @@
 """The naming game: is the class with the most evidence at a place of a mosaic that of the image there?"""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,7 +1,5 @@
 """Deletion and insertion: how does the class probability change as the highlighted pixels are removed or added?"""
 
-from __future__ import annotations
-
 import os
 import zlib
 from collections.abc import Callable, Sequence

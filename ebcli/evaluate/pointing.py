@@ -1,7 +1,5 @@
 """The pointing game: does a map's maximum lie on an object of the target class?"""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from ebcli.errors import ConfigurationError

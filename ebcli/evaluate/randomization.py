@@ -1,7 +1,5 @@
 """Model parameter randomization: do maps change when the network's parameters are shuffled?"""
 
-from __future__ import annotations
-
 import copy
 import os
 import zlib

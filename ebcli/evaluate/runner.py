@@ -1,7 +1,5 @@
 """Running a benchmark unit by unit; each result is saved as soon as it is measured."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """The boxes and masks of a run in COCO's format, as ``annotations.json``."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What libraries get of a file that is not trusted: its bytes without its name, and no more than it may unpack to."""
 
-from __future__ import annotations
-
 import sys
 import zlib
 from typing import Any

@@ -1,7 +1,5 @@
 """Where the cells of a map lie in space, and maps as files that viewers lay over the input."""
 
-from __future__ import annotations
-
 import gzip
 import io
 from abc import ABC, abstractmethod
@@ -89,7 +87,7 @@ class GeoTags(Coordinates):
     center: float
 
     @classmethod
-    def of(cls, tags: Mapping[int, Any]) -> GeoTags | None:
+    def of(cls, tags: Mapping[int, Any]) -> "GeoTags | None":
         """That of a file with these tags of tifffile; None if they do not say where its pixels lie."""
         scale, points, matrix = (tags[code].value if code in tags else None for code in _PLACES)
         if matrix is not None and len(matrix) == 16:

@@ -1,7 +1,5 @@
 """The bytes of result files, which say that this program made them."""
 
-from __future__ import annotations
-
 import html
 import io
 import json

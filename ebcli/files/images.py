@@ -1,7 +1,5 @@
 """Decoded, upright RGB images, and masks of them."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator

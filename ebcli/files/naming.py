@@ -1,7 +1,5 @@
 """Names of result files, in both directions: an input's path to its results, and a result's name to its input."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

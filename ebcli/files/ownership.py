@@ -1,7 +1,5 @@
 """Which files in an output directory this program wrote: those whose SHA-256 is recorded there."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

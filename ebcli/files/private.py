@@ -1,7 +1,5 @@
 """Directories that a process has for itself until it ends, and the removal of those that killed processes left."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Records: the outcome of each image as one JSON object per line in ``records.jsonl``, for users and later runs."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -82,7 +80,7 @@ class ClassRecord:
     channels: tuple[float, ...] = ()
 
     @classmethod
-    def parse(cls, written: dict[str, Any]) -> ClassRecord:
+    def parse(cls, written: dict[str, Any]) -> "ClassRecord":
         """That of a JSON object."""
         written["channels"] = tuple(written.get("channels", ()))
         for place in (written, written.get("region") or {}):
@@ -171,7 +169,7 @@ class Record:
     answer: str | None = None
 
     @classmethod
-    def parse(cls, line: bytes) -> Record | None:
+    def parse(cls, line: bytes) -> "Record | None":
         """The record in a line of the file; None if it cannot be true.
 
         Anybody can write to a directory of results, so nothing is assumed about the line.

@@ -1,7 +1,5 @@
 """Which paths are URLs, what of a URL is secret, and how remote files are fetched: limits on time and size."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import re

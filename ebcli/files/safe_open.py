@@ -1,7 +1,5 @@
 """Opening local files safely."""
 
-from __future__ import annotations
-
 import errno
 import os
 import stat

@@ -1,7 +1,5 @@
 """The files to work on: directories are searched, patterns applied, and each file is taken once."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import warnings

@@ -1,7 +1,5 @@
 """The state of a file."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -4,8 +4,6 @@ A URL is kept as a path, for which pathlib writes ``s3://bucket/a.jpg`` as ``s3:
 suffix, parts that patterns match, and a path below the output directory, as any other file.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """The records of a run as a table with a row per map, in a CSV or Parquet file."""
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Iterator

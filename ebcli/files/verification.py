@@ -1,7 +1,5 @@
 """Checks the results in an output directory against its records."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The bytes of result videos: MP4, or animated WebP; both say that this program made them."""
 
-from __future__ import annotations
-
 import io
 import json
 import tempfile

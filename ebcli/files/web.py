@@ -1,7 +1,5 @@
 """Files on web servers: every request is limited in time and size, and repeated if that may help."""
 
-from __future__ import annotations
-
 import errno
 import io
 import re

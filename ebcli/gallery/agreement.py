@@ -1,7 +1,5 @@
 """How well the maps of a run agree with those of another one, and what differs too much."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path

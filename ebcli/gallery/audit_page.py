@@ -1,7 +1,5 @@
 """The page of an audit: its findings with photos, and what the maps of each class have in common."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Thumbnails that no run has made, from the photo, the ``.npz`` file, or the results themselves."""
 
-from __future__ import annotations
-
 import os
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence, Set

@@ -1,7 +1,5 @@
 """Two runs side by side: a page and JSON, sorted by disagreement."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

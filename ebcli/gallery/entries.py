@@ -1,7 +1,5 @@
 """The records of an output directory as the gallery page shows them: each input once, with its results."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass

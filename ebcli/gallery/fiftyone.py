@@ -1,7 +1,5 @@
 """The maps of a run as a dataset of FiftyOne, in its format `FiftyOneDataset`."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What the maps of a run have in common: places and looks that a class rests on, to be tested by covering them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

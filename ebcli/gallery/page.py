@@ -1,7 +1,5 @@
 """The gallery page: one HTML file that opens from disk and loads nothing but its thumbnails."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace

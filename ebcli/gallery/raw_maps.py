@@ -1,7 +1,5 @@
 """The maps in the ``.npz`` files of runs, and those of two runs in pairs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import suppress

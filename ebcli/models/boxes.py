@@ -1,7 +1,5 @@
 """Detectors of preprocessed images: what they return for each candidate, and which candidates are detections."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -66,7 +64,7 @@ class Candidates(NamedTuple):
     overlap: float | None = None
 
     @classmethod
-    def of_queries(cls, logits: Tensor, boxes: Tensor, size: Sequence[int], *, has_no_object: bool) -> Candidates:
+    def of_queries(cls, logits: Tensor, boxes: Tensor, size: Sequence[int], *, has_no_object: bool) -> "Candidates":
         """Those of the DETR kind.
 
         Args:
@@ -115,7 +113,7 @@ class YoloOutput:
     is_transposed: bool
 
     @classmethod
-    def of(cls, output: Any, size: Sequence[int], num_classes: int = 0) -> YoloOutput | None:
+    def of(cls, output: Any, size: Sequence[int], num_classes: int = 0) -> "YoloOutput | None":
         """How to read a network's output; None if it has not the shape of such an output.
 
         Args:

@@ -1,7 +1,5 @@
 """What was measured on trained networks with known places; docs/evidence.md has the tables."""
 
-from __future__ import annotations
-
 import re
 
 ENOUGH = 0.9  # of the map on the right object

@@ -1,7 +1,5 @@
 """Classes by index or by name. Imports no torch."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import re

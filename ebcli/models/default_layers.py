@@ -1,7 +1,5 @@
 """The layer whose map is drawn if none is asked for, and one layer per resolution."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Torchvision's detectors as dense classifiers, and their detections with the anchors they came from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +68,7 @@ class DetectionScores(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.run(images).logits
 
-    def run(self, images: Tensor) -> Predictions:
+    def run(self, images: Tensor) -> "Predictions":
         """Run the detector on images (B, 3, H, W) with values from 0 to 1.
 
         Raises:
@@ -103,7 +101,7 @@ class DetectionScores(nn.Module):
         logits, offsets = (values.unflatten(0, (len(images), -1)) for values in seen["head"])
         return Predictions(found=found, logits=logits.mT, offsets=offsets, anchors=proposals, shapes=shapes)
 
-    def boxes(self, predictions: Predictions, i: int, label: int) -> Tensor:
+    def boxes(self, predictions: "Predictions", i: int, label: int) -> Tensor:
         """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
         offsets, anchors = predictions.offsets[i], predictions.anchors[i]
         boxes: Tensor
@@ -116,7 +114,7 @@ class DetectionScores(nn.Module):
         height, width = predictions.shapes[i]
         return boxes.clamp(min=0).minimum(boxes.new_tensor([width, height, width, height]))
 
-    def scores(self, predictions: Predictions, i: int, label: int) -> Tensor:
+    def scores(self, predictions: "Predictions", i: int, label: int) -> Tensor:
         """The scores (anchors,) of a class in image ``i``."""
         logits = predictions.logits[i]
         if self.has_background:

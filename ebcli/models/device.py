@@ -1,7 +1,5 @@
 """Devices by name, and the batch size each one gets."""
 
-from __future__ import annotations
-
 import os
 import re
 

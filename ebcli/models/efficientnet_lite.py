@@ -5,8 +5,6 @@ EfficientNet: M. Tan, Q. V. Le, ICML 2019, arXiv:1905.11946. Lite is its authors
 SiLU. The weights were trained in TensorFlow, so strided convolutions use TensorFlow's padding.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F

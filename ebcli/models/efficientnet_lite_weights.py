@@ -1,7 +1,5 @@
 """The ImageNet weights of the bundled network, in the package that published them."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Hashes that identify a network and its settings. Imports no torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

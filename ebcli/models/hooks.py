@@ -1,7 +1,5 @@
 """Hooks that see one thread's forward passes, so that threads can share a network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident

@@ -1,7 +1,5 @@
 """The names of ImageNet's 1000 classes, from torchvision's source code. Imports neither torch nor torchvision."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Values that options accept: names of methods, and words in place of weights, layers, fits and scores."""
 
-from __future__ import annotations
-
 BUNDLED = "efficientnet_lite0"
 DEFAULT, UNTRAINED = "DEFAULT", "none"  # weights of any model
 FACTORY = "factory"  # the weights that a factory returned, which are perhaps random

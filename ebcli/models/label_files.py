@@ -1,7 +1,5 @@
 """Files of true classes. Imports no torch."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The layers of a network: names, output shapes and strides."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any
 

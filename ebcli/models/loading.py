@@ -1,7 +1,5 @@
 """Loading a network by name, ready to classify images."""
 
-from __future__ import annotations
-
 import os
 import threading
 import warnings

@@ -1,7 +1,5 @@
 """The methods to compare: maps of a network for given classes at a given layer."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

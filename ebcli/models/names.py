@@ -1,7 +1,5 @@
 """The names of the models there are. Imports neither torch nor torchvision."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from functools import lru_cache

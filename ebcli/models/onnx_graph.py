@@ -1,7 +1,5 @@
 """ONNX graphs, brought into the form that onnx2torch converts: constants computed, operators of an older set."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ it lies: in tiles, beside padding, packed in any order. And without the encoder'
 reaches only the token that it belongs to, so derivatives tell which patches were merged and which were dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

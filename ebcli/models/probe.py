@@ -1,7 +1,5 @@
 """Trying a network on a blank image: what it takes, and misfits before any work starts."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Networks that compare images: the last layer's weights are embeddings of texts or of other pictures."""
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path

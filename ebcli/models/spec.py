@@ -1,7 +1,5 @@
 """Which network to load and how to feed it. Imports no torch."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field

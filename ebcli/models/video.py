@@ -1,7 +1,5 @@
 """The preprocessing of networks for video: how clips are cut, resized, cropped and normalized."""
 
-from __future__ import annotations
-
 from torch import nn
 from torchvision.transforms._presets import VideoClassification
 

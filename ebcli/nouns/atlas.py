@@ -1,7 +1,5 @@
 """Which class has how much evidence where in an image. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 
@@ -38,7 +36,7 @@ class Atlas:
     placement: Box
 
     @classmethod
-    def of(cls, maps: Sequence[Map]) -> Atlas:
+    def of(cls, maps: Sequence[Map]) -> "Atlas":
         """The atlas of the contrastive maps of some classes at one layer.
 
         A map that is about as strong as a map of noise is no evidence.

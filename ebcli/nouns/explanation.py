@@ -1,7 +1,5 @@
 """The maps of one image as plain arrays, which worker processes receive. Imports no torch."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field

@@ -1,7 +1,5 @@
 """Where a function of an image looks in it, measured. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Sufficiency of maps: how small a part of an image keeps its score."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

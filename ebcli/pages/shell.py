@@ -1,7 +1,5 @@
 """Fills in the templates. What is told in a page is data: Jinja escapes it, and the policy allows no other scripts."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """How many images, clips or tiles a network gets at a time."""
 
-from __future__ import annotations
-
 from ebcli.models import LoadedModel
 from ebcli.models.device import default_batch_size
 from ebcli.models.keywords import VIDEO, WHOLE

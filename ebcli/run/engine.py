@@ -1,7 +1,5 @@
 """One run over many images, on this machine or on a Ray cluster."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Generator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Batches of images in, maps out: the only part of a run that needs the network."""
 
-from __future__ import annotations
-
 import sys
 import time
 import warnings
@@ -105,7 +103,7 @@ class Explainer:
         self.network = described(plan, self.loaded, self._task.layer)
         return self.network if self._task.layer else self._tried(plan.maps)
 
-    def asked(self, maps: MapOptions) -> Explainer:
+    def asked(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""
         other = copy(self)
         classes, against = chosen_classes(maps, self.loaded)

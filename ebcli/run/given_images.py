@@ -1,7 +1,5 @@
 """Images as Python programs have them: paths and URLs, pictures, arrays and tensors, open files."""
 
-from __future__ import annotations
-
 import io
 import os
 import reprlib

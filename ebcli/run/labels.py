@@ -1,7 +1,5 @@
 """The true classes of images: from a CSV file, or from the names of their directories. Imports no torch."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace

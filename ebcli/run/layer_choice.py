@@ -1,7 +1,5 @@
 """Which layers are explained."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Results of the engine as maps: of a batch, of clips one after another, and of other methods."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What records, names and checks need to know of a network. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -72,7 +70,7 @@ class NetworkDescription:
         return self.provenance | {"method": drawn} | ({} if self.loaded.trained else {"weights": "untrained"})
 
     @classmethod
-    def of_bundled(cls, plan: RunPlan) -> NetworkDescription | None:
+    def of_bundled(cls, plan: RunPlan) -> "NetworkDescription | None":
         """That of the bundled network at its default layer, which need not be loaded for it; None for others.
 
         Raises:
@@ -99,7 +97,7 @@ class NetworkDescription:
         )
 
     @classmethod
-    def of_plan(cls, plan: RunPlan) -> NetworkDescription:
+    def of_plan(cls, plan: RunPlan) -> "NetworkDescription":
         """As the user named it, for records of files that cannot be read."""
         model, maps = plan.model, plan.maps
         against = [model.described[int(index)] for index in maps.against] if model.described else maps.against

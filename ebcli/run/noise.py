@@ -1,7 +1,5 @@
 """What maps of noise tell of a network: the method at each layer, and how strong maps of nothing are."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

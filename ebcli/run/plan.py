@@ -3,8 +3,6 @@
 Imports neither torch nor Click.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field, fields
 from pathlib import Path
@@ -79,7 +77,7 @@ class RunPlan:
     words: WordOptions | None = None
 
     @classmethod
-    def of(cls, **values: Any) -> RunPlan:
+    def of(cls, **values: Any) -> "RunPlan":
         """The plan of some values; what follows from them is derived here, and nowhere else.
 
         Args:
@@ -157,7 +155,7 @@ class RunPlan:
         of_model = (model, model.preprocessing, self.maps)
         return inputs, inputs.clips, inputs.remote, *of_model, self.output, self.style, self.execution
 
-    def but(self, **values: Any) -> RunPlan:
+    def but(self, **values: Any) -> "RunPlan":
         """The plan with other values."""
         return self.of(**self.values | values)
 

@@ -3,8 +3,6 @@
 Imports neither torch nor Click.
 """
 
-from __future__ import annotations
-
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 

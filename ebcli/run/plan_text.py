@@ -1,7 +1,5 @@
 """A plan as text: the settings that repeat it, and the command line. Imports neither torch nor Click."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Maps for the metrics of Quantus."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

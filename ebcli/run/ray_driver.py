@@ -3,8 +3,6 @@
 The driver lists the files as a local run does, and appends the records. Images stay with the tasks.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import weakref

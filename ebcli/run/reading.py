@@ -1,7 +1,5 @@
 """Reading a file for the network, and again to draw, in any process. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -46,7 +44,7 @@ class NetworkInput:
     pages: int = 1
 
     @classmethod
-    def of(cls, image: Image.Image, spec: InputSpec) -> NetworkInput:
+    def of(cls, image: Image.Image, spec: InputSpec) -> "NetworkInput":
         """An RGB image that is no file."""
         return cls(pixels=spec.read(image), stamp=Stamp(0, 0), seconds=0.0, size=image.size)
 

@@ -1,7 +1,5 @@
 """One file's stages before and after the network, in any process and on any machine. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from dataclasses import asdict, dataclass, replace

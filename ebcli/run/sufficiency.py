@@ -1,7 +1,5 @@
 """Sufficiency: how small a part of an image, in the order of its map, keeps half of the score, and in other orders."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace

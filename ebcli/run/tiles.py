@@ -1,7 +1,5 @@
 """Tiles of a photo: where they lie, and how their maps are joined into one. Imports no torch."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +29,7 @@ class Tiles(NamedTuple):
     size: tuple[int, int]
 
     @classmethod
-    def needed(cls, spec: InputSpec, shape: Sequence[int]) -> Tiles | None:
+    def needed(cls, spec: InputSpec, shape: Sequence[int]) -> "Tiles | None":
         """The tiles in which pixels of a shape (height, width, ...) are explained; None if they are at once."""
         size = height, width = shape[0], shape[1]
         if spec.fit != "whole" or not (spec.tiles or max(size) > _LONGEST * min(size)):
@@ -39,7 +37,7 @@ class Tiles(NamedTuple):
         return cls.of((height, width), spec.shape[0], spec.step)
 
     @classmethod
-    def of(cls, size: tuple[int, int], side: int, step: int) -> Tiles:
+    def of(cls, size: tuple[int, int], side: int, step: int) -> "Tiles":
         """Tiles that overlap by about half; their corners are multiples of a step, so that cells coincide."""
         rows, columns = (_starts(length, side, step) for length in size)
         return cls([(row, column) for row in rows for column in columns], side, size)

@@ -1,7 +1,5 @@
 """Watching the maps of some images while a network learns."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Who may ask the server: checks before every request, and the headers of every answer."""
 
-from __future__ import annotations
-
 import ipaddress
 import secrets
 from collections.abc import Collection

@@ -1,7 +1,5 @@
 """What the page gets: maps as numbers that it draws itself, and the colors to draw them with."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from typing import Any

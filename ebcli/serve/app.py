@@ -1,7 +1,5 @@
 """The routes of the page. One thread computes: requests wait in a row, and one that is given up leaves it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor

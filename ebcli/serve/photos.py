@@ -1,7 +1,5 @@
 """The photos of the page: those that the user named, by their numbers, and uploads."""
 
-from __future__ import annotations
-
 import io
 import os
 from collections import OrderedDict

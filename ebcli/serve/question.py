@@ -1,7 +1,5 @@
 """What the page asks about a photo: the address of a map. Imports no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -43,7 +41,7 @@ class Question:
     cells: bool = False
 
     @classmethod
-    def of(cls, query: Mapping[str, str]) -> Question:
+    def of(cls, query: Mapping[str, str]) -> "Question":
         """The question of an address.
 
         Raises:
@@ -71,11 +69,11 @@ class Question:
         )
 
     @property
-    def undrawn(self) -> Question:
+    def undrawn(self) -> "Question":
         """The same question, however its map is drawn."""
         return replace(self, style=DrawingStyle.name, alpha=DrawingStyle.alpha, signed=None, cells=False)
 
-    def likeliest(self, count: int) -> Question:
+    def likeliest(self, count: int) -> "Question":
         """The question for the maps of the likeliest classes of the same photo."""
         question = replace(self.undrawn, target=(), against=(), where=None)
         return replace(question, layer="", contrastive=True, top_k=count)

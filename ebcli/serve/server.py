@@ -1,7 +1,5 @@
 """The server: its socket and its end."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import threading

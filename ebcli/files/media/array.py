@@ -1,7 +1,5 @@
 """Arrays of numbers: images (C, H, W) and volumes (C, D, H, W) in NumPy's files, and what other such media share."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

@@ -1,7 +1,5 @@
 """DICOM: images and volumes in files, and series of slices in directories. No field about a patient is read."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Frames of videos: files that FFmpeg reads, animations that Pillow reads, and directories of images."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -1,7 +1,5 @@
 """What a kind of data is: which files are of it, what a network gets of them, and what maps are drawn over."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from pathlib import Path

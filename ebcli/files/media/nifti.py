@@ -1,7 +1,5 @@
 """NIfTI volumes, ``.nii`` and ``.nii.gz``; their axes are read as (z, y, x), and a fourth one as channels."""
 
-from __future__ import annotations
-
 import gzip
 import math
 import zlib

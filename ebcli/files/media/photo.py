@@ -1,7 +1,5 @@
 """Images of any format that Pillow reads."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from pathlib import Path
 from typing import IO

@@ -1,7 +1,5 @@
 """TIFF files with more than photos have: 16 bits, floats, many bands, slices, and positions on a map of the earth."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import math

@@ -1,7 +1,5 @@
 """The interface of model sources."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """The bundled network, whose weights are installed with this program. Imports no torchvision."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn

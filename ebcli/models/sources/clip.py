@@ -4,8 +4,6 @@ The image tower becomes a classifier whose weights are the embeddings of texts. 
 model is executed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Programs of ``torch.export``: ``net.pt2``. PyTorch unpickles what is in such a file, which can run any code."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any
 

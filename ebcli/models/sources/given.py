@@ -1,7 +1,5 @@
 """Networks in memory: modules, models and pipelines of Hugging Face, and functions of a tensor."""
 
-from __future__ import annotations
-
 import copy
 import reprlib
 from collections.abc import Callable, Sequence

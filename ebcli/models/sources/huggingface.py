@@ -3,8 +3,6 @@
 No code of a model is executed: weights are read from safetensors only, and remote code is never downloaded.
 """
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import importlib

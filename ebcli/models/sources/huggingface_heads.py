@@ -1,7 +1,5 @@
 """The networks of Hugging Face by task: which head a configuration asks for, and what its output means."""
 
-from __future__ import annotations
-
 from types import MethodType
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Image processors of Hugging Face, measured: what they do to synthetic images tells the equivalent preprocessing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Detectors of what texts describe: Grounding DINO, which reads them as one prompt, and OWL-ViT, which reads each."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

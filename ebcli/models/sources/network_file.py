@@ -1,7 +1,5 @@
 """What sources of networks in files have in common."""
 
-from __future__ import annotations
-
 import os
 from abc import abstractmethod
 from collections.abc import Sequence

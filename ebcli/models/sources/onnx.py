@@ -1,7 +1,5 @@
 """Networks in ONNX files: ``net.onnx``. They are data: operators are looked up among those of the converter."""
 
-from __future__ import annotations
-
 import ast
 import os
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 Texts become the classifier as in ``clip``.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from typing import Any

@@ -3,8 +3,6 @@
 The file or module runs as Python code.
 """
 
-from __future__ import annotations
-
 import contextlib
 import importlib
 import importlib.util

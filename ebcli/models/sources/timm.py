@@ -1,7 +1,5 @@
 """Networks of timm (PyTorch Image Models): ``timm/resnet18``, ``timm/resnet18.tv_in1k``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Torchvision's networks: classifiers, detectors, and networks for segmentation and video."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

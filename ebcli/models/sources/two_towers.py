@@ -1,7 +1,5 @@
 """Models with a tower for images and one for texts, whose embeddings become the weights of a classifier."""
 
-from __future__ import annotations
-
 import textwrap
 from abc import abstractmethod
 from collections.abc import Callable, Sequence

@@ -3,8 +3,6 @@
 Its files are pickles. Ultralytics is asked to admit only known classes, which it does unless it was imported before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import Iterator, Sequence

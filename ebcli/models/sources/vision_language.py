@@ -1,7 +1,5 @@
 """Vision-language models of Hugging Face, and what they get of a photo, a question and an answer."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -62,7 +60,7 @@ class Speaker(nn.Module):
         model: the model that it is of.
     """
 
-    def __init__(self, model: VisionLanguage) -> None:
+    def __init__(self, model: "VisionLanguage") -> None:
         super().__init__()
         self.net, self.model = model.net, model
 

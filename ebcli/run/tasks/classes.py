@@ -1,7 +1,5 @@
 """Classification, of images and of videos: the subjects are classes."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

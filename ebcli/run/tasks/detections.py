@@ -1,7 +1,5 @@
 """Detection: the subjects are the objects that a detector finds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

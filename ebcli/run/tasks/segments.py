@@ -1,7 +1,5 @@
 """Segmentation: the subjects are the classes that an image is segmented into, or those at some pixels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
