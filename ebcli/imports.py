@@ -8,7 +8,8 @@ import re
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from ebcli.errors import ConfigurationError, EbcliError
@@ -24,21 +25,18 @@ MODELS, RULES = "ebcli.models", "ebcli.rules"
 _OF_EXTRA = re.compile(r"([\w.-]+).*;.*\bextra == .(?!all\b)([\w-]+)")
 
 
-def lazily(
-    package: str, offered: Mapping[str, str], *others: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def lazily(package: str, *others: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """The ``__getattr__`` and the ``__dir__`` (PEP 562) of a package that imports its names on first use.
 
-    Also sets its ``__all__``. Type checkers see the names by imports such as ``from a import b as b``.
+    Also sets its ``__all__``. The names are those that its stub ``__init__.pyi`` imports, as type checkers see them.
 
     Args:
         package: its name.
-        offered: modules, and the names that it offers of each, separated by spaces.
         others: names that it has in another way.
     """
     names = sys.modules[package].__dict__
-    homes = {name: module for module, of_module in offered.items() for name in of_module.split()}
-
+    stub = Path(names["__file__"]).with_suffix(".pyi").read_text(encoding="utf-8")
+    homes = {name: module for module, name in re.findall(r"from (ebcli[\w.]*) import (\w+) as", stub)}
     names["__all__"] = sorted({*homes, *others})
 
     def get(name: str) -> Any:
