@@ -26,12 +26,12 @@ from ebcli.errors import ImageError
 from ebcli.evaluate.grid import Mosaics, classify_images, grid
 from ebcli.evaluate.labeled_images import LabeledImages
 from ebcli.evaluate.model_under_test import ModelUnderTest
-from ebcli.evaluate.names import BASELINES
 from ebcli.evaluate.naming import naming
 from ebcli.evaluate.perturbation import perturbation
 from ebcli.evaluate.randomization import sanity
 from ebcli.evaluate.runner import Benchmark, Row, run_benchmark
 from ebcli.models import ModelSpec
+from ebcli.models.keywords import BASELINES
 
 MODEL = "efficientnet_lite0"
 METHODS = ("contrastive", "marginal", "grad-cam", "gradient-x-input")

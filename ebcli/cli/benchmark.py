@@ -10,7 +10,7 @@ import click
 
 from ebcli.cli.benchmark_session import Session, benchmark_command
 from ebcli.cli.parameters import plain_option
-from ebcli.evaluate.names import BASELINES
+from ebcli.models.keywords import BASELINES
 
 if TYPE_CHECKING:
     from ebcli.evaluate.grid import Mosaics

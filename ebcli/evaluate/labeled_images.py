@@ -7,8 +7,8 @@ from pathlib import Path
 from ebcli.errors import ConfigurationError
 from ebcli.files.images import has_image_suffix
 from ebcli.files.sources import find
+from ebcli.models.classes import read_labels
 from ebcli.models.fingerprint import configuration_hash
-from ebcli.models.label_files import read_labels
 
 
 class LabeledImages:

@@ -12,7 +12,7 @@ from typing import IO, Any
 import torch
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError
+from ebcli.errors import ConfigurationError, first_line
 from ebcli.files.safe_open import safe_open
 from ebcli.imports import import_optional
 
@@ -154,12 +154,6 @@ def classes_in(state: Mapping[str, Any], net: nn.Module) -> int | None:
     if isinstance(weight, Tensor) and weight.numel() > 0 and weight.shape[1:] == own[name].shape[1:]:
         return len(weight)
     return None
-
-
-def first_line(error: BaseException) -> str:
-    """First line of an error's message, or its type if the message is empty."""
-    lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".:") if lines else type(error).__name__
 
 
 def _check_unpacked_size(file: IO[bytes]) -> None:

@@ -1,11 +1,11 @@
-"""The names of the models there are. Imports neither torch nor torchvision."""
+"""The names of the models there are, and of ImageNet's classes. Imports neither torch nor torchvision."""
 
 import ast
-from collections.abc import Iterator
+import importlib.util
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from ebcli.models.imagenet import source_files
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION
 from ebcli.models.sources import plugin_names
 
@@ -55,3 +55,27 @@ def _registered(file: Path) -> Iterator[str]:
             if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == "register_model":
                 given = [*decorator.args, *(keyword.value for keyword in decorator.keywords)]
                 yield ast.literal_eval(given[0]) if given else function.name
+
+
+def source_files(pattern: str) -> list[Path]:
+    """The source files of ``torchvision.models`` that match a pattern."""
+    spec = importlib.util.find_spec("torchvision")  # finds a top-level package without importing it
+    folders = (spec.submodule_search_locations if spec else None) or []
+    return [file for folder in folders for file in Path(folder, "models").glob(pattern)]
+
+
+@lru_cache
+def imagenet_classes() -> Sequence[str]:
+    """The class names in the order of the logits.
+
+    They are parsed, as importing torchvision takes seconds; if its source code is missing (a frozen application), it is
+    imported.
+    """
+    for file in source_files("_meta.py"):
+        for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "_IMAGENET_CATEGORIES":
+                names: list[str] = ast.literal_eval(statement.value)
+                return names
+    from torchvision.models import ResNet50_Weights
+
+    return list(ResNet50_Weights.IMAGENET1K_V1.meta["categories"])

@@ -12,9 +12,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from ebcli.eb.capture import single_tensor
 from ebcli.eb.eval_mode import evaluating
-from ebcli.errors import ConfigurationError, EbcliError
+from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import contained, printing_to
-from ebcli.models.checkpoint import first_line
 from ebcli.models.device import is_out_of_memory
 from ebcli.models.hooks import hooked
 from ebcli.nouns.input_spec import InputSpec

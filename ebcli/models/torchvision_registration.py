@@ -14,7 +14,7 @@ from torchvision.models._api import register_model
 
 from ebcli.models.efficientnet_lite import EfficientNetLite
 from ebcli.models.efficientnet_lite_weights import PACKAGE, PRESET, published_state
-from ebcli.models.imagenet import imagenet_classes
+from ebcli.models.names import imagenet_classes
 
 
 class EfficientNet_Lite0_Weights(WeightsEnum):  # type: ignore[misc]  # noqa: N801, as torchvision has it

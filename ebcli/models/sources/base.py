@@ -11,8 +11,8 @@ from typing import Any
 from PIL import Image
 from torch import nn
 
-from ebcli.errors import ConfigurationError
-from ebcli.models.checkpoint import classes_in, first_line, load_checkpoint
+from ebcli.errors import ConfigurationError, first_line
+from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.nouns.input_spec import InputSpec

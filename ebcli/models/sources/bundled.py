@@ -7,8 +7,8 @@ from torch import nn
 from ebcli.models.checkpoint import load_checkpoint
 from ebcli.models.efficientnet_lite import EfficientNetLite
 from ebcli.models.efficientnet_lite_weights import NAME, PRESET, published_state
-from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import BUNDLED, DEFAULT
+from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
 

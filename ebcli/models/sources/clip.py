@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ebcli.errors import ConfigurationError
 from ebcli.models.checkpoint import without_prefixes
 from ebcli.models.sources.huggingface import TWO_TOWERS, HuggingFace
-from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
+from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
 
 _TEXTS_AT_ONCE = 64
 

@@ -7,8 +7,7 @@ import torch
 from torch import nn
 from torch.export.unflatten import InterpreterModule, unflatten
 
-from ebcli.errors import ConfigurationError
-from ebcli.models.checkpoint import first_line
+from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.keywords import SIGMOID, SOFTMAX
 from ebcli.models.sources.network_file import NetworkFile
 

@@ -21,9 +21,17 @@ from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources.base import ModelSource, fetching
-from ebcli.models.sources.huggingface_heads import DETECTORS, HEADS, RATES, UNIVERSAL, WITH_TEXTS, head_of, make_plain
+from ebcli.models.sources.huggingface_heads import (
+    DETECTORS,
+    HEADS,
+    RATES,
+    UNIVERSAL,
+    WITH_TEXTS,
+    head_of,
+    make_plain,
+    with_texts,
+)
 from ebcli.models.sources.huggingface_processors import spec_of
-from ebcli.models.sources.huggingface_texts import with_texts
 from ebcli.nouns.input_spec import InputSpec
 
 _ADVICE = (

@@ -14,7 +14,7 @@ from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
 from ebcli.models.keywords import CROP, DEFAULT, SQUASH
 from ebcli.models.sources.base import fetching, square, square_spec
-from ebcli.models.sources.two_towers import ImageTower, TwoTowers, too_long
+from ebcli.models.sources.similarity import ImageTower, TwoTowers, too_long
 from ebcli.nouns.input_spec import InputSpec
 
 _FITS = {"shortest": CROP, "squash": SQUASH}  # by resize mode

@@ -16,8 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import first_line
+from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.models.keywords import DEFAULT, FACTORY
 from ebcli.models.sources.base import ModelSource
 

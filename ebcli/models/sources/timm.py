@@ -9,8 +9,8 @@ from torch import nn
 from ebcli.errors import ConfigurationError, closest
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import load_checkpoint, without_prefixes
-from ebcli.models.imagenet import imagenet_classes
 from ebcli.models.keywords import CROP, DEFAULT, PAD, SQUASH
+from ebcli.models.names import imagenet_classes
 from ebcli.models.sources.base import ModelSource, fetching, square, square_spec
 from ebcli.nouns.input_spec import InputSpec
 

@@ -16,8 +16,8 @@ from torch import nn
 from torchvision.models import WeightsEnum
 
 import ebcli.models.torchvision_registration  # noqa: F401
-from ebcli.errors import ConfigurationError, closest
-from ebcli.models.checkpoint import first_line, load_checkpoint, without_prefixes
+from ebcli.errors import ConfigurationError, closest, first_line
+from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names

@@ -15,10 +15,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from ebcli.errors import ConfigurationError, closest
+from ebcli.errors import ConfigurationError, closest, first_line
 from ebcli.imports import import_optional
 from ebcli.models.boxes import Candidates, YoloOutput
-from ebcli.models.checkpoint import first_line, read_checkpoint
+from ebcli.models.checkpoint import read_checkpoint
 from ebcli.models.keywords import CLASSIFICATION, DEFAULT, DETECTION, PAD, SEGMENTATION, UNTRAINED
 from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.nouns.input_spec import InputSpec
