@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -14,7 +14,6 @@ from ebcli.models.keywords import BASELINES
 
 if TYPE_CHECKING:
     from ebcli.evaluate.grid import Mosaics
-    from ebcli.evaluate.model_under_test import ModelUnderTest
     from ebcli.evaluate.runner import Benchmark
 
 EPILOG = """
@@ -90,7 +89,7 @@ def pointing(
     Zhang et al., ECCV 2016. Needs VOC or COCO, and a network with one output for each of their classes. If VOC's
     annotations use other class names, pass --class-names.
     """
-    from ebcli.evaluate.annotations import AnnotatedImages, Coco, Voc
+    from ebcli.evaluate.data_sets import AnnotatedImages, Coco, Voc
     from ebcli.evaluate.pointing import pointing as test
 
     data: AnnotatedImages
@@ -100,11 +99,11 @@ def pointing(
         data = Coco(coco, annotations, skip_flagged)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.model, data, session.sample(data.keys), tolerance)
+    return test(session.model, session.sampled(data), tolerance)
 
 
 def _mosaic_command(prepare: Callable[..., Benchmark]) -> None:
-    """Add a command that makes mosaics, and prepares a test of the session, the mosaics and their number."""
+    """Add a command that makes mosaics, and prepares a test of them."""
 
     @benchmark.command(prepare.__name__, help=prepare.__doc__)
     @_images
@@ -130,25 +129,25 @@ def _mosaic_command(prepare: Callable[..., Benchmark]) -> None:
     ) -> Benchmark:
         from ebcli.evaluate.grid import Mosaics, classify_images
 
-        found, keys = session.images(images, labels)
-        classified = session.measure(classify_images(session.model, found, keys))
-        made = Mosaics(session.model, found, classified, n, confidence, cell, session.options["seed"])
-        return prepare(session.model, made, mosaics)
+        found, seed = session.images(images, labels), session.options["seed"]
+        classified = session.measure(classify_images(session.model, found))
+        options: dict[str, Any] = {"n": n, "confidence": confidence, "cell": cell, "seed": seed}
+        return prepare(Mosaics(session.model, found, classified, mosaics, **options))
 
 
 @_mosaic_command
-def grid(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
+def grid(mosaics: Mosaics) -> Benchmark:
     """Grid pointing game: does a map of a mosaic highlight the right image?
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
     from ebcli.evaluate.grid import grid as test
 
-    return test(model, mosaics, count)
+    return test(mosaics)
 
 
 @_mosaic_command
-def naming(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
+def naming(mosaics: Mosaics) -> Benchmark:
     """Naming game: is the class with the most evidence at a place that of the image there?
 
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
@@ -156,7 +155,7 @@ def naming(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
     """
     from ebcli.evaluate.naming import naming as test
 
-    return test(model, mosaics, count)
+    return test(mosaics)
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
@@ -174,7 +173,7 @@ def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None
     ) -> Benchmark:
         from ebcli.evaluate.perturbation import perturbation
 
-        return perturbation(kind, session.model, *session.images(images, labels), baselines, steps)
+        return perturbation(kind, session.model, session.images(images, labels), baselines, steps)
 
 
 _perturbation("deletion", "how fast does the class probability fall as highlighted pixels are removed?")
@@ -193,7 +192,7 @@ def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> B
     """
     from ebcli.evaluate.randomization import sanity as test
 
-    return test(session.model, *session.images(images, labels), steps)
+    return test(session.model, session.images(images, labels), steps)
 
 
 @benchmark.command()
@@ -217,4 +216,4 @@ def localize(session: Session, images: Path, annotations: Path, alphas: tuple[fl
     """
     from ebcli.evaluate.localization import localize as test
 
-    return test(session.model, *session.images(images), annotations, session.annotated_names(), alphas)
+    return test(session.model, session.images(images), annotations, session.annotated_names(), alphas)

@@ -6,9 +6,9 @@ import functools
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -22,8 +22,10 @@ from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import part_of
 
 if TYPE_CHECKING:
-    from ebcli.evaluate.labeled_images import LabeledImages
+    from ebcli.evaluate.data_sets import Images, LabeledImages
     from ebcli.evaluate.runner import Benchmark, Row
+
+T = TypeVar("T", bound="Images")
 
 _OPTIONS = (
     plain_option(
@@ -95,26 +97,25 @@ class Session:
             raise EbcliError(f"nothing was measured: none of {len(benchmark.units)} {benchmark.unit}s gave a result")
         return rows
 
-    def sample(self, keys: Sequence[str]) -> list[str]:
-        """A random sample of at most ``--limit`` keys, in their order."""
+    def sampled(self, images: T) -> T:
+        """A data set with a random sample of at most ``--limit`` keys, in their order."""
         import numpy as np
 
         limit: int | None = self.options["limit"]
-        if limit is None or limit >= len(keys):
-            return list(keys)
-        chosen = np.random.default_rng(self.options["seed"]).choice(len(keys), limit, replace=False)
-        return [keys[index] for index in sorted(chosen)]
+        if limit is not None and limit < len(images.keys):
+            chosen = np.random.default_rng(self.options["seed"]).choice(len(images.keys), limit, replace=False)
+            images.keys = [images.keys[index] for index in sorted(chosen)]
+        return images
 
-    def images(self, folder: Path, labels: Path | None = None) -> tuple[LabeledImages, list[str]]:
-        """The images in a directory, and the keys of the sample."""
-        from ebcli.evaluate.labeled_images import LabeledImages
+    def images(self, folder: Path, labels: Path | None = None) -> LabeledImages:
+        """A sample of the images in a directory."""
+        from ebcli.evaluate.data_sets import LabeledImages
 
-        found = LabeledImages(folder, labels, self.model.loaded.categories, self.model.num_classes)
-        return found, self.sample(found.keys)
+        return self.sampled(LabeledImages(folder, labels, self.model.loaded.categories, self.model.num_classes))
 
     def annotated_names(self) -> list[str] | None:
         """The names of ``--class-names`` as annotations spell them; None without that option."""
-        from ebcli.evaluate.annotations import read_annotated_names
+        from ebcli.evaluate.data_sets import read_annotated_names
 
         path: Path | None = self.options["class_names"]
         return None if path is None else read_annotated_names(path)

@@ -1,23 +1,21 @@
 """Localization: does the box around a map's brightest region match the object's box?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.evaluate.annotations import read_voc
-from ebcli.evaluate.labeled_images import LabeledImages
-from ebcli.evaluate.metrics import bounding_box, intersection_over_union, resized
+from ebcli.evaluate.data_sets import LabeledImages, read_voc
+from ebcli.evaluate.metrics import bounding_box, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.pointing import SIDE
 from ebcli.evaluate.runner import Benchmark, Row, mean
-from ebcli.files.images import decode
 from ebcli.models import resolve_class
+from ebcli.nouns.box import Box
 
 
 def localize(
     model: ModelUnderTest,
     images: LabeledImages,
-    keys: Sequence[str],
     annotations: Path,
     class_names: Sequence[str] | None,
     alphas: Sequence[float],
@@ -32,7 +30,6 @@ def localize(
     Args:
         model: the network.
         images: the images.
-        keys: the images to test.
         annotations: directory, searched recursively, with ``NAME.xml`` in VOC's format for an image ``NAME.JPEG``.
         class_names: the annotations' class names in the order of the network's outputs; None for the network's own.
         alphas: thresholds; each is a row of the table.
@@ -56,32 +53,28 @@ def localize(
         except ConfigurationError as error:
             raise ImageError(f"annotation: {error}; --class-names sets the names that annotations use") from error
 
-    def measure(key: str) -> list[Row]:
+    def measure(key: str) -> Iterator[Row]:
         annotation = files.get(Path(key).stem)
         if annotation is None:
             raise ImageError(f"its annotation {Path(key).stem}.xml does not exist")
-        image = decode(images.path(key))
+        image = images.read(key)
         _, objects = read_voc(annotation)
-        names = list(dict.fromkeys(item.name for item in objects))
-        if not names:
-            return []
-        rows = []
-        indices = [index_of(name) for name in names]
-        for method, layer, maps in model.explain(model.whole(image, side), indices, key):
-            for name, saliency in zip(names, maps, strict=True):
+        boxes: dict[str, list[Box]] = {}
+        for item in objects:
+            boxes.setdefault(item.name, []).append(item.box)
+        indices = [index_of(name) for name in boxes]
+        for method, layer, maps in model.explain(model.whole(image, side), indices, key) if boxes else ():
+            for name, saliency in zip(boxes, maps, strict=True):
                 fine = resized(saliency, image.size)
                 for alpha in alphas:
                     box = bounding_box(fine, alpha)
-                    overlaps = [intersection_over_union(box, o.box) for o in objects if o.name == name] if box else [0]
-                    wrong = float(max(overlaps) < 0.5)
-                    rows.append({"method": method, "layer": layer, "alpha": alpha, "class": name, "wrong": wrong})
-        return rows
+                    wrong = float(box is None or max(map(box.overlap, boxes[name])) < 0.5)
+                    yield {"method": method, "layer": layer, "alpha": alpha, "class": name, "wrong": wrong}
 
     def columns(rows: list[Row]) -> Row:
         return {"error": 100 * (mean(rows, "wrong") or 0.0), "questions": len(rows)}
 
-    settings = {**model.settings, "alphas": list(alphas), "side": side, **images.settings}
+    settings = model.settings | images.settings | {"alphas": list(alphas), "side": side}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
-    return Benchmark(
-        "localize", settings, keys, unit="image", measure=measure, keys=("method", "layer", "alpha"), columns=columns
-    )
+    keys = "method", "layer", "alpha"
+    return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=keys, columns=columns)

@@ -1,15 +1,16 @@
 """The naming game: is the class with the most evidence at a place of a mosaic that of the image there?"""
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from ebcli.evaluate.grid import Mosaics
-from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.runner import Benchmark, Row
 from ebcli.nouns.atlas import CLEAR, evidence, leads
 
 
-def naming(model: ModelUnderTest, mosaics: Mosaics, count: int, top_k: int = 20) -> Benchmark:
+def naming(mosaics: Mosaics, top_k: int = 20) -> Benchmark:
     """Name each cell of a mosaic by the class with the most evidence there, among the ``top_k`` most likely ones.
 
     A map's positive values are compared as evidence, see ``Atlas``, and as they are (``plain``). The table has the
@@ -18,24 +19,21 @@ def naming(model: ModelUnderTest, mosaics: Mosaics, count: int, top_k: int = 20)
     whose class is among the likeliest ones, which no map can exceed.
 
     Args:
-        model: the network.
         mosaics: the mosaics.
-        count: their number.
         top_k: the number of classes to compare.
     """
 
-    def measure(unit: str) -> list[Row]:
+    def measure(unit: str) -> Iterator[Row]:
         mosaic, images = mosaics.make(unit)
-        scores = model.probabilities(mosaic)[0].cpu()
+        scores = mosaics.model.probabilities(mosaic)[0].cpu()
         classes = scores.topk(min(top_k, len(scores))).indices.tolist()
-        labels = np.array([row["class"] for row in images])
-        found = []
-        for method, layer, maps in model.explain(mosaic, classes, unit):
+        labels = np.array([row["class"] for row in images]).reshape(mosaics.n, mosaics.n)
+        listed = {"listed": float(np.isin(labels, classes).mean())}
+        for method, layer, maps in mosaics.model.explain(mosaic, classes, unit):
             weighted = [evidence(values, float(scores[index])) for index, values in zip(classes, maps, strict=True)]
             for compared, values in (("evidence", np.stack(weighted)), ("plain", np.maximum(maps, 0))):
                 about = {"method": method, "layer": layer, "compared": compared}
-                found.append(about | named(values, np.array(classes), labels.reshape(mosaics.n, mosaics.n)))
-        return [row | {"listed": float(np.isin(labels, classes).mean())} for row in found]
+                yield about | named(values, np.array(classes), labels) | listed
 
     def columns(rows: list[Row]) -> Row:
         def share(part: str, whole: str) -> float | None:
@@ -46,10 +44,8 @@ def naming(model: ModelUnderTest, mosaics: Mosaics, count: int, top_k: int = 20)
         right = {"clear cells": share("right and clear", "clear"), "all cells": share("right", "cells")}
         return right | {"clear": clear, "images": share("right images", "images"), "listed": listed}
 
-    settings = {**model.settings, **mosaics.settings, "top_k": top_k, "clear lead": CLEAR}
-    units = [str(index) for index in range(count)]
-    keys = ("method", "layer", "compared")
-    return Benchmark("naming", settings, units, unit="mosaic", measure=measure, keys=keys, columns=columns)
+    settings, keys = mosaics.settings | {"top_k": top_k, "clear lead": CLEAR}, ("method", "layer", "compared")
+    return Benchmark("naming", settings, mosaics.units, unit="mosaic", measure=measure, keys=keys, columns=columns)
 
 
 def named(values: NDArray[np.float32], classes: NDArray[np.int_], labels: NDArray[np.int_]) -> Row:

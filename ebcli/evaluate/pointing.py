@@ -1,13 +1,12 @@
 """The pointing game: does a map's maximum lie on an object of the target class?"""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 
 from ebcli.errors import ConfigurationError
-from ebcli.evaluate.annotations import AnnotatedImages
+from ebcli.evaluate.data_sets import AnnotatedImages
 from ebcli.evaluate.metrics import is_difficult, pointing_hit, resized
 from ebcli.evaluate.model_under_test import ModelUnderTest
 from ebcli.evaluate.runner import Benchmark, Row, grouped, mean
-from ebcli.files.images import decode
 
 # Published results in percent, for all questions and for the difficult ones, by data set, network and method.
 # *Paper* is Zhang et al., ECCV 2016; *TorchRay* is Fong et al., ICCV 2019, who measured both methods again.
@@ -22,9 +21,7 @@ POINTING: dict[tuple[str, str, str], str] = {
 SIDE = 224  # length of the shorter side in the paper
 
 
-def pointing(
-    model: ModelUnderTest, data: AnnotatedImages, keys: Sequence[str], tolerance: int = 15, side: int = SIDE
-) -> Benchmark:
+def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15, side: int = SIDE) -> Benchmark:
     """Zhang et al., ECCV 2016, section 4.1.
 
     Every class in an image is one question. The network gets the whole image, its shorter side resized to ``side``;
@@ -34,7 +31,6 @@ def pointing(
     Args:
         model: the network, with one output per class of the data set.
         data: the images.
-        keys: the images to test.
         tolerance: maximum distance of a hit from the object, in pixels of the image.
         side: length of the shorter side after resizing, in pixels.
 
@@ -48,25 +44,14 @@ def pointing(
         )
     model.probe(side, side * 4 // 3)
 
-    def measure(key: str) -> list[Row]:
-        image = decode(data.path(key))
+    def measure(key: str) -> Iterator[Row]:
+        image = data.read(key)
         masks = data.masks(key, image.size)
-        if not masks:
-            return []
-        classes = list(masks)
-        rows = []
-        for method, layer, maps in model.explain(model.whole(image, side), classes, key):
-            for index, saliency in zip(classes, maps, strict=True):
-                mask = masks[index]
-                row = {
-                    "method": method,
-                    "layer": layer,
-                    "class": data.classes[index],
-                    "hit": pointing_hit(resized(saliency, image.size), mask, tolerance),
-                    "difficult": is_difficult(mask, len(masks) - 1),
-                }
-                rows.append(row)
-        return rows
+        for method, layer, maps in model.explain(model.whole(image, side), [*masks], key) if masks else ():
+            for (index, mask), saliency in zip(masks.items(), maps, strict=True):
+                hit = pointing_hit(resized(saliency, image.size), mask, tolerance)
+                about = {"method": method, "layer": layer, "class": data.classes[index]}
+                yield about | {"hit": hit, "difficult": is_difficult(mask, len(masks) - 1)}
 
     def columns(rows: list[Row]) -> Row:
         return {
@@ -76,10 +61,8 @@ def pointing(
             "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
         }
 
-    settings = {**model.settings, **data.settings, "tolerance": tolerance, "side": side}
-    return Benchmark(
-        "pointing", settings, keys, unit="image", measure=measure, keys=("method", "layer"), columns=columns
-    )
+    settings, keys = model.settings | data.settings | {"tolerance": tolerance, "side": side}, ("method", "layer")
+    return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, keys=keys, columns=columns)
 
 
 def _mean_over_classes(rows: list[Row]) -> float | None:

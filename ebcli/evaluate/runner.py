@@ -23,7 +23,7 @@ class Benchmark:
         settings: everything that results depend on.
         units: names of the units of work, in order; usually images.
         unit: what to call one unit.
-        measure: measures a unit and returns rows; if it raises ``ImageError``, the unit is skipped.
+        measure: measures a unit and yields rows; if it raises ``ImageError``, the unit is skipped.
         keys: what a row of the table is about: columns of the rows of units.
         columns: the other columns of that row, from the rows of units that agree in these.
     """
@@ -33,7 +33,7 @@ class Benchmark:
     units: Sequence[str]
     _: KW_ONLY
     unit: str
-    measure: Callable[[str], list[Row]]
+    measure: Callable[[str], Iterable[Row]]
     keys: Sequence[str] = ()
     columns: Callable[[list[Row]], Row] = lambda _: {}
 
@@ -71,7 +71,7 @@ def run_benchmark(
         bar = {"total": total, "initial": total - len(left), "unit": benchmark.unit, "disable": quiet or None}
         for unit in tqdm(left, benchmark.name, **bar):
             try:
-                known[unit] = benchmark.measure(unit)
+                known[unit] = [*benchmark.measure(unit)]
             except ImageError as error:
                 with tqdm.external_write_mode():
                     failed(unit, error)
