@@ -91,17 +91,17 @@ def load_checkpoint(net: nn.Module, state: Mapping[str, Any], source: str) -> No
         result = net.load_state_dict(fitting, strict=False)
     except (RuntimeError, ValueError) as error:
         shapes = [
-            f"{key[:_LONGEST]} is {tuple(fitting[key].shape)} instead of {tuple(tensor.shape)}"
+            f"{key[:_LONGEST]} is {found} instead of {expected}"
             for key, tensor in own.items()
-            if isinstance(fitting.get(key), Tensor) and fitting[key].shape != tensor.shape
-        ] or [
-            f"{key} is of type {type(fitting[key]).__name__}"
-            for key in own
-            if key in fitting and not isinstance(fitting[key], Tensor)
+            if key in fitting and (found := _shape(fitting[key])) != (expected := _shape(tensor))
         ]
         check_match(source, shapes or [first_line(error)])
         raise
     check_match(source, [], result.missing_keys, result.unexpected_keys)
+
+
+def _shape(value: Any) -> Any:
+    return tuple(value.shape) if isinstance(value, Tensor) else f"of type {type(value).__name__}"
 
 
 def check_match(

@@ -1,7 +1,6 @@
 """Torchvision's detectors as dense classifiers, and their detections with the anchors they came from."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -74,32 +73,24 @@ class DetectionScores(nn.Module):
         Raises:
             ConfigurationError: images of a batch have different numbers of proposals.
         """
-        seen: dict[str, Any] = {}
-        watched: dict[nn.Module, str] = {self._detector.transform: "transform"}
-        if hasattr(self._detector, "roi_heads"):
-            watched |= {self._detector.rpn: "rpn", self._detector.roi_heads.box_predictor: "head"}
+        detector, seen = self._detector, dict[nn.Module, Any]()
+        is_two_stage = hasattr(detector, "roi_heads")
+        anchors = detector.rpn if is_two_stage else detector.anchor_generator
+        head = detector.roi_heads.box_predictor if is_two_stage else detector.head
+        with hooked((detector.transform, anchors, head), lambda module, _inputs, output: seen.update({module: output})):
+            found = detector(list(images))
+        of_images, of_head, centerness = seen[anchors], seen[head], None
+        if is_two_stage:
+            of_images = of_images[0]
+            if len({len(of_image) for of_image in of_images}) > 1:
+                raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
+            logits, offsets = (values.unflatten(0, (len(images), -1)) for values in of_head)
         else:
-            watched |= {self._detector.anchor_generator: "anchors", self._detector.head: "head"}
-        with hooked(watched, lambda module, _inputs, output: seen.update({watched[module]: output})):
-            found = self._detector(list(images))
-        shapes = seen["transform"][0].image_sizes
-        if "rpn" not in seen:
-            head = seen["head"]
-            logits, offsets = head["cls_logits"], head["bbox_regression"]
-            return Predictions(
-                found=found,
-                logits=logits.mT,
-                offsets=offsets,
-                anchors=seen["anchors"],
-                shapes=shapes,
-                centerness=head.get("bbox_ctrness"),
+            logits, offsets, centerness = (
+                of_head.get(one) for one in ("cls_logits", "bbox_regression", "bbox_ctrness")
             )
-        proposals = seen["rpn"][0]
-        counts = {len(of_image) for of_image in proposals}
-        if len(counts) > 1:
-            raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
-        logits, offsets = (values.unflatten(0, (len(images), -1)) for values in seen["head"])
-        return Predictions(found=found, logits=logits.mT, offsets=offsets, anchors=proposals, shapes=shapes)
+        shapes = seen[detector.transform][0].image_sizes
+        return Predictions(found, logits.mT, offsets, anchors=of_images, shapes=shapes, centerness=centerness)
 
     def boxes(self, predictions: "Predictions", i: int, label: int) -> Tensor:
         """The boxes (anchors, 4) that image ``i`` would have if every anchor detected a class, in resized pixels."""
@@ -137,8 +128,7 @@ class DetectionScores(nn.Module):
         return resized, (padded[0], padded[1])
 
 
-@dataclass(frozen=True, kw_only=True)
-class Predictions:
+class Predictions(NamedTuple):
     """What a detector computed for B images.
 
     Attributes:
@@ -155,7 +145,7 @@ class Predictions:
     offsets: Tensor
     anchors: list[Tensor]
     shapes: list[tuple[int, int]]
-    centerness: Tensor | None = None
+    centerness: Tensor | None
 
 
 def is_detector(net: nn.Module) -> bool:

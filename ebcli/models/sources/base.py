@@ -17,6 +17,11 @@ from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
+# Frames, frames per second and preset of torchvision's video ResNets
+USUAL_CLIP = 16, 15.0
+_MEAN, _STD = (0.43216, 0.394666, 0.37645), (0.22803, 0.22145, 0.216989)
+_USUAL_CLIPS = InputSpec((112, 112), resize=(128,), mean=_MEAN, std=_STD)
+
 
 class ModelSource(ABC):
     """A network before it is built; each subclass builds the networks of one source, such as timm.
@@ -105,10 +110,13 @@ class ModelSource(ABC):
         For video, ``net.frames`` and ``net.frame_rate`` are the frames per clip and per second; else 16 and 15.
         """
         from ebcli.models.probe import fitting_first_layer
-        from ebcli.models.video import usual_preset
 
-        usual = usual_preset(net) if self.task(net) == VIDEO else InputSpec((224, 224))
-        usual = replace(usual, network=self.name)
+        usual = InputSpec((224, 224), network=self.name)
+        if self.task(net) == VIDEO:
+            frames, rate = getattr(net, "frames", None), getattr(net, "frame_rate", None)
+            frames = frames if isinstance(frames, int) and frames > 0 else USUAL_CLIP[0]
+            rate = float(rate) if isinstance(rate, (int, float)) and rate > 0 else USUAL_CLIP[1]
+            usual = replace(_USUAL_CLIPS, frames=frames, rate=rate, network=self.name)
         own, channels = getattr(net, "preprocessing", None), getattr(net, "channels", None)
         if isinstance(own, Preprocessing) and own.depth:
             usual = usual.of_volumes

@@ -38,7 +38,7 @@ _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
     "directory written by save_pretrained(); offline, only models in the local cache can be loaded"
 )
-TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
+TWO_TOWERS, TOWERS = ("clip", "siglip"), "AutoModel"  # types with a tower for images and one for texts; their class
 _TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
 _USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
@@ -100,30 +100,31 @@ class HuggingFace(ModelSource):
     def pretrained(self, weights: str) -> nn.Module:
         advice = "pass --weights FILE for a checkpoint of torch.save, or --weights none for an untrained network"
         with fetching(f"the weights of {self._title}", advice):
-            net, found = self._read(self._auto, self.name, self._config, use_safetensors=True, trust_remote_code=False)
-        return self._complete(net, found, f"the model {self._title}")
+            options = {"use_safetensors": True, "trust_remote_code": False}
+            return self._loaded(self._auto, self.name, self._config, f"the model {self._title}", **options)
 
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
         # the last layer of the others has no row for each class
-        count = None if self._head in (UNIVERSAL, DETECTORS, WITH_TEXTS) else classes_in(state, net)
+        count = None if self._head in (UNIVERSAL, DETECTORS, WITH_TEXTS, TOWERS) else classes_in(state, net)
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count
-        return self._loaded_from(net, config, state, title)
+        return self._loaded(type(net), None, config, title, state_dict=state)  # also converts names of earlier releases
 
-    def _loaded_from(self, net: nn.Module, config: Any, state: dict[str, Any], title: str) -> nn.Module:
-        """A model like `net`, with another configuration and the tensors of a state dict."""
-        loaded, found = self._read(type(net), None, config, state_dict=state)  # also converts names of earlier releases
-        return self._complete(loaded, found, title)
-
-    def _read(self, model_class: Any, name: str | None, config: Any, **options: Any) -> tuple[nn.Module, Any]:
-        """A model with weights, and which of them did not fit."""
+    def _loaded(self, model_class: Any, name: str | None, config: Any, title: str, **options: Any) -> nn.Module:
+        """A model with weights, every one of which must fit; `title` is what to call them in messages."""
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True} | options
         with self._silent():
             net, found = model_class.from_pretrained(name, config=config, **options)
-        return net, found
+        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
+        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
+        if self.headless:  # what is below the head was loaded; a pooler above the features is not used
+            missing = [key for key in missing if not key.startswith(_HEAD)]
+            unexpected = [key for key in unexpected if _POOLER not in key]
+        check_match(title, misshapen, missing, unexpected)
+        return self._plain(net)
 
     def transforms(self, net: Any, weights: str) -> InputSpec:
         auto = importlib.import_module("transformers.models.auto.image_processing_auto")
@@ -163,16 +164,6 @@ class HuggingFace(ModelSource):
     def _plain(self, net: nn.Module) -> nn.Module:
         """Make a model return its logits only; its modules keep their names."""
         return make_plain(net, self._head)
-
-    def _complete(self, net: nn.Module, found: dict[str, Any], title: str) -> nn.Module:
-        """The model, if every tensor was loaded."""
-        misshapen = [f"{key} is {tuple(one)} instead of {tuple(other)}" for key, one, other in found["mismatched_keys"]]
-        missing, unexpected = sorted(found["missing_keys"]), sorted(found["unexpected_keys"])
-        if self.headless:  # what is below the head was loaded; a pooler above the features is not used
-            missing = [key for key in missing if not key.startswith(_HEAD)]
-            unexpected = [key for key in unexpected if _POOLER not in key]
-        check_match(title, misshapen, missing, unexpected)
-        return self._plain(net)
 
     @contextlib.contextmanager
     def _silent(self) -> Iterator[None]:

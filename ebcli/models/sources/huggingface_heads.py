@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ebcli.models.boxes import Candidates
 from ebcli.models.keywords import CLASSIFICATION, DETECTION, SEGMENTATION, VIDEO
-from ebcli.models.sources.similarity import too_long
+from ebcli.models.sources.similarity import check_lengths, too_long
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
 DETECTORS = "AutoModelForObjectDetection"
@@ -128,9 +128,7 @@ def with_texts(net: Any, tokenizer: Any, texts: Sequence[str], name: str) -> nn.
 def _each(config: Any, tokenizer: Any, texts: Sequence[str], name: str) -> tuple[dict[str, Tensor], list[slice]]:
     """The tokens of each text, and where its logit is."""
     longest = config.text_config.max_position_embeddings
-    for text in texts:
-        if (count := len(tokenizer(text)["input_ids"])) > longest:
-            raise too_long(text, f"has {count} tokens, but {name} reads at most {longest}")
+    check_lengths(tokenizer, texts, longest, name)
     tokens = tokenizer(list(texts), padding="max_length", max_length=longest, return_tensors="pt")
     ids = {key: tokens[key] for key in ("input_ids", "attention_mask")}
     return ids, [slice(k, k + 1) for k in range(len(texts))]

@@ -181,6 +181,13 @@ class TwoTowers(ModelSource):
         return RAW
 
 
+def check_lengths(tokenizer: Any, texts: Sequence[str], longest: int, name: str) -> None:
+    """Raise ConfigurationError if a text has more tokens than a network of that name reads."""
+    for text in texts:
+        if (count := len(tokenizer(text)["input_ids"])) > longest:
+            raise too_long(text, f"has {count} tokens, but {name} reads at most {longest}")
+
+
 def too_long(text: str, reason: str) -> ConfigurationError:
     """The error for a text that has more tokens than the tower reads."""
     return ConfigurationError(f"the text {textwrap.shorten(text, 60, placeholder=' ...')!r} {reason}: shorten it")

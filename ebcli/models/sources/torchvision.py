@@ -21,12 +21,19 @@ from ebcli.models.checkpoint import load_checkpoint, without_prefixes
 from ebcli.models.detection import DetectionScores
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, DETECTION, SEGMENTATION, TASKS, VIDEO
 from ebcli.models.names import torchvision_names
-from ebcli.models.sources.base import ModelSource
-from ebcli.models.video import preset_of
+from ebcli.models.sources.base import USUAL_CLIP, ModelSource
 from ebcli.nouns.input_spec import InputSpec
 
 # the weights of a detector's classifier, with one row for each class, or for each class and anchor
 _CLASS_WEIGHT = re.compile(r"cls_(score|logits)\.weight$|classification_head\.module_list\..*weight$")
+
+# Frames per clip and frames per second, by which torchvision measured its weights:
+# https://docs.pytorch.org/vision/stable/models.html#video-classification
+_CLIPS = {
+    "s3d": (128, 15.0),
+    **dict.fromkeys(("mvit_v1_b", "mvit_v2_s"), (16, 7.5)),
+    **dict.fromkeys(("swin3d_t", "swin3d_s", "swin3d_b"), (32, 15.0)),
+}
 
 
 class Torchvision(ModelSource):
@@ -89,7 +96,7 @@ class Torchvision(ModelSource):
 
     def transforms(self, net: nn.Module, weights: str) -> InputSpec:
         preset = self._preset(weights).transforms()
-        return preset_of(self.name, preset) if self._task == VIDEO else InputSpec.of(preset)
+        return InputSpec.of(preset, *(_CLIPS.get(self.name, USUAL_CLIP) if self._task == VIDEO else ()))
 
     def categories(self, net: nn.Module, weights: str) -> Sequence[str] | None:
         # VGG-16's IMAGENET1K_FEATURES have no class names because their classifier is untrained

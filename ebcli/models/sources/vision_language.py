@@ -87,8 +87,8 @@ class VisionLanguage(HuggingFace):
             self._processor = self._library.AutoProcessor.from_pretrained(self.name, trust_remote_code=False)
         with fetching(f"the weights of {self._title}", "its weights must be in safetensors files"):
             options = {"use_safetensors": True, "trust_remote_code": False, "dtype": dtype}
-            net, found = self._read(self._auto, self.name, self._config, **options)
-        self.net: Any = self._complete(net, found, f"the model {self._title}").eval().requires_grad_(False).to(place)
+            net = self._loaded(self._auto, self.name, self._config, f"the model {self._title}", **options)
+        self.net: Any = net.eval().requires_grad_(False).to(place)
 
     def loaded(self) -> LoadedModel:
         """The model like others: its network gets photos as they are, which the processor reads."""
