@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -74,8 +73,6 @@ class LabeledImages(Images):
 
     def __init__(self, folder: Path, labels: Path | None, categories: Sequence[str] | None, num_classes: int) -> None:
         self.folder = folder
-        if not os.path.isdir(folder):
-            raise ConfigurationError(f"the directory '{folder}' does not exist")
         found = [source.path for source in find([folder]) if source.span is None and has_image_suffix(source.path)]
         self.keys = [path.relative_to(folder).as_posix() for path in found]
         self.labels: dict[str, int] | None = None
@@ -209,13 +206,11 @@ class Coco(AnnotatedImages):
         skip_flagged: ignore crowds.
 
     Raises:
-        ConfigurationError: the directory or the file does not exist or cannot be read, or pycocotools is missing.
+        ConfigurationError: the file cannot be read, or pycocotools is missing.
     """
 
     def __init__(self, images: Path, annotations: Path, skip_flagged: bool = False) -> None:
         reader = import_optional("pycocotools.coco").COCO
-        if not os.path.isdir(images):
-            raise ConfigurationError(f"the directory of COCO's images '{images}' does not exist")
         try:
             with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
                 self._coco = reader(str(annotations))

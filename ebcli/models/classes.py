@@ -122,21 +122,18 @@ def read_class_names(path: Path) -> list[str]:
         with path.open("rb") as file:
             read = file.read(_MOST_BYTES + 1)
         if len(read) > _MOST_BYTES:
-            raise ConfigurationError(f"cannot read class names from '{path}': it has more than {_MOST_BYTES} bytes")
+            raise ConfigurationError(f"it has more than {_MOST_BYTES} bytes")
         text = read.decode("utf-8-sig")
         content: Any = json.loads(text) if is_json else [line for line in text.splitlines() if line.strip()]
-    except RecursionError as error:
-        raise ConfigurationError(f"cannot read class names from '{path}': it is nested too deeply") from error
-    except (OSError, ValueError) as error:  # ValueError: invalid UTF-8 or JSON
+    except (OSError, ValueError, RecursionError) as error:  # invalid UTF-8 or JSON; JSON nested too deeply
         raise ConfigurationError(f"cannot read class names from '{path}': {error}") from error
     if isinstance(content, dict):
         expected = [str(index) for index in range(len(content))]
         if set(content) != set(expected):
             raise ConfigurationError(f'class names in \'{path}\' must have the keys "0" to "{len(content) - 1}"')
         content = [content[index] for index in expected]
-    if not isinstance(content, list):
-        content = []
-    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in content]
+    entries = content if isinstance(content, list) else []
+    names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
             f"class names in '{path}' must be one per line, or in JSON a list of names or an object that maps indices "

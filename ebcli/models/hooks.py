@@ -8,6 +8,10 @@ from typing import Any
 from torch import nn
 
 
+class Reached(Exception):  # noqa: N818 - no error
+    """What a hook was for was seen, so the rest of the forward pass is not needed."""
+
+
 @contextmanager
 def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
     """Call a hook in this thread's forward passes through some modules.

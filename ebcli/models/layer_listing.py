@@ -97,18 +97,13 @@ def named(model: LoadedModel | nn.Module) -> tuple[str, nn.Module]:
 
 def input_of(model: LoadedModel | nn.Module, input_size: int | tuple[int, ...] | None) -> InputSpec:
     """What the network gets, of that size."""
-    if isinstance(input_size, int):
-        input_size = input_size, input_size
-    *first, height, width = input_size or (0, 0)
-    frames = first[0] if first else None
-    if isinstance(model, nn.Module):
-        return fitting_first_layer(model, InputSpec((height, width) if input_size else None, frames=frames))
-    if input_size is None:
-        return model.transforms
-    spec = model.transforms or InputSpec(None)
-    if spec.depth is not None:
-        return replace(spec, size=(height, width), depth=frames or spec.depth)
-    return replace(spec, size=(height, width), frames=frames)
+    spec = model.transforms if isinstance(model, LoadedModel) else InputSpec(None)
+    if input_size is not None:
+        *first, height, width = (input_size, input_size) if isinstance(input_size, int) else input_size
+        spec = replace(spec, size=(height, width))
+        if first:
+            spec = replace(spec, frames=first[0]) if spec.depth is None else replace(spec, depth=first[0])
+    return spec if isinstance(model, LoadedModel) else fitting_first_layer(model, spec)
 
 
 def _outputs(name: str, net: nn.Module, spec: InputSpec, batch: int) -> dict[str, Tensor]:

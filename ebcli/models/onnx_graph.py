@@ -109,10 +109,10 @@ def _folded(model: Any) -> Any:
     def is_cheap(node: Any) -> bool:
         nonlocal room
         shapes = [one.shape for one in node.outputs]
-        is_known = (
-            not node.domain and node.op_type in _COMPUTED and all(shape and shape.is_static() for shape in shapes)
-        )
-        count = sum(math.prod(shape.numpy()) for shape in shapes) if is_known else math.inf
+        is_known = all(shape is not None and shape.is_static() for shape in shapes)
+        if node.domain or node.op_type not in _COMPUTED or not is_known:
+            return False
+        count = sum(math.prod(shape.numpy()) for shape in shapes)
         if count > room:
             return False
         room -= count

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.hooks import hooked
+from ebcli.models.hooks import Reached, hooked
 from ebcli.nouns.box import Box
 
 _INSIDE = 0.75  # of what is white in the photo; padding is darker
@@ -97,13 +97,13 @@ def _corners(run: Callable[[Tensor], Tensor], reader: Any, size: tuple[int, int]
 
     def keep(_module: nn.Module, args: tuple[Tensor, ...]) -> None:
         found.append(args[0].detach().double())
-        raise _Reached
+        raise Reached
 
     dtype = reader.weight.dtype
     reader.float()  # coordinates need more than the 8 bits of bfloat16
     try:
         for colors in (0 * white, white, torch.stack([x, y, white[0]])):
-            with hooked([reader], keep, before=True), suppress(_Reached):
+            with hooked([reader], keep, before=True), suppress(Reached):
                 run(255 * colors)
     finally:
         reader.to(dtype)
@@ -151,7 +151,3 @@ def _tokens(run: Callable[[], Tensor], reader: nn.Module, blocks: Sequence[Any])
     ones, *others = arrived
     number = sum((one > 1.5 * ones).long() << place for place, one in enumerate(others))
     return torch.where(ones > 0, number, -1)
-
-
-class _Reached(Exception):  # noqa: N818 - no error
-    """What a hook was for was seen, so the rest of the forward pass is not needed."""

@@ -15,7 +15,7 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import contained, printing_to
 from ebcli.models.device import is_out_of_memory
-from ebcli.models.hooks import hooked
+from ebcli.models.hooks import Reached, hooked
 from ebcli.nouns.input_spec import InputSpec
 
 T = TypeVar("T")
@@ -65,10 +65,6 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
         raise ConfigurationError(f"{name} failed on {one} ({reason}; --debug shows the traceback)") from error
 
 
-class _FirstConvolutionError(Exception):
-    """The first convolution is reached, so the rest of the network need not run."""
-
-
 def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
     """The preprocessing with as many channels as the first convolution takes, and of volumes if it is 3-D.
 
@@ -81,7 +77,7 @@ def fitting_first_layer(net: nn.Module, spec: InputSpec) -> InputSpec:
 
     def note(module: _ConvNd, operands: tuple[Tensor, ...]) -> None:
         reached.append((module, tuple(operands[0].shape)))
-        raise _FirstConvolutionError
+        raise Reached
 
     # the probe reports what fails, and shows what is printed
     silently = printing_to(io.StringIO())

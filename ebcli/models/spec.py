@@ -6,7 +6,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.keywords import BUNDLED, DEFAULT, SCORES
+from ebcli.models.keywords import BUNDLED, DEFAULT
 from ebcli.models.preprocessing import Preprocessing
 
 
@@ -37,7 +37,7 @@ class ModelSpec:
         like: pictures to compare images with.
 
     Raises:
-        ConfigurationError: a value is empty or unknown, or the file does not exist.
+        ConfigurationError: the file does not exist.
     """
 
     name: str = BUNDLED
@@ -49,11 +49,6 @@ class ModelSpec:
     like: tuple[Path, ...] = ()
 
     def __post_init__(self) -> None:
-        for what in ("name", "weights"):
-            if not getattr(self, what):
-                raise ConfigurationError(f"the model's {what} must not be empty")
-        if self.scores is not None and self.scores not in SCORES:
-            raise ConfigurationError(f"unknown scores {self.scores!r}: choose {', '.join(SCORES)}")
         if isinstance(self.class_names, Path) and not os.path.isfile(self.class_names):
             raise ConfigurationError(f"the file of class names '{self.class_names}' does not exist")
 

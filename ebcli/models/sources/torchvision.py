@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import io
 import os
 import re
 import sys
@@ -128,10 +129,11 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
     """
     cached = Path(torch.hub.get_dir(), "checkpoints", _file_name(preset))
 
+    # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
+    seen = sys.stderr.isatty()
+
     def fetch(weights_only: bool) -> dict[str, Any]:
-        # torch.hub announces downloads on stdout, which is for results only; show them on a terminal's stderr
-        seen = sys.stderr.isatty()
-        with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(sys.stderr if seen else nowhere):
+        with contextlib.redirect_stdout(sys.stderr if seen else io.StringIO()):
             return preset.get_state_dict(progress=seen, check_hash=True, map_location="cpu", weights_only=weights_only)
 
     try:
@@ -144,7 +146,8 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
                 f"into {cached.parent}, pass --weights FILE, pass --weights none for an untrained network, or omit "
                 "--model for the bundled network, which needs no download"
             ) from error
-        if not _has_published_hash(cached):
+        digits = re.search(r"-([0-9a-f]{8,})\.", cached.name)  # of the SHA-256, as in vgg16-397923af.pth
+        if digits is None or not hashlib.sha256(cached.read_bytes()).hexdigest().startswith(digits[1]):
             raise ConfigurationError(
                 f"the file {cached} is damaged ({reason}): delete it to download it again"
             ) from error
@@ -155,9 +158,3 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
 
 def _file_name(preset: WeightsEnum) -> str:
     return Path(urlparse(preset.url).path).name
-
-
-def _has_published_hash(file: Path) -> bool:
-    """Whether a file's SHA-256 starts with the digits in its name, such as ``vgg16-397923af.pth``."""
-    digits = re.search(r"-([0-9a-f]{8,})\.", file.name)
-    return digits is not None and hashlib.sha256(file.read_bytes()).hexdigest().startswith(digits[1])
