@@ -36,15 +36,11 @@ def localize(
         side: length of the shorter side of the whole image after resizing, in pixels.
 
     Raises:
-        ConfigurationError: there are no annotations, or the number of class names is wrong.
+        ConfigurationError: there are no annotations.
     """
     files = {path.stem: path for path in annotations.rglob("*.xml")}
     if not files:
         raise ConfigurationError(f"there are no annotations (*.xml) in '{annotations}'")
-    if class_names is not None and len(class_names) != model.num_classes:
-        raise ConfigurationError(
-            f"there are {len(class_names)} class names, but {model.loaded.name} has {model.num_classes} classes"
-        )
     model.probe(side, side * 4 // 3)
 
     def index_of(name: str) -> int:

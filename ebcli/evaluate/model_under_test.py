@@ -57,9 +57,7 @@ class ModelUnderTest:
         device = resolve_device(device)
         self.loaded = load_model(device=device, **vars(spec))
         if self.loaded.task != CLASSIFICATION:
-            raise ConfigurationError(
-                f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers: choose another --model"
-            )
+            raise ConfigurationError(f"{spec.name} is for {self.loaded.task}, but benchmarks are for classifiers")
         self.num_classes = self.loaded.num_classes
         self.net = fully_convolutional(self.loaded.net).requires_grad_(False)
         self.device = torch.device(device)

@@ -84,18 +84,15 @@ def run_benchmark(
 
 def table(rows: Sequence[Row]) -> str:
     """Format rows with equal keys as a Markdown table."""
-    cells = [list(rows[0]), *(list(map(_formatted, row.values())) for row in rows)]
+    cells = [list(rows[0]), *([_formatted(value) for value in row.values()] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    is_number = [not isinstance(value, str) for value in rows[0].values()]
-    rule = ["-" * (width - number) + ":" * number for width, number in zip(widths, is_number, strict=True)]
-    aligned = (
-        [
-            cell.rjust(width) if number else cell.ljust(width)
-            for cell, width, number in zip(line, widths, is_number, strict=True)
-        ]
-        for line in (cells[0], rule, *cells[1:])
-    )
-    return "\n".join(f"| {' | '.join(line)} |" for line in aligned)
+    aligned = [str.ljust if isinstance(value, str) else str.rjust for value in rows[0].values()]
+    rule = ["-" if align is str.ljust else ":" for align in aligned]
+    lines = [
+        [align(cell, width, *fill) for align, cell, width in zip(aligned, line, widths, strict=True)]
+        for line, fill in ((cells[0], ()), (rule, "-"), *((line, ()) for line in cells[1:]))
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def grouped(rows: Iterable[Row], key: str, *others: str) -> dict[tuple[Any, ...], list[Row]]:

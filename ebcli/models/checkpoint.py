@@ -50,8 +50,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         if reason.startswith("Weights only load failed"):  # and torch goes on to recommend weights_only=False
             reason = "it contains more than tensors and plain containers"
         raise ConfigurationError(
-            f"cannot read checkpoint {path} ({reason}): save only the network's state_dict(), with torch.save or as "
-            "safetensors"
+            f"cannot read checkpoint {path} ({reason}): save only the state_dict(), with torch.save or as safetensors"
         ) from error
     state = _unwrap(content, path)
     _check_tensors(state, path)
@@ -200,8 +199,7 @@ def _unwrap(content: Any, path: Path) -> dict[str, Any]:
     if not (isinstance(content, dict) and any(isinstance(value, Tensor) for value in content.values())):
         keys = f" with {_listed([*map(reprlib.repr, content)])}" if isinstance(content, dict) and content else ""
         raise ConfigurationError(
-            f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: "
-            "save only the network's state_dict()"
+            f"checkpoint {path} contains no state dict but a {type(content).__name__}{keys}: save only the state_dict()"
         )
     return content
 

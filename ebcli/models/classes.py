@@ -4,7 +4,6 @@ import csv
 import difflib
 import json
 import re
-import unicodedata
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,8 @@ from typing import Any, NamedTuple
 from ebcli.errors import ConfigurationError, UnknownClassError, closest
 
 _MOST_BYTES = 1 << 24  # of a file of class names
+# Control characters and halves of characters; line and paragraph separators; overrides of the direction of text
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028-\u202e\u2066-\u2069]")
 _SHOWN = 5  # names in a message
 _HEADINGS = {"file", "filename", "image", "path"}
 _LONGEST_LINE = 1 << 20  # characters; the reader refuses fields of this length
@@ -40,9 +41,7 @@ def resolve_class(categories: Sequence[str] | None, target: str | int, num_class
     if len(found) > 1 and categories is not None:
         shown = ", ".join(f"{index} {categories[index]!r}" for index in found[:_SHOWN])
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-        raise ConfigurationError(
-            f"class {str(target)!r} is ambiguous, it matches {shown}{more}: give the full name or the index"
-        )
+        raise ConfigurationError(f"class {str(target)!r} matches {shown}{more}: give the full name or the index")
     return found[0]
 
 
@@ -78,11 +77,7 @@ def printable(name: str) -> str:
 
     Class names reach terminals, pages and file names, and may come from a downloaded model.
     """
-    unsafe = {"Cc", "Cs", "Zl", "Zp"}
-    return "".join(
-        "\ufffd" if unicodedata.category(c) in unsafe or "\u202a" <= c <= "\u202e" or "\u2066" <= c <= "\u2069" else c
-        for c in name
-    )
+    return _UNSAFE.sub("\ufffd", name)
 
 
 def _with_name(categories: Sequence[str] | None, name: str, count: int | None) -> tuple[int, ...]:
@@ -136,8 +131,7 @@ def read_class_names(path: Path) -> list[str]:
     names = [entry[-1] if isinstance(entry, list) and entry else entry for entry in entries]
     if not names or not all(isinstance(name, str) and name.strip() for name in names):
         raise ConfigurationError(
-            f"class names in '{path}' must be one per line, or in JSON a list of names or an object that maps indices "
-            "to names"
+            f"class names in '{path}' must be one per line, or in JSON a list, or an object with indices and names"
         )
     return [name.strip() for name in names]
 
@@ -179,7 +173,6 @@ def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) 
         first = table.setdefault(Path(row[0]).parts, LabelLine(line, label))
         if first.label != label:
             raise ConfigurationError(
-                f"{path}, line {line}: {row[0]!r} has class {label} here, but class {first.label} in line "
-                f"{first.line}: keep one of them"
+                f"{path}, line {line}: {row[0]!r} has class {label}, but class {first.label} in line {first.line}"
             )
     return table

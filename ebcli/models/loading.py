@@ -140,9 +140,7 @@ def load_model(
         names = source.categories(net, label) if given is None else given
         if pictures:
             if task not in (None, CLASSIFICATION):
-                raise ConfigurationError(
-                    f"{name} is for {task}: --similar-to needs a classifier or a network of features"
-                )
+                raise ConfigurationError(f"{name} is for {task}, but --similar-to needs a classifier or features")
             backbone, scores = source.with_features(net, label), scores or RAW
             spec = _fitted(source, name, backbone or net, replace(settings, tiles=None), own)
             net = with_reference_pictures(name, backbone or net, pictures, spec, is_backbone=backbone is not None)
@@ -194,7 +192,7 @@ def _own_preprocessing(
     if is_detector(net):
         if settings not in (Preprocessing(), Preprocessing(fit=WHOLE)):
             raise ConfigurationError(
-                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean and --std"
+                f"{name} preprocesses images itself: drop --resize, --crop, --tiles, --mean, --std"
             )
         return InputSpec.as_is()
     own = replace(InputSpec.of(source.transforms(net, label)), network=name)
@@ -257,8 +255,6 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
         files = [*source.files(weights), file]
     else:
         valid = [*source.weights(), UNTRAINED]
-        raise ConfigurationError(
-            f"{weights!r} is neither a file nor weights of {name}, which has {', '.join(valid)}"
-            + (f": {hint}" if (hint := closest(weights, valid)) else "")
-        )
+        hint = closest(weights, valid) or f"choose {', '.join(valid)}"
+        raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: {hint}")
     return net, label, tuple(map(Path, files))

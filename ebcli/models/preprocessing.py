@@ -130,17 +130,15 @@ class Preprocessing:
         is_set = bool(self.resize or self.crop) and fit != WHOLE
         if is_set and size is not None and resize is not None and size[0] > min(resize):
             raise ConfigurationError(
-                f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set both --resize "
-                "and --crop"
+                f"the crop of {size[0]} pixels is larger than the resized image of {min(resize)}: set --resize, too"
             )
         changed: dict[str, Any] = {"depth": self.depth or spec.depth, "range": self.range or spec.range}
         changed |= {"selected": self.channels or spec.selected, "bands": self.bands or spec.bands}
         for name in ("mean", "std"):
             values = getattr(self, name) or getattr(spec, name)
             if len(values) not in (1, spec.channels):
-                raise ConfigurationError(
-                    f"--{name} has {len(values)} values, but {spec.network} takes {spec.channels} channels"
-                )
+                found = f"--{name} has {len(values)} values"
+                raise ConfigurationError(f"{found}, but {spec.network} takes {spec.channels} channels")
             changed[name] = tuple(values) * (spec.channels if len(values) == 1 else 1)
         longest = spec.longest if self.resize is None else None
         return replace(spec, size=size, resize=resize, fit=fit, tiles=self.tiles or 0, longest=longest, **changed)

@@ -17,9 +17,7 @@ def as_classes(targets: Sequence[str], against: Sequence[str]) -> tuple[tuple[st
         ConfigurationError: one is to be both.
     """
     if both := {*targets} & {*against}:
-        raise ConfigurationError(
-            f"{min(both)!r} is both explained and contrasted with: choose another one for --against"
-        )
+        raise ConfigurationError(f"{min(both)!r} is explained, so it cannot be contrasted with: change --against")
     classes = list(dict.fromkeys((*targets, *against)))
     return tuple(classes), *(tuple(str(classes.index(one)) for one in chosen) for chosen in (targets, against))
 

@@ -31,9 +31,8 @@ class Exported(NetworkFile):
         try:
             self._program = torch.export.load(name)
         except Exception as error:  # a file can be wrong in any way
-            raise ConfigurationError(
-                f"{name} is no exported program ({first_line(error)}): write it with torch.export.save()"
-            ) from error
+            reason = first_line(error)
+            raise ConfigurationError(f"{name} is no program of torch.export.save(): {reason}") from error
         finally:
             log.disabled = False
         signature, shapes = self._program.graph_signature, {}

@@ -121,6 +121,5 @@ def source_given(model: Any, transform: Any) -> Given:
 
 def _refused(name: str, _image: Any) -> Any:
     raise ConfigurationError(
-        f"the preprocessing of {name} is unknown: pass transform=, such as the transforms of its weights, or a tensor "
-        "of floats as the network gets it"
+        f"the preprocessing of {name} is unknown: pass transform=, such as weights.transforms(), or a tensor of floats"
     )

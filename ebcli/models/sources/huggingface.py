@@ -68,8 +68,7 @@ class HuggingFace(ModelSource):
         if head is None:
             kind = self._config.model_type
             raise ConfigurationError(
-                f"{self._title} is of type {kind}, for which transformers has no image classifier, video classifier, "
-                "segmentation network or detector"
+                f"{self._title} is of type {kind}, for which transformers has no classifier, detector or segmentation"
                 + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
             )
         return head

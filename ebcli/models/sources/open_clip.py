@@ -63,9 +63,8 @@ class OpenClip(TwoTowers):
         config = self._library.get_model_preprocess_cfg(net)
         height, width = (config["size"],) * 2 if isinstance(config["size"], int) else config["size"]
         if config["resize_mode"] not in _FITS:
-            raise ConfigurationError(
-                f"open_clip/{self.name} resizes images by {config['resize_mode']!r}, which is not supported"
-            )
+            mode = config["resize_mode"]
+            raise ConfigurationError(f"open_clip/{self.name} resizes images by {mode!r}, which is not supported")
         side = square(height, width, f"open_clip/{self.name}")
         return square_spec(side, side, _FITS[config["resize_mode"]], config)
 

@@ -44,15 +44,12 @@ class Factory(ModelSource):
     def build(self, num_classes: int | None = None) -> nn.Module:
         if num_classes is not None and "num_classes" not in inspect.signature(self._make).parameters:
             raise ConfigurationError(
-                f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: "
-                "add the parameter, or pass a checkpoint with the same number of classes"
+                f"{self.name} has no parameter num_classes, so it cannot be built for {num_classes} classes: add one"
             )
         with self._beside_file():
             net = self._make() if num_classes is None else self._make(num_classes=num_classes)
         if not isinstance(net, nn.Module):
-            raise ConfigurationError(
-                f"{self.name} returned an object of type {type(net).__name__}, but a torch.nn.Module is needed"
-            )
+            raise ConfigurationError(f"{self.name} returned a {type(net).__name__}, but a torch.nn.Module is needed")
         return net
 
     def published(self, weights: str) -> str | None:

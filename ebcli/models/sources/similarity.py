@@ -46,8 +46,7 @@ def check_texts(name: str, texts: Sequence[str] | None) -> None:
     """Raise ConfigurationError if there are no texts to compare images with, or one is empty."""
     if not texts:
         raise ConfigurationError(
-            f"{name} compares images with texts: give one with --target, as in --target 'a red car', or a file of them "
-            "with --class-names"
+            f"{name} compares images with texts: give one, as in --target 'a red car', or a file with --class-names"
         )
     if not all(text.strip() for text in texts):
         raise ConfigurationError("a text to compare images with is empty: describe what to look for")
@@ -95,8 +94,7 @@ def _features(name: str, net: nn.Module, images: Sequence[Tensor]) -> Tensor:
     if found[0].ndim != 2 or len(found[0]) != 1:
         shape = ", ".join(map(str, found[0].shape[1:]))
         raise ConfigurationError(
-            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them in "
-            "the network"
+            f"{name} returns a tensor (B, {shape}), but features (B, D) are needed to compare pictures: pool them"
         )
     return torch.cat(found)
 

@@ -54,8 +54,7 @@ class Timm(ModelSource):
     def pretrained(self, weights: str) -> nn.Module:
         if self._is_headless() and not self.headless:
             raise ConfigurationError(
-                f"timm/{self.name} has no classifier: pass --similar-to PICTURE to explain what makes images similar "
-                "to it, or a fine-tuned checkpoint with --weights FILE"
+                f"timm/{self.name} has no classifier: compare pictures by --similar-to, or pass --weights FILE with one"
             )
         full = self._architecture if weights == DEFAULT else f"{self._architecture}.{weights}"
         with fetching(f"the weights {weights} of timm/{self._architecture}", self._advice()):

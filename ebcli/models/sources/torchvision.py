@@ -142,15 +142,12 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
         reason = first_line(error).removeprefix("<urlopen error ").removesuffix(">")
         if not os.path.isfile(cached):  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
-                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file "
-                f"into {cached.parent}, pass --weights FILE, pass --weights none for an untrained network, or omit "
-                "--model for the bundled network, which needs no download"
+                f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file into "
+                f"{cached.parent}, pass --weights FILE or none, or omit --model for the bundled network"
             ) from error
         digits = re.search(r"-([0-9a-f]{8,})\.", cached.name)  # of the SHA-256, as in vgg16-397923af.pth
         if digits is None or not hashlib.sha256(cached.read_bytes()).hexdigest().startswith(digits[1]):
-            raise ConfigurationError(
-                f"the file {cached} is damaged ({reason}): delete it to download it again"
-            ) from error
+            raise ConfigurationError(f"{cached} is damaged ({reason}): delete it to download it again") from error
     # weights_only=True refuses the format of some of torchvision's oldest files. This file has the published hash, so
     # it is as trustworthy as torchvision's code.
     return fetch(weights_only=False)

@@ -102,8 +102,7 @@ class Ultralytics(ModelSource):
         except Exception as error:  # whatever unpickling and the library raise
             if _is_state_dict(file):
                 raise ConfigurationError(
-                    f"{file} is a state dict, not a network: pass --model ultralytics/yolo11n.yaml, or what it was "
-                    f"trained as, and --weights {file}"
+                    f"{file} is a state dict: pass --weights {file}, and --model ultralytics/yolo11n.yaml or the like"
                 ) from error
             reason = first_line(error).removeprefix("ERROR ❌️ ")
             raise ConfigurationError(
@@ -111,9 +110,7 @@ class Ultralytics(ModelSource):
                 "if it has classes of its own, ULTRALYTICS_SAFE_LOAD=false runs the code in it"
             ) from error
         if not isinstance(model.model, self._library.nn.BaseModel):
-            raise ConfigurationError(
-                f"{file} holds a {type(model.model).__name__}, which is not a model of Ultralytics"
-            )
+            raise ConfigurationError(f"{file} holds a {type(model.model).__name__}, not a model of Ultralytics")
         self._trained_on = (model.ckpt or {}).get("train_args") or {}
         return self._complete(model.model, model.task)
 
@@ -123,8 +120,7 @@ class Ultralytics(ModelSource):
         is_yolo = isinstance(head, self._library.nn.modules.Detect)
         if task not in _TASKS or (is_yolo != (_TASKS[task] == DETECTION)):
             raise ConfigurationError(
-                f"{self._title} has a head for {task} ({type(head).__name__}), but supported are YOLO networks for "
-                f"{', '.join(_TASKS)}"
+                f"{self._title} has a head for {task} ({type(head).__name__}), not one of YOLO for {', '.join(_TASKS)}"
             )
         net.task = task
         if is_yolo and getattr(head, "one2one_cv2", None) is not None:

@@ -107,9 +107,7 @@ class VisionLanguage(HuggingFace):
     def _chosen_head(self) -> str:
         kind = self._config.model_type
         if kind not in KINDS:
-            raise ConfigurationError(
-                f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)}: choose a model of one of these"
-            )
+            raise ConfigurationError(f"{self._title} is of type {kind}, but ask knows {', '.join(KINDS)} only")
         return _AUTO
 
     def _plain(self, net: nn.Module) -> nn.Module:
