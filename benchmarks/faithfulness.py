@@ -24,9 +24,8 @@ from matplotlib import pyplot
 
 from ebcli.errors import ImageError
 from ebcli.evaluate.data_sets import LabeledImages
-from ebcli.evaluate.grid import Mosaics, classify_images, grid
 from ebcli.evaluate.model_under_test import ModelUnderTest
-from ebcli.evaluate.naming import naming
+from ebcli.evaluate.mosaics import Mosaics, classify_images, grid, naming
 from ebcli.evaluate.perturbation import perturbation
 from ebcli.evaluate.randomization import sanity
 from ebcli.evaluate.runner import Benchmark, Row, run_benchmark

@@ -13,7 +13,7 @@ from ebcli.cli.parameters import plain_option
 from ebcli.models.keywords import BASELINES
 
 if TYPE_CHECKING:
-    from ebcli.evaluate.grid import Mosaics
+    from ebcli.evaluate.mosaics import Mosaics
     from ebcli.evaluate.runner import Benchmark
 
 EPILOG = """
@@ -90,7 +90,7 @@ def pointing(
     annotations use other class names, pass --class-names.
     """
     from ebcli.evaluate.data_sets import AnnotatedImages, Coco, Voc
-    from ebcli.evaluate.pointing import pointing as test
+    from ebcli.evaluate.localization import pointing as test
 
     data: AnnotatedImages
     if voc is not None and coco is None:
@@ -127,7 +127,7 @@ def _mosaic_command(prepare: Callable[..., Benchmark]) -> None:
     def command(
         session: Session, images: Path, labels: Path | None, n: int, mosaics: int, confidence: float, cell: int | None
     ) -> Benchmark:
-        from ebcli.evaluate.grid import Mosaics, classify_images
+        from ebcli.evaluate.mosaics import Mosaics, classify_images
 
         found, seed = session.images(images, labels), session.options["seed"]
         classified = session.measure(classify_images(session.model, found))
@@ -141,7 +141,7 @@ def grid(mosaics: Mosaics) -> Benchmark:
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
-    from ebcli.evaluate.grid import grid as test
+    from ebcli.evaluate.mosaics import grid as test
 
     return test(mosaics)
 
@@ -153,7 +153,7 @@ def naming(mosaics: Mosaics) -> Benchmark:
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
     IMAGES.
     """
-    from ebcli.evaluate.naming import naming as test
+    from ebcli.evaluate.mosaics import naming as test
 
     return test(mosaics)
 

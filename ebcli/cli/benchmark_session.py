@@ -17,8 +17,7 @@ from ebcli.cli.model_options import MODEL, with_options
 from ebcli.cli.parameters import Method, Output, plain_option
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.models.keywords import METHODS, WHOLE
-from ebcli.models.preprocessing import Preprocessing
-from ebcli.models.spec import ModelSpec
+from ebcli.models.spec import ModelSpec, Preprocessing
 from ebcli.run.plan import part_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from ebcli.files.images import decode, has_image_suffix
 from ebcli.files.sources import find
 from ebcli.imports import import_optional
 from ebcli.models.classes import read_class_names, read_labels
-from ebcli.models.fingerprint import configuration_hash
+from ebcli.models.loaded import configuration_hash
 from ebcli.nouns.box import Box
 
 VOC_CLASSES = tuple(

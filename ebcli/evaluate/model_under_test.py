@@ -18,8 +18,8 @@ from ebcli.evaluate.data_sets import LabeledImages
 from ebcli.models import LoadedModel, ModelSpec, default_layer, load_model, resolve_layer
 from ebcli.models import layers as model_layers
 from ebcli.models.device import resolve_device
-from ebcli.models.fingerprint import network_settings
 from ebcli.models.keywords import CLASSIFICATION, CROP, INPUT, LAYERLESS
+from ebcli.models.loaded import network_settings
 from ebcli.models.methods import IMPLEMENTED, class_scores
 from ebcli.models.probe import probe
 

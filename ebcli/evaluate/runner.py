@@ -9,7 +9,7 @@ from typing import Any
 
 from ebcli.errors import ImageError, OutputError
 from ebcli.files.records import append_lines
-from ebcli.models.fingerprint import configuration_hash
+from ebcli.models.loaded import configuration_hash
 
 Row = dict[str, Any]  # of a table; values are text and numbers
 

@@ -15,6 +15,6 @@ from ebcli.models.layer_listing import resolve_layer as resolve_layer
 from ebcli.models.loaded import LoadedModel as LoadedModel
 from ebcli.models.loading import load_model as load_model
 from ebcli.models.names import model_names as model_names
-from ebcli.models.preprocessing import Preprocessing as Preprocessing
 from ebcli.models.sources.base import ModelSource as ModelSource
 from ebcli.models.spec import ModelSpec as ModelSpec
+from ebcli.models.spec import Preprocessing as Preprocessing

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
 from ebcli.models.boxes import Candidates, Detection
-from ebcli.models.hooks import hooked
+from ebcli.models.probe import hooked
 from ebcli.nouns.box import Box
 
 _SAME_SCORE = 1e-4  # a score computed twice, rounded differently

@@ -11,9 +11,8 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.eb.maps import token_grid
 from ebcli.errors import LayerError, closest
 from ebcli.models.detection import DetectionScores
-from ebcli.models.hooks import hooked
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.probe import fitting_first_layer, probe
+from ebcli.models.probe import fitting_first_layer, hooked, probe
 from ebcli.nouns.input_spec import InputSpec
 
 # With a batch of two, outputs per image differ from constants such as the position tables of Swin v2, which also pass

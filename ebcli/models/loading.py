@@ -35,12 +35,12 @@ from ebcli.models.keywords import (
     WHOLE,
 )
 from ebcli.models.loaded import LoadedModel
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import output_shape, probe
 from ebcli.models.sources import is_network_file, source_of
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.given import source_given
 from ebcli.models.sources.similarity import ImageTower, check_texts, with_reference_pictures
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 _seeding = threading.RLock()  # of the generator that all threads share

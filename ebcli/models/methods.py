@@ -9,8 +9,8 @@ from ebcli.eb import excitation_backprop
 from ebcli.eb.maps import saliency_map
 from ebcli.errors import LayerError
 from ebcli.imports import import_optional
-from ebcli.models.hooks import hooked
 from ebcli.models.keywords import METHODS
+from ebcli.models.probe import hooked
 
 # (net, inputs (1, 3, H, W), classes (1, K), layer) -> maps (K, h, w); the layer None is the input
 Method = Callable[[nn.Module, Tensor, Tensor, str | None], Tensor]

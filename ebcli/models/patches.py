@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.hooks import Reached, hooked
+from ebcli.models.probe import Reached, hooked
 from ebcli.nouns.box import Box
 
 _INSIDE = 0.75  # of what is white in the photo; padding is darker

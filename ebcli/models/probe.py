@@ -1,9 +1,10 @@
-"""Trying a network on a blank image: what it takes, and misfits before any work starts."""
+"""Running a network on a blank image: what it takes, and misfits before any work starts; and hooks on it."""
 
 import io
 import re
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from threading import get_ident
 from typing import Any, TypeVar
 
 import torch
@@ -15,13 +16,37 @@ from ebcli.eb.eval_mode import evaluating
 from ebcli.errors import ConfigurationError, EbcliError, first_line
 from ebcli.imports import contained, printing_to
 from ebcli.models.device import is_out_of_memory
-from ebcli.models.hooks import Reached, hooked
 from ebcli.nouns.input_spec import InputSpec
 
 T = TypeVar("T")
 
 # What PyTorch, torchvision, timm and Transformers say of a tensor that does not fit; any other error is a defect
 _MISFIT = re.compile(r"shape|size|dimension|height|width|channel|\dd\b", re.IGNORECASE)
+
+
+class Reached(Exception):  # noqa: N818 - no error
+    """What a hook was for was seen, so the rest of the forward pass is not needed."""
+
+
+@contextmanager
+def hooked(modules: Iterable[nn.Module], hook: Callable[..., Any], *, before: bool = False) -> Iterator[None]:
+    """Call a hook in this thread's forward passes through some modules.
+
+    Args:
+        modules: the modules.
+        hook: gets the module, its operands and its output; what it returns replaces the output.
+        before: it gets the module and its operands, before it is called.
+    """
+    thread = get_ident()
+
+    def own(*seen: Any) -> Any:
+        return hook(*seen) if get_ident() == thread else None
+
+    with ExitStack() as hooks:
+        for module in modules:
+            register = module.register_forward_pre_hook if before else module.register_forward_hook
+            hooks.callback(register(own).remove)
+        yield
 
 
 def blank(net: nn.Module, spec: InputSpec, batch: int = 1) -> Tensor:

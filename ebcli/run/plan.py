@@ -14,9 +14,8 @@ from ebcli.files.frame_ranges import ClipOptions
 from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.keywords import ALL, WHOLE
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
-from ebcli.models.spec import ModelSpec, as_classes
+from ebcli.models.spec import ModelSpec, Preprocessing, as_classes
 from ebcli.run.plan_parts import (
     IMAGE,
     SCALES,

@@ -16,7 +16,7 @@ import ebcli
 from ebcli.cli.saliency import main
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
-from ebcli.models.fingerprint import configuration_hash, network_settings
+from ebcli.models.loaded import configuration_hash, network_settings
 
 NETS = """
 from torch import nn

@@ -16,7 +16,7 @@ from test_onnx_files import run_by_onnxruntime
 
 import ebcli
 from ebcli.errors import ConfigurationError, EbcliError
-from ebcli.models.fingerprint import network_settings
+from ebcli.models.loaded import network_settings
 
 pytestmark = pytest.mark.usefixtures("watched")
 

@@ -14,7 +14,7 @@ from torch import nn
 from ebcli.errors import ConfigurationError, first_line
 from ebcli.models.checkpoint import classes_in, load_checkpoint
 from ebcli.models.keywords import DEFAULT, OWN_TASKS, SCORES, TASKS, VIDEO
-from ebcli.models.preprocessing import Preprocessing
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 # Frames, frames per second and preset of torchvision's video ResNets

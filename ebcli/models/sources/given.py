@@ -11,12 +11,12 @@ from torch import nn
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models.keywords import DEFAULT, GIVEN, VIDEO
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.probe import fitting_first_layer
 from ebcli.models.sources.base import ModelSource
 from ebcli.models.sources.huggingface import HuggingFace
 from ebcli.models.sources.huggingface_heads import HEADS
 from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 from ebcli.nouns.placement import called
 

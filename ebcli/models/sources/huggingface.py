@@ -19,7 +19,6 @@ from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
-from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.models.sources.huggingface_heads import (
     DETECTORS,
@@ -32,6 +31,7 @@ from ebcli.models.sources.huggingface_heads import (
     with_texts,
 )
 from ebcli.models.sources.huggingface_processors import spec_of
+from ebcli.models.spec import Preprocessing
 from ebcli.nouns.input_spec import InputSpec
 
 _ADVICE = (

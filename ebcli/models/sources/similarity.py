@@ -13,9 +13,8 @@ from torch.nn import functional as F
 
 from ebcli.eb.capture import single_tensor
 from ebcli.errors import ConfigurationError, ImageError
-from ebcli.models.hooks import hooked
 from ebcli.models.keywords import RAW
-from ebcli.models.probe import probe
+from ebcli.models.probe import hooked, probe
 from ebcli.models.sources.base import ModelSource
 from ebcli.nouns.input_spec import InputSpec
 
