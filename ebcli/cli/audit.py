@@ -25,7 +25,7 @@ from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 
 if TYPE_CHECKING:
-    from ebcli.gallery.findings import Candidate, Mask, Seen
+    from ebcli.gallery.audit import Candidate, Mask, Seen
     from ebcli.run.explainer import Explainer
 
 _TESTED = 40  # photos of a finding
@@ -73,8 +73,7 @@ def audit(options: Mapping[str, Any]) -> int:
     """Audit a run as the command's options say, print the findings and the page, and return the exit status."""
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit_page import write_audit
-    from ebcli.gallery.findings import by_class, candidates, read_boxes, read_seen
+    from ebcli.gallery.audit import by_class, candidates, read_boxes, read_seen, write_audit
     from ebcli.gallery.page import check_page
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")

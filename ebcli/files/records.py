@@ -49,7 +49,7 @@ class ClassRecord:
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's, in the upright image; in files, boxes are left, top, width and height.
         sufficiency: how small a part of the image keeps half of the score, and other orders, if requested; see
-            ``ebcli.nouns.sufficiency``.
+            ``ebcli.nouns.explanation``.
         region: the box, area and polygon of the map's largest region, if requested; see ``ebcli.drawing.regions``.
         position: of a word in an answer, its number there, from 1.
         share: of such a word, the share of its evidence that is in the picture, 0 to 1.

@@ -8,8 +8,8 @@ from lightness import difference
 from PIL import Image
 
 from ebcli.drawing.atlas import COLORS, AtlasRegion, atlas_figure, places_of_labels, regions
+from ebcli.drawing.figure import font
 from ebcli.drawing.frames import FrameMaps
-from ebcli.drawing.lettering import font
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.media.medium import Shown
 from ebcli.nouns.atlas import Atlas
@@ -96,8 +96,8 @@ def test_words_stay_in_the_figure():
         values = [[[float(i == k) for k in range(count)]] for i in range(count)]
         figure = atlas_figure([Shown(Image.new("RGB", (80, 40)))], maps(*values), "x" * 300, "y" * 300)
         for one in figure.words:
-            assert one.left + font(one.size, one.bold).getlength(one.text) <= figure.size[0]
-            assert one.top + one.size <= figure.size[1]
+            assert one.left + font(one.size, one.bold).getlength(one.text) <= figure.width
+            assert one.top + one.size <= figure.height
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ebcli.drawing.figure import Figure, Words
-from ebcli.drawing.lettering import printable
+from ebcli.drawing.figure import Figure, Words, printable
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -33,7 +32,7 @@ HOSTILE = [
 def figure(*texts: str) -> Figure:
     pictures = [Image.effect_noise((30, 20), 90).convert("RGB"), Image.linear_gradient("L").convert("RGB")]
     words = [Words(10, 40 * i, printable(text), 16 + i, i == 0, (90, 90, 90)) for i, text in enumerate(texts)]
-    return Figure((600, 400), 200, [(13, 17, pictures[0]), (300, 100, pictures[1])], words)
+    return Figure(200, 600, 400, [(13, 17, pictures[0]), (300, 100, pictures[1])], words)
 
 
 def numbers(text: str) -> list[float]:
