@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ebcli.drawing.color_scale import levels
-from ebcli.drawing.figure import fitted, font, in_lines, printable
+from ebcli.drawing.lettering import fitted, font, in_lines, printable
 from ebcli.drawing.painters import PAINTERS
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.box import Box
