@@ -7,18 +7,17 @@ import hashlib
 import itertools
 import json
 import os
-import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, parse_result_name
 from ebcli.files.ownership import OwnFiles
-from ebcli.files.private import finish_killed_runs, private_directory, stored_name
+from ebcli.files.private import finish_killed_runs, scratch, stored_name
 from ebcli.files.records import Record, append_lines
 from ebcli.files.safe_open import first_link
 from ebcli.files.sink import Sink, check_writable
@@ -118,24 +117,22 @@ class OutputFolder(Sink):
     def __init__(self, directory: Path, overwrite: bool) -> None:
         self.directory, self._overwrite, self._own = directory, overwrite, OwnFiles(directory)
         self._keeps_records = True
-        self._lock: IO[bytes] | None = None
 
     def __enter__(self) -> OutputFolder:
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self.private, self._lock = private_directory(self.directory)
         except OSError as error:
             raise OutputError(f"cannot write to '{self.directory}': {error.strerror or error}") from error
+        self._scratch = scratch(self.directory, restore=True)
+        self.private = self._scratch.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Remove the run's own directory."""
-        if self._lock is not None:
-            self._lock.close()
-        shutil.rmtree(self.private, ignore_errors=True)
+        self._scratch.__exit__(None, None, None)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_lock": None, "_keeps_records": False}
+        return {**vars(self), "_scratch": None, "_keeps_records": False}
 
     def check(self) -> None:
         check_writable(self.directory)
