@@ -4,20 +4,43 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from ebcli.cli.console import note, shown, sign_of_life
+from ebcli.cli.console import note, put, shown, sign_of_life
 from ebcli.cli.results import print_results
-from ebcli.files.naming import COCO, FIFTYONE_FILES
+from ebcli.errors import ConfigurationError
+from ebcli.files.naming import COCO, FIFTYONE_FILES, STDOUT
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import HEATMAPS, OutputOptions
 
 if TYPE_CHECKING:
     from ebcli.drawing.style import DrawingStyle
     from ebcli.files.sink import Sink
+
+
+def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
+    """Where the only picture of a run goes, a file or ``out``; None if results go to a directory.
+
+    Raises:
+        ConfigurationError: the file is not this program's own, or stdout is a terminal.
+        OutputError: the file cannot be written.
+    """
+    from ebcli.files.sink import OneFile, Stdout
+
+    output = plan.output
+    if output.directory == STDOUT:
+        if out.isatty():
+            raise ConfigurationError("stdout is a terminal: redirect it, as in > out.png, or name a file with -o")
+        return Stdout(partial(put, out=out, nl=False), output.format)
+    if not output.is_file:
+        return None
+    file = OneFile(output.directory, output.format, output.overwrite)
+    file.check()
+    return file
 
 
 def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
