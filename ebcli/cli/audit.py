@@ -15,8 +15,8 @@ import click
 
 from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, sign_of_life
+from ebcli.cli.execution import plan_of
 from ebcli.cli.parameters import PATH, SectionOption
-from ebcli.cli.repetition import plan_of
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.safe_open import safe_open

@@ -12,8 +12,8 @@ import click
 
 from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
+from ebcli.cli.execution import carry_out, plan_of
 from ebcli.cli.parameters import PATH, SectionOption
-from ebcli.cli.repetition import carry_out, plan_of
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.private import scratch
