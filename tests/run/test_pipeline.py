@@ -22,8 +22,8 @@ import ebcli.drawing.frames
 import ebcli.files.directory
 import ebcli.files.media.photo
 import ebcli.run.explainer
+import ebcli.run.pipeline
 import ebcli.run.rendering
-import ebcli.run.stages
 from ebcli.cli.saliency import main
 from ebcli.run.reading import Reader
 
@@ -62,7 +62,7 @@ def test_few_images_are_under_way_at_a_time_however_slow_the_one_part_or_the_oth
         return task
 
     monkeypatch.setattr(Reader, "load", counted(seen, [], Reader.load))
-    monkeypatch.setattr(ebcli.run.stages, "render", counted(drawn, explained, ebcli.run.stages.render, 0.02))
+    monkeypatch.setattr(ebcli.run.pipeline, "render", counted(drawn, explained, ebcli.run.pipeline.render, 0.02))
     real = ebcli.run.explainer.Explainer.explain
 
     def explain(self: Any, images: Any, *others: Any) -> Any:
