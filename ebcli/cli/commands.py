@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
-from ebcli.cli.execution import gallery_page
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section
 from ebcli.cli.parameters import PATH, Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError
@@ -221,8 +220,10 @@ def report(options: Mapping[str, Any]) -> int:
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
+    from ebcli.gallery.page import write_gallery
+
     directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
     plan = RunPlan.of(**values | {"images": options["images"] or (directory,)})
-    page = gallery_page(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
+    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
     put(os.fsencode(page))
     return 0
