@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from runs import photos
+from runs import Forked, photos
 
 from ebcli.pytest_plugin import saliency_unchanged as _fixture
 
@@ -40,8 +40,8 @@ def test_a_network_whose_maps_moved_fails_with_a_sentence_and_the_picture(workin
     assert callable(_fixture)
     photos(Path("photos"), 2)
     Path("test_maps.py").write_text(TESTS)
-    run = [sys.executable, "-m", "ebcli", "photos", "--model", "test_maps.py:small", "--target", "3", "--raw"]
-    subprocess.run([*run, "-o", "base", "--layer", "1"], check=True, capture_output=True, timeout=300)
+    run = ["photos", "--model", "test_maps.py:small", "--target", "3", "--raw", "-o", "base", "--layer", "1"]
+    assert Forked(Path.cwd(), *run).wait() == 0
     command = [sys.executable, "-m", "pytest", "-q", "test_maps.py", "--basetemp=kept"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=300)
     assert "2 failed, 1 passed" in done.stdout, done.stdout
