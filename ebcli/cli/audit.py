@@ -79,18 +79,20 @@ class Finding:
         section="Input",
         metavar="FILE",
         type=PATH,
-        help="Boxes of the objects in COCO's format, by file name: also find photos that rest on what is outside.",
+        help="Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
     ),
-    SectionOption(["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if there are any."),
+    SectionOption(
+        ["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if anything is found."
+    ),
     options=["overwrite"],
     settings=WITHOUT_ENVIRONMENT,
 )
 def audit(options: Mapping[str, Any]) -> int:
-    """Find what a run's maps rest on.
+    """Find places that the maps of a class rest on.
 
     DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
-    at the same place, covers it in the photos, and prints those places without which photos change class. Writes a
-    page, audit/index.html. settings.toml is read like --config, so the directory must be one that you trust.
+    at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a page,
+    audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
     """
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines

@@ -54,9 +54,9 @@ def _limit(name: str, default: float, text: str) -> SectionOption:
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
 
-    BASELINE is the directory of a run with --raw. Its settings.toml is read like --config, so it must be one that you
-    trust. Use --model or --weights to compare with another network; a checkpoint given to --model is loaded into the
-    one of BASELINE. Options that are not given are those of BASELINE. Prints what differs too much, worst first.
+    BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
+    --config. --model or --weights names another network; a checkpoint given to --model is loaded into the network of
+    BASELINE. Options that are not given are those of BASELINE. Prints the maps that differ too much, worst first.
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """

@@ -12,7 +12,6 @@ from typing import Any
 import click
 
 from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
-from ebcli.cli.execution import gallery_page
 from ebcli.cli.options import CONTEXT, OPTIONS, in_section
 from ebcli.cli.parameters import PATH, Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError
@@ -74,8 +73,8 @@ _VERBOSE = altered("verbose", help="Also name the environment variables that set
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', only names that match, also those of timm. Exit status: 0 if there are
-    any, 1 if nothing matches.
+    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also those of timm. Exit status: 1 if
+    nothing matches.
     """
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
@@ -110,7 +109,7 @@ _OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
 def layers(options: Mapping[str, Any]) -> int:
     """List the layers of a model.
 
-    Each has its name, type, output and stride in pixels; the default is marked by *.
+    Prints the name, type, output and stride in pixels of each layer. * marks the default.
     """
     from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
@@ -170,7 +169,7 @@ def info(options: Mapping[str, Any]) -> int:
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
-    Prints those in DIRECTORY that are missing or altered.
+    Prints the results in DIRECTORY that are missing or altered.
     """
     from ebcli.files.verification import verify
 
@@ -221,8 +220,10 @@ def report(options: Mapping[str, Any]) -> int:
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
+    from ebcli.gallery.page import write_gallery
+
     directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
     plan = RunPlan.of(**values | {"images": options["images"] or (directory,)})
-    page = gallery_page(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
+    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
     put(os.fsencode(page))
     return 0

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -15,7 +15,6 @@ from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
 from ebcli.cli.options import OPTIONS
 from ebcli.cli.results import next_step, print_results
 from ebcli.cli.settings import parameters, read_settings
-from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import COCO, FIFTYONE_FILES, SETTINGS, STDOUT
 from ebcli.files.remote import path_of
@@ -53,7 +52,7 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if is_dry:
         output = replace(output, report=False, records=None, annotations=None)
     if output.report:
-        from ebcli.gallery.page import check_page
+        from ebcli.gallery.page import check_page, write_gallery
 
         check_page(output.directory, output.overwrite)
     if output.records is not None:
@@ -74,7 +73,7 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
         note(f"Table: {shown(output.records)}")
     if output.report:
         workers, images = plan.execution.workers, plan.inputs.images
-        page = gallery_page(output.directory, work.style, workers, output.overwrite, images)
+        page = write_gallery(output.directory, work.style, workers, output.overwrite, images)
         note(f"Gallery page: {shown(page)}")
         to_open = str(page)
     if options.get("show") and to_open:
@@ -83,16 +82,6 @@ def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink
     if is_watched and status == 0 and (hint := next_step(work, plan)):
         note(hint)
     return status
-
-
-def gallery_page(
-    directory: Path, style: DrawingStyle, workers: int | None, overwrite: bool, images: Sequence[Path]
-) -> Path:
-    """Write the gallery page of a directory of results; for the arguments, see ``write_gallery``."""
-    from ebcli.gallery.page import write_gallery
-    from ebcli.workers import processors
-
-    return write_gallery(directory, style, processors() if workers is None else workers, overwrite, images)
 
 
 def _write_annotations(output: OutputOptions, configuration: str) -> None:

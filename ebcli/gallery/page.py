@@ -16,6 +16,7 @@ from ebcli.files.naming import PAGE
 from ebcli.gallery.backfill import make_missing
 from ebcli.gallery.entries import Entry, MapEntry, Outcome, read_entries
 from ebcli.pages.shell import page
+from ebcli.workers import processors
 
 _STYLE = DrawingStyle()
 _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
@@ -24,7 +25,7 @@ _LEGEND_COLORS = 33  # odd, so that the middle of a signed scale is one of them
 def write_gallery(
     directory: Path,
     style: DrawingStyle = _STYLE,
-    workers: int = 0,
+    workers: int | None = 0,
     overwrite: bool = False,
     inputs: Sequence[Path] = (),
 ) -> Path:
@@ -35,7 +36,7 @@ def write_gallery(
     Args:
         directory: the output directory of one or more runs.
         style: the opacity, and the colors and the scale of maps that are drawn from ``.npz`` files.
-        workers: the number of processes that make thumbnails; 0 for none.
+        workers: the number of processes that make thumbnails; 0 for none, None for one per CPU.
         overwrite: also replace a page that this program did not write.
         inputs: local files and directories; of the photos that the records name, only those below them are read.
 
@@ -50,7 +51,8 @@ def write_gallery(
     entries = read_entries(directory)
     check_page(directory, overwrite)
     with OutputFolder(directory, overwrite=True) as folder:
-        there = make_missing(directory, entries, folder, style, workers, inputs)
+        count = processors() if workers is None else workers
+        there = make_missing(directory, entries, folder, style, count, inputs)
         name = Path(os.path.abspath(directory)).name  # noqa: PTH100 - its own name rather than that of a link's target
         data = {**_look(style), **_data(name, entries, there)}
         folder.add({PAGE: page("gallery.html", data=data)})
