@@ -42,7 +42,7 @@ class Mosaics:
         images: the images.
         classified: the rows of ``classify_images``.
         count: the number of mosaics.
-        n: number of images per row and column.
+        size: number of images per row and column.
         confidence: minimum probability of an image's class.
         cell: side of each image in the mosaic, in pixels; None for the network's own crop.
         seed: random seed for the choice of images.
@@ -51,7 +51,8 @@ class Mosaics:
         ConfigurationError: too few classes are recognized, or the network does not accept images of that size.
 
     Attributes:
-        model, n: as above.
+        model: as above.
+        n: the size.
         units: their numbers.
         settings: everything that measurements depend on.
     """
@@ -63,23 +64,23 @@ class Mosaics:
         classified: Sequence[Row],
         count: int,
         *,
-        n: int = 2,
+        size: int = 2,
         confidence: float = 0.5,
         cell: int | None = None,
         seed: int = 0,
     ) -> None:
-        self.model, self._images, self._seed, self.n = model, images, seed, n
+        self.model, self._images, self._seed, self.n = model, images, seed, size
         self._side, self.units = cell or model.loaded.transforms.shape[0], [str(index) for index in range(count)]
         by_class = grouped((row for row in classified if row["right"] and row["probability"] >= confidence), "class")
-        if len(by_class) < n * n:
+        if len(by_class) < size**2:
             raise ConfigurationError(
-                f"a mosaic needs images of {n * n} classes recognized with a probability of at least {confidence:g}, "
+                f"a mosaic needs images of {size**2} classes recognized with a probability of at least {confidence:g}, "
                 f"but there are only {len(by_class)}: add images, or lower --confidence"
             )
         self._candidates = list(by_class.values())
-        model.probe(n * self._side, n * self._side)
+        model.probe(size * self._side, size * self._side)
         of_rows = {"classified": configuration_hash({"rows": list(classified)}), "confidence": confidence}
-        self.settings = model.settings | images.settings | of_rows | {"n": n, "cell": self._side, "seed": seed}
+        self.settings = model.settings | images.settings | of_rows | {"n": size, "cell": self._side, "seed": seed}
 
     def make(self, unit: str) -> tuple[torch.Tensor, list[Row]]:
         """The mosaic of a number, (1, 3, H, W), and the rows of its images, from the top left to the bottom right."""
