@@ -66,20 +66,15 @@ def import_optional(module: str, package: str | None = None) -> Any:
 
 def missing(package: str) -> str:
     """The sentence for a package that is not installed: it names all that is missing of the extra that has it."""
-    from importlib.metadata import PackageNotFoundError, distribution, requires
-
-    def is_installed(name: str) -> bool:
-        try:
-            return bool(distribution(name))
-        except PackageNotFoundError:
-            return False
+    from importlib.metadata import distributions, requires
 
     name = package.replace("_", "-")
     normalized = (one.replace("_", "-") for one in requires(DISTRIBUTION) or ())
     extras = {found[1]: found[2] for found in map(_OF_EXTRA.match, normalized) if found}
     if name not in extras:
         return f"this needs the package {package}: pip install {package}"
-    names = [one for one, extra in extras.items() if extra == extras[name] and (one == name or not is_installed(one))]
+    there = {one.name.replace("_", "-") for one in distributions()} - {name}
+    names = [one for one, extra in extras.items() if extra == extras[name] and one not in there]
     packages = f"package{'s' * (len(names) > 1)} {', '.join(names)}"
     return f"this needs the {packages}: pip install '{DISTRIBUTION}[{extras[name]}]'"
 

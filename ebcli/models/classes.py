@@ -173,6 +173,6 @@ def read_labels(path: Path, categories: Sequence[str] | None, num_classes: int) 
         first = table.setdefault(Path(row[0]).parts, LabelLine(line, label))
         if first.label != label:
             raise ConfigurationError(
-                f"{path}, line {line}: {row[0]!r} has class {label}, but class {first.label} in line {first.line}"
+                f"{path}, line {line}: {row[0]!r} has class {label}, but {first.label} in line {first.line}: keep one"
             )
     return table

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError
+from ebcli.files.ownership import file_digest
 from ebcli.imports import installed_version
 from ebcli.models.classes import printable
 from ebcli.models.keywords import CLASSIFICATION, RAW, SIGMOID, SOFTMAX, UNTRAINED
@@ -129,11 +130,7 @@ def network_settings(loaded: LoadedModel) -> dict[str, object]:
 
 def content_hash(path: Path) -> str:
     """SHA-256 of a file. Raises ConfigurationError if it cannot be read."""
-    digest = hashlib.sha256()
     try:
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
+        return file_digest(path, follow=True)
     except OSError as error:
         raise ConfigurationError(f"cannot read '{path}': {error.strerror}") from error
-    return digest.hexdigest()

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ebcli.eb.eval_mode import evaluating
-from ebcli.errors import ConfigurationError, EbcliError, closest
+from ebcli.errors import ConfigurationError, EbcliError
 from ebcli.imports import blamed, contained
 from ebcli.models.boxes import Candidates, recognized
 from ebcli.models.checkpoint import check_finite, read_checkpoint
@@ -31,7 +31,6 @@ from ebcli.models.keywords import (
     SIGMOID,
     SOFTMAX,
     UNTRAINED,
-    VIDEO,
     WHOLE,
 )
 from ebcli.models.loaded import LoadedModel
@@ -212,7 +211,7 @@ def _tried(name: str, net: nn.Module, spec: InputSpec, task: str | None, known: 
         return DETECTION, output.logits.shape[1]
     if task == DETECTION:
         raise ConfigurationError(f"{name} is for detection, but does not return boxes: see ebcli.Candidates")
-    shape = output_shape(name, output, is_dense=task not in (CLASSIFICATION, VIDEO))
+    shape = output_shape(name, output, is_dense=task in (None, SEGMENTATION))
     return task or (CLASSIFICATION if len(shape) == 2 else SEGMENTATION), shape[1]
 
 
@@ -255,6 +254,5 @@ def _with_weights(source: ModelSource, weights: str, name: str) -> tuple[nn.Modu
         files = [*source.files(weights), file]
     else:
         valid = [*source.weights(), UNTRAINED]
-        hint = closest(weights, valid) or f"choose {', '.join(valid)}"
-        raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: {hint}")
+        raise ConfigurationError(f"{weights!r} is neither a file nor weights of {name}: choose {', '.join(valid)}")
     return net, label, tuple(map(Path, files))

@@ -55,7 +55,7 @@ def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
     ).detach()
     side, other = (size / cells for size, cells in zip(inputs.shape[2:], maps.shape[2:], strict=False))
     if maps.ndim != 4 or not 0.5 < side / other < 2:
-        raise LayerError(f"Grad-CAM needs a layer with output (channels, height, width), which {layer!r} is not")
+        raise LayerError(f"Grad-CAM needs a layer with output (channels, height, width), but {layer!r} has none")
     return maps[:, 0]
 
 

@@ -103,7 +103,7 @@ def _inlined(model: Any) -> Any:
 
 def _folded(model: Any) -> Any:
     """The model with what depends on constants only computed, and without what the output does not depend on."""
-    ir, passes = import_optional("onnx_ir"), import_optional("onnx_ir.passes.common")
+    ir, passes = (import_optional(one, "onnxscript") for one in ("onnx_ir", "onnx_ir.passes.common"))
     made, room = ir.from_proto(model), _ROOM + 2.0 * sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
 
     def is_cheap(node: Any) -> bool:

@@ -75,12 +75,12 @@ def probe(name: str, net: nn.Module, spec: InputSpec, run: Callable[[Tensor], T]
     except EbcliError:
         raise
     except Exception as error:  # user-defined networks can raise anything
+        what, part = {"HW": ("image", ""), "THW": ("clip", "frames"), "DHW": ("volume", "slices")}[spec.axes]
         *first, height, width = spec.shape
-        what, parts = {"HW": ("image", ""), "THW": ("clip", "frames of "), "DHW": ("volume", "slices of ")}[spec.axes]
-        size = f"{first[0]} {parts}{height} x {width} pixels" if first else f"{height} x {width} pixels"
+        size = "".join(f"{count} {part} of " for count in first) + f"{height} x {width} pixels"
         if spec.channels != 3:
             size += f" with {spec.channels} channel{'s' * (spec.channels > 1)}"
-        reason, one = f"{type(error).__name__}: {first_line(error)}", f"a{'n' * (not first)} {what} of {size}"
+        reason, one = f"{type(error).__name__}: {first_line(error)}", f"a{'' if first else 'n'} {what} of {size}"
         if is_out_of_memory(error):
             raise ConfigurationError(
                 f"there is not enough memory for {name} on {one}: choose a smaller --resize and --crop"

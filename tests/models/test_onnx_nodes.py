@@ -141,7 +141,7 @@ CONV = helper.make_node("Conv", ["x", "w"], ["h"])
         (graph(helper.make_node("Unheard", ["x"], ["h"], domain="acme"), *HEAD), r"no Unheard\): export .* \.pt2 file"),
         (
             graph(helper.make_node("Resize", ["x", "", "s"], ["h"], antialias=1), *HEAD, opset=18, s=[1.0, 1, 2, 2]),
-            r"no Resize with antialias\): export the network with torch.export",
+            r"no Resize with antialias\): export it with torch.export",
         ),
     ],
 )

@@ -68,7 +68,7 @@ class HuggingFace(ModelSource):
         if head is None:
             kind = self._config.model_type
             raise ConfigurationError(
-                f"{self._title} is of type {kind}, for which transformers has no classifier, detector or segmentation"
+                f"{self._title} is of type {kind}, which is no classifier, detector or segmentation network"
                 + (f": use clip/{self.name} with --target TEXT" if kind in TWO_TOWERS else "")
             )
         return head

@@ -155,7 +155,7 @@ def published_state(name: str, preset: WeightsEnum) -> dict[str, Any]:
         if not os.path.isfile(cached):  # a download with a wrong hash leaves no file either
             raise ConfigurationError(
                 f"cannot download weights {preset.name} of {name} from {preset.url} ({reason}): put that file into "
-                f"{cached.parent}, pass --weights FILE or none, or omit --model for the bundled network"
+                f"{cached.parent}, pass --weights FILE or --weights none, or omit --model for the bundled network"
             ) from error
         digits = re.search(r"-([0-9a-f]{8,})\.", cached.name)  # of the SHA-256, as in vgg16-397923af.pth
         if digits is None or not hashlib.sha256(cached.read_bytes()).hexdigest().startswith(digits[1]):

@@ -120,7 +120,7 @@ class Ultralytics(ModelSource):
         is_yolo = isinstance(head, self._library.nn.modules.Detect)
         if task not in _TASKS or (is_yolo != (_TASKS[task] == DETECTION)):
             raise ConfigurationError(
-                f"{self._title} has a head for {task} ({type(head).__name__}), not one of YOLO for {', '.join(_TASKS)}"
+                f"{self._title} has a head for {task} ({type(head).__name__}), but YOLO's {', '.join(_TASKS)} are known"
             )
         net.task = task
         if is_yolo and getattr(head, "one2one_cv2", None) is not None:
