@@ -87,15 +87,15 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         grid("contrastive", "features.16"),
         grid("grad-cam", "features.16"),
     ),
-    "a class leads clearly at {:.0%} of the cells, and {:.0%} of these names are right": lambda: (
+    "With contrastive maps, {:.0%} of the cells get a clear name, and {:.0%} of these names are right": lambda: (
         naming("contrastive", "features.11", "clear"),
         naming("contrastive", "features.11", "clear cells"),
     ),
-    "Grad-CAM at the last layer names {:.0%} of its clear cells right, and chance {:.0%}": lambda: (
+    "With Grad-CAM at the last layer, {:.0%} of the clear names are right, and {:.0%} by chance": lambda: (
         naming("grad-cam", "features.16", "clear cells"),
         naming("random", "-", "clear cells"),
     ),
-    "contrastive maps are no better than Grad-CAM: {:.0%} and {:.0%} of the photos are named right": lambda: (
+    "contrastive maps name {:.0%} of the photos right, and Grad-CAM {:.0%}": lambda: (
         naming("contrastive", "features.11", "images"),
         naming("grad-cam", "features.16", "images", "plain"),
     ),
@@ -111,7 +111,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("MobileNetV3", "against the other"),
         letters("ViT", "against the other"),
     ),
-    "ConvNeXt has {:.0%}, and Grad-CAM {:.0%}": lambda: (
+    "ConvNeXt, contrastive maps have {:.0%}, and Grad-CAM has {:.0%}": lambda: (
         letters("ConvNeXt", "contrastive", "features.5"),
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
