@@ -131,14 +131,14 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         for name, network in (("SSDlite", "SSDlite"), ("a small YOLO11", "YOLO"), ("a small DETR", "DETR"))
     },
     "five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
-    "Captum takes {:.1f} forward passes there. zennit's `ZPlus` takes {:.0f}": lambda: (
+    "Captum takes {:.1f} forward passes in VGG-16. zennit's `ZPlus` takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),
         passes("zennit (ZPlus, to the pixels)"),
     ),
-    "takes {:.2f} CPU seconds, and the network's plain pass {:.2f} of them. Written as PNG, it takes {:.2f}": lambda: (
+    "takes {:.2f} CPU seconds, or {:.2f} if it is written as PNG. The network's plain pass takes only {:.2f}": lambda: (
         value("photos", "CPU-s per photo", work="eb-saliency photos"),
-        value("photos", "CPU-s per photo", work="the network's plain pass alone"),
         value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
+        value("photos", "CPU-s per photo", work="the network's plain pass alone"),
     ),
 }
 
