@@ -27,7 +27,7 @@ from ebcli.run.plan_parts import MapOptions, OutputOptions
 if TYPE_CHECKING:
     from PIL import Image
 
-    from ebcli.gallery.findings import Candidate, Mask, Seen
+    from ebcli.gallery.audit import Candidate, Mask, Seen
     from ebcli.run.explainer import Explainer
 
 _TESTED = 40  # photos of a finding
@@ -96,8 +96,7 @@ def audit(options: Mapping[str, Any]) -> int:
     """
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit_page import write_audit
-    from ebcli.gallery.findings import by_class, candidates, read_boxes, read_seen
+    from ebcli.gallery.audit import by_class, candidates, read_boxes, read_seen, write_audit
     from ebcli.gallery.page import check_page
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")

@@ -171,7 +171,7 @@ def verify(options: Mapping[str, Any]) -> int:
 
     Prints the results in DIRECTORY that are missing or altered.
     """
-    from ebcli.files.verification import verify
+    from ebcli.files.ownership import verify
 
     directory: Path = options["directory"]
     found = verify(directory)
