@@ -15,7 +15,7 @@ def caveat(name: str) -> str | None:
     for pattern, family, share in _BELOW:
         if pattern.search(name):
             return (
-                f"{name}'s maps may be wrong in part: in a small {family} that was measured, {share:.0%} of a map was on "
-                "the right object (see Measurements in the documentation)"
+                f"{name}'s maps may be wrong in part: in a small {family} that was measured, {share:.0%} of a map was "
+                "on the right object (see Measurements in the documentation)"
             )
     return None
