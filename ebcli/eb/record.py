@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ebcli.eb.facts import SWITCH, Facts
+from ebcli.eb.facts import Facts, Gate
 from ebcli.eb.operations import RECORD, SUMS, Op, Value, aten, changed, flat, storage_of
 from ebcli.eb.rules import rule_of
 from ebcli.eb.rules.respelled import RESPELLED
@@ -168,7 +168,7 @@ class Record(TorchDispatchMode):
             if isinstance(own, Tensor) and isinstance(value := self.value_of(part), Value):
                 out = self._add("same", aten.alias.default, (value,), {}, own).out
                 if is_gate:
-                    out.facts.gate, out.facts.nonnegative, is_gate = SWITCH, True, False
+                    out.facts.gate, out.facts.nonnegative, is_gate = Gate.SWITCH, True, False
 
     def call(
         self, name: str, compute: Callable[[], Any], function: Callable[..., Any], signals: Sequence[Tensor], rule: Any

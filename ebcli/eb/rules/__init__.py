@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from ebcli.eb.facts import CURVED, MASK, Facts
+from ebcli.eb.facts import CURVED, Facts, Gate
 from ebcli.eb.operations import Op
 from ebcli.eb.rules import activations, arithmetic, averages, layers
 from ebcli.eb.rules.rule import ENDS, MISSING, Ends, Join, Rule, Winner
@@ -40,7 +40,7 @@ class Mask(Ends):
     """A comparison: a function of its input, and no signal."""
 
     def describe(self, op: Op, facts: Facts) -> None:
-        facts.gate, facts.nonnegative = MASK, True
+        facts.gate, facts.nonnegative = Gate.MASK, True
         if len(op.inputs) == 1 and op.out.shape == op.signal.shape:
             facts.elementwise = CURVED
 

@@ -14,22 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ebcli.eb.facts import (
-    ACTIVATED,
-    AFFINE,
-    BOUNDED,
-    CURVED,
-    MASK,
-    SIGNED,
-    SWITCH,
-    Facts,
-    Link,
-    arranged_back,
-    common_source,
-    never_negative,
-    rearranged,
-    sources,
-)
+from ebcli.eb.facts import AFFINE, CURVED, SIGNED, Facts, Gate, Link, common_source, never_negative, sources
 from ebcli.eb.operations import Op, Value
 from ebcli.eb.rules.rule import MISSING, Arrived, How, Join, Rule, Share, Winner
 
@@ -94,17 +79,15 @@ class Activation(OneInput):
     """h = f(u). Jointly, the unit wins P = max(h G, 0), and the weight of u is P / u.
 
     Args:
-        source: what it is a function of, if it is made of several operations, such as x * sigmoid(x).
-        moves: the rearranged values after it.
+        link: to what it is a function of, if it is made of several operations, such as x * sigmoid(x).
     """
 
     keeps_zero: bool = True
-    gate: int | None = ACTIVATED
-    source: Value | None = None
-    moves: tuple[Value, ...] = ()
+    gate: int | None = Gate.ACTIVATED
+    link: Link | None = None
 
     def operands(self, op: Op) -> list[Value]:
-        return [self.source or op.signal]
+        return [self.link.source if self.link else op.signal]
 
     def keeps(self, op: Op) -> Sequence[Value]:
         return *op.operands, *op.outs
@@ -112,9 +95,9 @@ class Activation(OneInput):
     def describe(self, op: Op, facts: Facts) -> None:
         super().describe(op, facts)
         facts.activations += 1
-        if self.moves:
-            facts.elementwise = 0
-        elif facts.elementwise and not (self.source or facts.nonnegative) and op.signal.facts.elementwise:
+        if self.link:
+            facts.elementwise = 0 if self.link.moves else facts.elementwise
+        elif facts.elementwise and not facts.nonnegative and op.signal.facts.elementwise:
             *_, link = sources(op.signal)
             facts.nonnegative = never_negative(op, link.source)
 
@@ -122,7 +105,8 @@ class Activation(OneInput):
         """P / u."""
 
         def found() -> tuple[Tensor, Tensor]:
-            u = rearranged(op.operands[0].tensor, self.moves)
+            u = op.operands[0].tensor
+            u = self.link.rearranged(u) if self.link else u
             # h / |u|, and where u is 0, which stops the weight, whether h is 0 too
             return (op.out.tensor / u.abs()).nan_to_num_(0.0, 1.0, -1.0), u.sign()
 
@@ -134,7 +118,7 @@ class Activation(OneInput):
         return [self.moved_back(op, G[0].where(op.out.tensor != 0, 0))]
 
     def moved_back(self, op: Op, found: Tensor) -> Tensor:
-        return super().moved_back(op, arranged_back(found, self.moves))
+        return super().moved_back(op, self.link.back(found) if self.link else found)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -142,7 +126,7 @@ class Rectifier(Activation):
     """A ReLU, which may be cut off above. Behind a layer, both are one neuron."""
 
     nonnegative: bool | None = True
-    gate: int | None = BOUNDED
+    gate: int | None = Gate.BOUNDED
     is_bounded: bool = False
 
     def keeps(self, op: Op) -> Sequence[Value]:
@@ -208,7 +192,7 @@ def clamped(op: Op) -> Rule:
 
 
 _RELU, _RELU6 = Rectifier(), Rectifier(is_bounded=True)
-_POSITIVE = Activation(gate=BOUNDED, keeps_zero=False, nonnegative=True)
+_POSITIVE = Activation(gate=Gate.BOUNDED, keeps_zero=False, nonnegative=True)
 # a bound against overflow, or rounding, which hardly ever changes a value, is no activation
 _BOUND, _ANY_BOUND = (OneInput(elementwise=AFFINE, nonnegative=told) for told in (None, False))
 
@@ -230,14 +214,13 @@ def power(op: Op) -> Rule:
 _SAME = Scale()
 _EVEN = Activation(gate=0, nonnegative=True)
 _ODD = Activation(gate=0, nonnegative=None)
-_INVERSE = Activation(gate=MASK, keeps_zero=False, nonnegative=None)
+_INVERSE = Activation(gate=Gate.MASK, keeps_zero=False, nonnegative=None)
 _JOIN, _WINNER = Join(), Winner()
 
 
-def written_out(op: Op, link: Link, gate: int | None = ACTIVATED, *, keeps_zero: bool = False) -> Activation:
+def written_out(op: Op, link: Link, gate: int | None = Gate.ACTIVATED, *, keeps_zero: bool = False) -> Activation:
     """The rule of the last operation of an activation that is made of several."""
-    nonnegative = never_negative(op, link.source)
-    return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=nonnegative, source=link.source, moves=link.moves)
+    return Activation(gate=gate, keeps_zero=keeps_zero, nonnegative=never_negative(op, link.source), link=link)
 
 
 def choice(op: Op) -> Rule:
@@ -293,9 +276,9 @@ ENTRIES: dict[str, Rule | Callable[[Op], Rule]] = {
     "nan_to_num round trunc native_dropout": OneInput(keeps_zero=True, elementwise=AFFINE, nonnegative=None),
     "sign sgn": _ODD,
     "abs sqrt": _EVEN,
-    "sigmoid hardsigmoid": Activation(gate=SWITCH, keeps_zero=False, nonnegative=True),
+    "sigmoid hardsigmoid": Activation(gate=Gate.SWITCH, keeps_zero=False, nonnegative=True),
     "_softmax _safe_softmax _masked_softmax": Activation(
-        gate=SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True
+        gate=Gate.SWITCH, keeps_zero=False, nonnegative=True, elementwise=0, is_softmax=True
     ),
     "_log_softmax": Activation(gate=None, keeps_zero=False, elementwise=0, is_softmax=True),
     "exp exp2 softplus": _POSITIVE,
