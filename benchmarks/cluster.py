@@ -16,9 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 from PIL import Image
@@ -28,7 +26,7 @@ from ebcli.files.directory import OutputFolder
 from ebcli.files.sources import Source
 from ebcli.run.plan import RunPlan
 from ebcli.run.prepare import prepare
-from ebcli.run.reading import NetworkInput
+from ebcli.run.rendering import render
 
 ROOT = Path(__file__).resolve().parents[1]
 PHOTOS = [ROOT / f"sample_images/{name}.jpg" for name in ("chelsea", "coffee", "rocket")]
@@ -65,23 +63,20 @@ def cost(count: int) -> None:
         prepared = prepare(plan, folder)
         sources = [Source(small(i)) for i in range(count // 8 * 8)]
         start = time.process_time()
-        loaded = [prepared.stages.load(source, call) for source in sources]
+        stages = prepared.stages
+        loaded = [stages.reader.load(source) for source in sources]
         decoded = time.process_time()
-        explanations = prepared.explainer.explain([one for one in loaded if isinstance(one, NetworkInput)])
+        explanations = prepared.explainer.explain([one for one in loaded if one is not None])
         computed = time.process_time()
         with folder:
             for source, one, explanation in zip(sources, loaded, explanations, strict=True):
-                assert isinstance(one, NetworkInput)
-                record, files = prepared.stages.render(source, one, explanation, call)
-                folder.write(files, record)
+                drawn = render(source, one, stages.reader, stages.options, explanation, None)
+                maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
+                names = stages.options.names.of(source.place, maps)
+                folder.add(dict(zip(names, drawn.files, strict=True)), stages.record(source, "done"))
         end = time.process_time()
     g, p = (computed - decoded) / len(sources), (end - computed + decoded - start) / len(sources)
     print(f"EfficientNet-Lite0, one photo of 500 pixels: g = {g:.4f} s, p = {p:.4f} s of a CPU", flush=True)
-
-
-def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call in this process, so that ``time.process_time`` counts it."""
-    return function(*arguments)
 
 
 def measure(network: str, model: list[str], engines: dict[str, list[str]], count: int, rounds: int) -> None:

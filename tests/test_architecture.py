@@ -49,7 +49,7 @@ ROOMS = {
 TORCH_FREE = [
     name
     for name in FILES
-    if re.match(r"ebcli\.(nouns|pages|files|drawing|gallery|workers$|run\.(plan|stages|reading|rendering)$)", name)
+    if re.match(r"ebcli\.(nouns|pages|files|drawing|gallery|workers$|run\.(plan|pipeline|reading|rendering)$)", name)
     and name != "ebcli.drawing.api"
 ]
 

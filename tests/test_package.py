@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import pkgutil
 import re
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -10,7 +13,8 @@ from pathlib import Path
 import pytest
 from stub_run import heavy_imports, run_python
 
-import ebcli
+import ebcli.evaluate
+import ebcli.models
 from ebcli.errors import ConfigurationError
 from ebcli.imports import import_optional
 
@@ -55,14 +59,11 @@ def test_exported_names_exist() -> None:
 
 def test_exported_names_are_not_shadowed_by_modules() -> None:
     """Importing a module sets it as an attribute of its package."""
-    printed = run_python(
-        "import importlib, inspect, pkgutil, ebcli.evaluate, ebcli.models\n"
-        "for module in pkgutil.walk_packages(ebcli.__path__, 'ebcli.'):\n"
-        "    '__main__' in module.name or importlib.import_module(module.name)\n"
-        "for package in (ebcli, ebcli.eb, ebcli.evaluate, ebcli.models):\n"
-        "    print([name for name in package.__all__ if inspect.ismodule(getattr(package, name))])\n"
-    )
-    assert printed == "[]\n" * 4
+    for module in pkgutil.walk_packages(ebcli.__path__, "ebcli."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    for package in (ebcli, ebcli.eb, ebcli.evaluate, ebcli.models):
+        assert not [name for name in package.__all__ if inspect.ismodule(getattr(package, name))]
 
 
 def test_all_that_is_missing_of_an_extra_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
+import click
 
+from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, sign_of_life
-from ebcli.cli.repetition import plan_of
+from ebcli.cli.execution import plan_of
+from ebcli.cli.parameters import PATH, SectionOption
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.safe_open import safe_open
@@ -25,7 +25,9 @@ from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 
 if TYPE_CHECKING:
-    from ebcli.gallery.findings import Candidate, Mask, Seen
+    from PIL import Image
+
+    from ebcli.gallery.audit import Candidate, Mask, Seen
     from ebcli.run.explainer import Explainer
 
 _TESTED = 40  # photos of a finding
@@ -69,19 +71,38 @@ class Finding:
         )
 
 
+@command(
+    "audit",
+    click.Argument(["directory"], type=DIRECTORY),
+    SectionOption(
+        ["--annotations"],
+        section="Input",
+        metavar="FILE",
+        type=PATH,
+        help="Boxes of the objects, in COCO's format. Also find photos that rest on places outside of the boxes.",
+    ),
+    SectionOption(
+        ["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if anything is found."
+    ),
+    options=["overwrite"],
+    settings=WITHOUT_ENVIRONMENT,
+)
 def audit(options: Mapping[str, Any]) -> int:
-    """Audit a run as the command's options say, print the findings and the page, and return the exit status."""
+    """Find places that the maps of a class rest on.
+
+    DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
+    at the same place. Covers the place in the photos, and prints the place if this changes their class. Writes a page,
+    audit/index.html. Use only runs that you trust, because settings.toml is read like --config.
+    """
     from ebcli.files.naming import AUDIT
     from ebcli.files.records import append_lines
-    from ebcli.gallery.audit_page import write_audit
-    from ebcli.gallery.findings import by_class, candidates, read_boxes, read_seen
+    from ebcli.gallery.audit import by_class, candidates, read_boxes, read_seen, write_audit
     from ebcli.gallery.page import check_page
 
     cluster = import_optional("sklearn.cluster", "scikit-learn")
 
-    def clusters(features: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-        found: NDArray[np.int64] = cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
-        return found
+    def clusters(features: Any, count: int) -> Any:
+        return cluster.KMeans(count, n_init=3, random_state=0).fit_predict(features)
 
     directory, plan = options["directory"], plan_of(options["directory"])
     check_page(directory, options["overwrite"], AUDIT)
@@ -120,7 +141,7 @@ def audit(options: Mapping[str, Any]) -> int:
 
 def _key(one: Candidate) -> str:
     """What a test's outcome depends on."""
-    photos = [(photo.input, *photo.state, np.packbits(mask).tobytes().hex()) for photo, mask in _pairs(one)]
+    photos = [(photo.input, *photo.state, mask.tobytes().hex()) for photo, mask in _pairs(one)]
     return hashlib.sha256(json.dumps(photos).encode()).hexdigest()
 
 
@@ -176,6 +197,8 @@ def _covered(image: Image.Image, cells: Mask | None) -> Image.Image:
     """A photo with its mean color in some cells."""
     if cells is None:
         return image
+    from PIL import Image
+
     mean = image.resize((1, 1), Image.Resampling.BOX)
-    mask = Image.fromarray(cells.astype(np.uint8) * 255).resize(image.size, Image.Resampling.NEAREST)
+    mask = Image.fromarray(cells.astype("uint8") * 255).resize(image.size, Image.Resampling.NEAREST)
     return Image.composite(mean.resize(image.size), image, mask)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from ebcli.cli.benchmark_session import Session, benchmark_command
-from ebcli.cli.parameters import plain_option
+from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
+from ebcli.cli.console import SOME_FAILED, put, say
+from ebcli.cli.options import CONTEXT, OPTIONS, in_section
+from ebcli.cli.parameters import Method, SectionOption
+from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.evaluate.names import BASELINES
+from ebcli.models.keywords import METHODS, WHOLE
+from ebcli.run.plan import RunPlan
 
 if TYPE_CHECKING:
-    from ebcli.evaluate.grid import Mosaics
-    from ebcli.evaluate.model_under_test import ModelUnderTest
-    from ebcli.evaluate.runner import Benchmark
+    from ebcli.evaluate.labeled_images import LabeledImages
+    from ebcli.evaluate.runner import Benchmark, Row
 
 EPILOG = """
 Each test is a command with its own options: see, for example, eb-saliency benchmark grid --help. Options can also be
@@ -29,62 +35,164 @@ interrupted (143 by SIGTERM, 129 by SIGHUP).
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
-
-_images = click.argument("images", type=_FOLDER)
-_labels = plain_option(
-    "--labels",
-    metavar="FILE",
-    type=_FILE,
-    show_default="predicted classes",
-    help="CSV file of classes: a path relative to IMAGES, a comma, an index or name.",
-)
-_baselines = plain_option(
-    "--baseline",
-    "baselines",
-    type=click.Choice(BASELINES),
-    multiple=True,
-    default=BASELINES,
-    help="Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
-)
-_steps = plain_option("--steps", type=click.IntRange(min=1), default=32, help="Replace the pixels in this many steps.")
+_COUNT = click.IntRange(min=1)
 
 
 @click.group(
-    context_settings={
-        "auto_envvar_prefix": "EB_SALIENCY_BENCHMARK",
-        "help_option_names": ["-h", "--help"],
-        "show_default": True,
-        "max_content_width": 110,
-    },
+    context_settings={**CONTEXT, "auto_envvar_prefix": "EB_SALIENCY_BENCHMARK", "help_option_names": ["-h", "--help"]},
     epilog=EPILOG,
 )
 def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
 
-@benchmark.command()
-@plain_option("--voc", metavar="DIR", type=_FOLDER, help="Use PASCAL VOC: the directory that contains VOCdevkit.")
-@plain_option("--year", default="2007", help="Select VOC's year.")
-@plain_option("--split", default="test", help="Select VOC's list of images in ImageSets/Main.")
-@plain_option("--coco", metavar="DIR", type=_FOLDER, help="Use COCO: the directory of images, such as val2014.")
-@plain_option(
-    "--annotations", metavar="FILE", type=_FILE, help="Annotations for --coco, such as instances_val2014.json."
+def _own(names: str, text: str, section: str = "Test", **known: Any) -> SectionOption:
+    return SectionOption(names.split(), section=section, help=text, **known)
+
+
+_IMAGES = click.Argument(["images"], type=_FOLDER)
+_SHARED = (
+    altered(
+        "layer",
+        metavar="NAME",
+        show_default="the model's default",
+        help="Measure maps at this layer; input means the pixels. Repeatable.",
+    ),
+    _own(
+        "--method",
+        "Measure maps of this method. Repeatable.",
+        "Map",
+        type=Method(METHODS),
+        multiple=True,
+        default=("contrastive",),
+    ),
+    OPTIONS["device"],
+    altered(
+        "output",
+        metavar="DIR",
+        default=Path("benchmark"),
+        help="Save measurements in this directory, and resume from it.",
+    ),
+    _own("--limit", "Use a random sample of this size.", type=_COUNT, show_default="all"),
+    _own("--seed", "Seed for random choices.", type=click.IntRange(min=0), default=0),
+    altered("as_json", help="Print the rows of the table as JSON, one object per line."),
 )
-@plain_option("--skip-flagged", is_flag=True, help="Ignore objects that VOC flags as difficult, and COCO's crowds.")
-@plain_option(
-    "--tolerance", type=click.IntRange(min=0), default=15, help="Accept hits this many pixels off the object."
+_LABELS = _own(
+    "--labels",
+    "CSV file of classes: a path relative to IMAGES, a comma, an index or name.",
+    metavar="FILE",
+    type=_FILE,
+    show_default="predicted classes",
 )
-@benchmark_command
-def pointing(
-    session: Session,
-    voc: Path | None,
-    year: str,
-    split: str,
-    coco: Path | None,
-    annotations: Path | None,
-    skip_flagged: bool,
-    tolerance: int,
-) -> Benchmark:
+
+
+class Session:
+    """The model and the measurements of one command.
+
+    Args:
+        options: its options by name.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        from ebcli.evaluate.model_under_test import ModelUnderTest
+
+        if options["fit"] == WHOLE:
+            raise ConfigurationError("benchmarks need images of one size: choose --fit crop, squash or pad")
+        values = {name: options[name] for name in (*in_section("Model"), "layer", "device")}
+        plan = RunPlan.of(usual_fit=None, images=(Path("photo"),), **values)
+        self.model = ModelUnderTest(plan.model, plan.maps.layers, options["method"], plan.execution.device)
+        self.options, self.failed = options, 0
+
+    def measure(self, test: Benchmark) -> list[Row]:
+        """Run a test and return its rows; units that fail are reported on stderr and counted.
+
+        Raises:
+            EbcliError: no unit gave a result.
+        """
+        from ebcli.evaluate.runner import run_benchmark
+
+        def failed(unit: str, error: ImageError) -> None:
+            self.failed += 1
+            say(f"{unit}: {error}")
+
+        rows = run_benchmark(test, self.options["output"], failed, self.options["quiet"])
+        if not rows:
+            raise EbcliError(f"nothing was measured: none of {len(test.units)} {test.unit}s gave a result")
+        return rows
+
+    def sample(self, keys: Sequence[str]) -> list[str]:
+        """A random sample of at most ``--limit`` keys, in their order."""
+        import numpy as np
+
+        limit: int | None = self.options["limit"]
+        if limit is None or limit >= len(keys):
+            return list(keys)
+        chosen = np.random.default_rng(self.options["seed"]).choice(len(keys), limit, replace=False)
+        return [keys[index] for index in sorted(chosen)]
+
+    def images(self) -> tuple[LabeledImages, list[str]]:
+        """The images in the directory IMAGES, and the keys of the sample."""
+        from ebcli.evaluate.labeled_images import LabeledImages
+
+        found = LabeledImages(
+            self.options["images"], self.options.get("labels"), self.model.loaded.categories, self.model.num_classes
+        )
+        return found, self.sample(found.keys)
+
+    def annotated_names(self) -> list[str] | None:
+        """The names of ``--class-names`` as annotations spell them; None without that option."""
+        from ebcli.evaluate.annotations import read_annotated_names
+
+        path: Path | None = self.options["class_names"]
+        return None if path is None else read_annotated_names(path)
+
+
+Prepare = Callable[[Session], "Benchmark"]
+
+
+def _test(*parameters: click.Parameter, name: str = "", text: str | None = None) -> Callable[[Prepare], Prepare]:
+    """Add a command: a function of a session that prepares a test; for the arguments, see ``command``."""
+
+    def add(prepare: Prepare) -> Prepare:
+        @command(
+            name or prepare.__name__,
+            *parameters,
+            *_SHARED,
+            options=in_section("Model"),
+            settings=WITHOUT_ENVIRONMENT,
+            text=text or prepare.__doc__,
+            group=benchmark.commands,
+        )
+        def measured(options: Mapping[str, Any]) -> int:
+            from ebcli.evaluate.runner import table
+
+            session = Session(options)
+            try:
+                test = prepare(session)
+                rows = test.summarize(session.measure(test))
+            except KeyboardInterrupt:
+                saved = f"with measurements saved in '{options['output']}': repeat the command to resume"
+                raise KeyboardInterrupt(saved) from None
+            put("\n".join(map(json.dumps, rows)) if options["as_json"] else table(rows))
+            if session.failed:
+                say(f"{session.failed} could not be measured")
+            return SOME_FAILED if session.failed else 0
+
+        return prepare
+
+    return add
+
+
+@_test(
+    _own("--voc", "Use PASCAL VOC: the directory that contains VOCdevkit.", metavar="DIR", type=_FOLDER),
+    _own("--year", "Select VOC's year.", default="2007"),
+    _own("--split", "Select VOC's list of images in ImageSets/Main.", default="test"),
+    _own("--coco", "Use COCO: the directory of images, such as val2014.", metavar="DIR", type=_FOLDER),
+    _own("--annotations", "Annotations for --coco, such as instances_val2014.json.", metavar="FILE", type=_FILE),
+    _own("--skip-flagged", "Ignore objects that VOC flags as difficult, and COCO's crowds.", is_flag=True),
+    _own("--tolerance", "Accept hits this many pixels off the object.", type=click.IntRange(min=0), default=15),
+)
+def pointing(session: Session) -> Benchmark:
     """Pointing game: does a map's maximum lie on the object?
 
     Zhang et al., ECCV 2016. Needs VOC or COCO, and a network with one output for each of their classes. If VOC's
@@ -94,121 +202,118 @@ def pointing(
     from ebcli.evaluate.pointing import pointing as test
 
     data: AnnotatedImages
+    given = session.options
+    voc, coco, annotations, skipped = (given[name] for name in ("voc", "coco", "annotations", "skip_flagged"))
     if voc is not None and coco is None:
-        data = Voc(voc, year, split, session.annotated_names(), skip_flagged)
+        data = Voc(voc, given["year"], given["split"], session.annotated_names(), skipped)
     elif coco is not None and voc is None and annotations is not None:
-        data = Coco(coco, annotations, skip_flagged)
+        data = Coco(coco, annotations, skipped)
     else:
         raise click.UsageError("pass either --voc DIR, or --coco DIR and --annotations FILE")
-    return test(session.model, data, session.sample(data.keys), tolerance)
+    return test(session.model, data, session.sample(data.keys), given["tolerance"])
 
 
-def _mosaic_command(prepare: Callable[..., Benchmark]) -> None:
-    """Add a command that makes mosaics, and prepares a test of the session, the mosaics and their number."""
-
-    @benchmark.command(prepare.__name__, help=prepare.__doc__)
-    @_images
-    @_labels
-    @plain_option("-n", "--size", "n", type=click.IntRange(min=2), default=2, help="Put N x N images in a mosaic.")
-    @plain_option("--mosaics", type=click.IntRange(min=1), default=100, help="Number of mosaics.")
-    @plain_option(
+_mosaics = partial(
+    _test,
+    _IMAGES,
+    _LABELS,
+    _own("-n --size", "Put N x N images in a mosaic.", type=click.IntRange(min=2), default=2),
+    _own("--mosaics", "Number of mosaics.", type=_COUNT, default=100),
+    _own(
         "--confidence",
+        "Use images recognized with at least this probability.",
         type=click.FloatRange(0, 1),
         default=0.5,
-        help="Use images recognized with at least this probability.",
-    )
-    @plain_option(
-        "--cell",
-        metavar="PIXELS",
-        type=click.IntRange(min=1),
-        show_default="the model's crop",
-        help="Side of each image.",
-    )
-    @benchmark_command
-    def command(
-        session: Session, images: Path, labels: Path | None, n: int, mosaics: int, confidence: float, cell: int | None
-    ) -> Benchmark:
-        from ebcli.evaluate.grid import Mosaics, classify_images
-
-        found, keys = session.images(images, labels)
-        classified = session.measure(classify_images(session.model, found, keys))
-        made = Mosaics(session.model, found, classified, n, confidence, cell, session.options["seed"])
-        return prepare(session.model, made, mosaics)
+    ),
+    _own("--cell", "Side of each image.", metavar="PIXELS", type=_COUNT, show_default="the model's crop"),
+)
 
 
-@_mosaic_command
-def grid(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
+def _made(session: Session) -> tuple[Any, Any, int]:
+    """The arguments of a test with mosaics."""
+    from ebcli.evaluate.grid import Mosaics, classify_images
+
+    given, (found, keys) = session.options, session.images()
+    classified = session.measure(classify_images(session.model, found, keys))
+    size, confidence, cell = given["size"], given["confidence"], given["cell"]
+    mosaics = Mosaics(session.model, found, classified, size, confidence, cell, given["seed"])
+    return session.model, mosaics, given["mosaics"]
+
+
+@_mosaics()
+def grid(session: Session) -> Benchmark:
     """Grid pointing game: does a map of a mosaic highlight the right image?
 
     Böhle et al., CVPR 2021. Mosaics are made of the images in the directory IMAGES.
     """
     from ebcli.evaluate.grid import grid as test
 
-    return test(model, mosaics, count)
+    return test(*_made(session))
 
 
-@_mosaic_command
-def naming(model: ModelUnderTest, mosaics: Mosaics, count: int) -> Benchmark:
-    """Naming game: is the class with the most evidence at a place that of the image there?
+@_mosaics()
+def naming(session: Session) -> Benchmark:
+    """Naming game: does the class with the most evidence at a place name the image there?
 
     The 20 most likely classes are compared, as in --style atlas. Mosaics are made of the images in the directory
     IMAGES.
     """
     from ebcli.evaluate.naming import naming as test
 
-    return test(model, mosaics, count)
+    return test(*_made(session))
 
 
 def _perturbation(kind: Literal["deletion", "insertion"], question: str) -> None:
     """Add a command."""
-    about = f"{question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES."
 
-    @benchmark.command(kind, help=f"{kind.capitalize()}: {about}")
-    @_images
-    @_labels
-    @_baselines
-    @_steps
-    @benchmark_command
-    def command(
-        session: Session, images: Path, labels: Path | None, baselines: tuple[str, ...], steps: int
-    ) -> Benchmark:
+    @_test(
+        _IMAGES,
+        _LABELS,
+        _own(
+            "--baseline",
+            "Replace removed pixels by the blurred image, its mean color, or noise. Repeatable.",
+            type=click.Choice(BASELINES),
+            multiple=True,
+            default=BASELINES,
+        ),
+        _own("--steps", "Replace the pixels in this many steps.", type=_COUNT, default=32),
+        name=kind,
+        text=f"{kind.capitalize()}: {question}\n\nPetsiuk et al., BMVC 2018. Uses the images in the directory IMAGES.",
+    )
+    def prepare(session: Session) -> Benchmark:
         from ebcli.evaluate.perturbation import perturbation
 
-        return perturbation(kind, session.model, *session.images(images, labels), baselines, steps)
+        given = session.options
+        return perturbation(kind, session.model, *session.images(), given["baseline"], given["steps"])
 
 
 _perturbation("deletion", "how fast does the class probability fall as highlighted pixels are removed?")
 _perturbation("insertion", "how fast does the class probability rise as highlighted pixels are added?")
 
 
-@benchmark.command()
-@_images
-@_labels
-@plain_option("--steps", type=click.IntRange(min=1), default=8, help="Compare maps this many times on the way down.")
-@benchmark_command
-def sanity(session: Session, images: Path, labels: Path | None, steps: int) -> Benchmark:
+@_test(_IMAGES, _LABELS, _own("--steps", "Compare maps this many times on the way down.", type=_COUNT, default=8))
+def sanity(session: Session) -> Benchmark:
     """Sanity check: do maps change as the parameters are shuffled from the classifier down?
 
     Adebayo et al., NeurIPS 2018. Uses the images in the directory IMAGES.
     """
     from ebcli.evaluate.randomization import sanity as test
 
-    return test(session.model, *session.images(images, labels), steps)
+    return test(session.model, *session.images(), session.options["steps"])
 
 
-@benchmark.command()
-@_images
-@click.argument("annotations", type=_FOLDER)
-@plain_option(
-    "--alpha",
-    "alphas",
-    type=click.FloatRange(min=0),
-    multiple=True,
-    default=(1.0,),
-    help="Draw the box around values above this many times the map's mean. Repeatable.",
+@_test(
+    _IMAGES,
+    click.Argument(["annotations"], type=_FOLDER),
+    _own(
+        "--alpha",
+        "Draw the box around values above this many times the map's mean. Repeatable.",
+        type=click.FloatRange(min=0),
+        multiple=True,
+        default=(1.0,),
+    ),
 )
-@benchmark_command
-def localize(session: Session, images: Path, annotations: Path, alphas: tuple[float, ...]) -> Benchmark:
+def localize(session: Session) -> Benchmark:
     """Localization: does the box around a map's bright region match the object's box?
 
     Zhang et al., ECCV 2016. Uses the images in the directory IMAGES; the boxes of NAME.JPEG are in NAME.xml in the
@@ -217,4 +322,5 @@ def localize(session: Session, images: Path, annotations: Path, alphas: tuple[fl
     """
     from ebcli.evaluate.localization import localize as test
 
-    return test(session.model, *session.images(images), annotations, session.annotated_names(), alphas)
+    given = session.options
+    return test(session.model, *session.images(), given["annotations"], session.annotated_names(), given["alpha"])

@@ -8,8 +8,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
+
+from ebcli.cli.commands import DIRECTORY, WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, note, one_line, put, shown
-from ebcli.cli.repetition import carry_out, plan_of
+from ebcli.cli.execution import carry_out, plan_of
+from ebcli.cli.parameters import PATH, SectionOption
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.private import scratch
@@ -21,18 +25,42 @@ from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import OutputOptions
 
 if TYPE_CHECKING:
-    from ebcli.gallery.agreement import Comparison, Limits
+    from ebcli.gallery.comparison import Comparison, Limits
     from ebcli.gallery.raw_maps import MapPair
 
 _SUITE = "eb-saliency check"
 
 
-def check(options: Mapping[str, Any], of_baseline: Sequence[str]) -> int:
-    """Repeat a run as the command's options say, print what differs too much, and return the exit status.
+_OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
 
-    Options named in ``of_baseline`` take the place of the baseline's values if they are given.
+
+def _limit(name: str, default: float, text: str) -> SectionOption:
+    return SectionOption([f"--{name}"], section="Limits", metavar="N", type=float, default=default, help=text)
+
+
+@command(
+    "check",
+    click.Argument(["baseline"], type=DIRECTORY),
+    _limit("min-correlation", 0.9, "Least correlation of two maps."),
+    _limit("min-overlap", 0.7, "Least overlap (intersection over union) of the strongest fifths of their pixels."),
+    _limit("max-shift", 0.1, "Largest distance of their peaks, as a share of the diagonal."),
+    _limit("max-changed", 0.0, "Largest share of images whose first class may change."),
+    altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
+    SectionOption(["--junit"], section="Output", metavar="FILE", type=PATH, help="Also write JUnit's XML."),
+    *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
+    options=["overwrite"],
+    settings=WITHOUT_ENVIRONMENT,
+)
+def check(options: Mapping[str, Any]) -> int:
+    """Repeat a run and compare its maps.
+
+    BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
+    --config. --model or --weights names another network; a checkpoint given to --model is loaded into the network of
+    BASELINE. Options that are not given are those of BASELINE. Prints the maps that differ too much, worst first.
+
+    Exit status: 0 if all maps agree, 1 if some do not.
     """
-    from ebcli.gallery.agreement import Limits, changed_images
+    from ebcli.gallery.comparison import Limits, changed_images
     from ebcli.gallery.raw_maps import latest_records
 
     names = {"correlation": "min_correlation", "overlap": "min_overlap", "shift": "max_shift", "changed": "max_changed"}
@@ -49,7 +77,7 @@ def check(options: Mapping[str, Any], of_baseline: Sequence[str]) -> int:
         check_file(junit, options["overwrite"], lambda: _SUITE.encode() in junit.read_bytes(), "--junit")
     with scratch() as temporary:
         directory = options["output"] or temporary / "maps"
-        given = {name: options[name] for name in of_baseline if options[name] not in (None, ())}
+        given = {name: options[name] for name in _OF_BASELINE if options[name] not in (None, ())}
         carry_out(_repeated(plan, given, directory, options["overwrite"]), quiet=options["quiet"])
         photos = plan.inputs.images if options["output"] is not None else None
         comparisons, page = _compared(baseline, directory, limits, photos, options["overwrite"])
@@ -87,8 +115,7 @@ def _compared(
 ) -> tuple[list[Comparison], Path | None]:
     """How well the maps agree; and with ``photos``, the page that compares them."""
     from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.agreement import comparison_of
-    from ebcli.gallery.comparison import write_comparison
+    from ebcli.gallery.comparison import comparison_of, write_comparison
     from ebcli.gallery.raw_maps import read_pairs
 
     comparisons: list[Comparison] = []

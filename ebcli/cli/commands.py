@@ -1,73 +1,57 @@
-"""The commands beside a run: lists, checks, and pages of earlier results."""
+"""The commands beside a run: lists, and checks and pages of earlier results; others have files of their own."""
 
-import functools
 import json
 import os
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from copy import copy
-from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ebcli.cli.console import (
-    SOME_FAILED,
-    note,
-    note_environment,
-    plain_errors,
-    plain_warnings,
-    put,
-    shown,
-    sign_of_life,
-)
-from ebcli.cli.execution import gallery_page
-from ebcli.cli.model_options import PATH
-from ebcli.cli.options import CONTEXT, OPTIONS
-from ebcli.cli.parameters import Input, SectionedCommand, SectionOption
+from ebcli.cli.console import SOME_FAILED, note, put, shown, sign_of_life
+from ebcli.cli.options import CONTEXT, OPTIONS, in_section
+from ebcli.cli.parameters import PATH, Input, SectionedCommand, SectionOption
 from ebcli.errors import ConfigurationError, LayerError
 from ebcli.imports import import_optional
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import VALUES, RunPlan
 
 COMMANDS: dict[str, click.Command] = {}
-_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+DIRECTORY = click.Path(file_okay=False, path_type=Path)
 PHOTOS = click.Argument(["images"], nargs=-1, type=Input(readable=False), metavar="[PHOTOS]...")
-_APPEARANCE = [name for name, option in OPTIONS.items() if option.section == "Appearance"]
-_OF_BASELINE = ("model", "weights", "layer", "device", "batch_size", "workers")
 # What a run was is not changed by what the environment sets for the next one
-_WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
-_MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
-_of_answer = functools.partial(SectionOption, section="Answer")
+WITHOUT_ENVIRONMENT = {name: value for name, value in CONTEXT.items() if name != "auto_envvar_prefix"}
+Does = Callable[[Mapping[str, Any]], int]
 
 
 def command(
-    name: str, *arguments: click.Parameter, options: Sequence[str] = (), settings: Mapping[str, Any] = CONTEXT
-) -> Callable[[Callable[[Mapping[str, Any]], int]], Callable[[Mapping[str, Any]], int]]:
+    name: str,
+    *parameters: click.Parameter,
+    options: Sequence[str] = (),
+    settings: Mapping[str, Any] = CONTEXT,
+    text: str | None = None,
+    group: MutableMapping[str, click.Command] = COMMANDS,
+) -> Callable[[Does], Does]:
     """Add a command: a function of its arguments and options that returns the exit status.
 
     Args:
         name: the command's name.
-        arguments: its arguments, and options of its own.
+        parameters: its arguments, and options of its own.
         options: the names of those options of a run that it has, too.
         settings: those of its context.
+        text: its help; None for the function's docstring.
+        group: the commands that it is one of.
     """
 
-    def add(function: Callable[[Mapping[str, Any]], int]) -> Callable[[Mapping[str, Any]], int]:
-        @functools.wraps(function)
-        def run(**given: Any) -> None:
-            with plain_errors(given["debug"]), plain_warnings(given["quiet"]):
-                note_environment()
-                sys.exit(function(given))
-
-        COMMANDS[name] = SectionedCommand(
+    def add(function: Does) -> Does:
+        group[name] = SectionedCommand(
             name,
-            callback=run,
-            params=[*arguments, *(OPTIONS[one] for one in (*options, "quiet")), _VERBOSE, OPTIONS["debug"]],
-            help=function.__doc__,
+            callback=lambda **given: function(given),
+            params=[*parameters, *(OPTIONS[one] for one in (*options, "quiet")), _VERBOSE, OPTIONS["debug"]],
+            help=text or function.__doc__,
             context_settings={**settings, "help_option_names": ["-h", "--help"]},
         )
         return function
@@ -89,8 +73,8 @@ _VERBOSE = altered("verbose", help="Also name the environment variables that set
 def models(options: Mapping[str, Any]) -> int:
     """List the models by name.
 
-    With PATTERNS, such as resnet or 's*n_v2_?', only names that match, also those of timm. Exit status: 0 if there are
-    any, 1 if nothing matches.
+    With PATTERNS, such as resnet or 's*n_v2_?', lists only the names that match, also those of timm. Exit status: 1 if
+    nothing matches.
     """
     from ebcli.models import model_names
     from ebcli.models.keywords import TASKS
@@ -118,18 +102,21 @@ def models(options: Mapping[str, Any]) -> int:
     return 0 if found else SOME_FAILED
 
 
-@command("layers", options=[*_MODEL, "target", "similar_to"])
+_OF_LAYERS = [*in_section("Model"), "target", "similar_to"]
+
+
+@command("layers", options=_OF_LAYERS)
 def layers(options: Mapping[str, Any]) -> int:
     """List the layers of a model.
 
-    Each has its name, type, output and stride in pixels; the default is marked by *.
+    Prints the name, type, output and stride in pixels of each layer. * marks the default.
     """
     from ebcli.models import default_layer, layers, load_model
     from ebcli.models.keywords import UNTRAINED
     from ebcli.models.sources import takes_texts
 
     # layers depend neither on the weights, so none are downloaded, nor on texts
-    values = {name: options[name] for name in (*_MODEL, "target", "similar_to")} | {"images": (Path("photo"),)}
+    values = {name: options[name] for name in _OF_LAYERS} | {"images": (Path("photo"),)}
     if options["weights"] == ModelSpec.weights:
         values["weights"] = UNTRAINED
     if takes_texts(options["model"]) and not any(options[name] for name in ("target", "similar_to", "class_names")):
@@ -155,24 +142,6 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
-@command(
-    "doctor",
-    OPTIONS["device"],
-    altered("output", metavar="DIR", help="Check that a run can write to this directory."),
-    altered("as_json", help="Print a JSON object per check."),
-)
-def doctor(options: Mapping[str, Any]) -> int:
-    """Check the installation with a small run on --device."""
-    from ebcli.cli.doctor import examine
-
-    is_well = True
-    for finding in examine(options["device"], options["output"]):
-        line = f"{'ok' if finding.ok else 'FAILED':<7} {finding.check:<32} {shown(finding.found)}"
-        put(json.dumps(asdict(finding)) if options["as_json"] else line)
-        is_well = is_well and finding.ok
-    return 0 if is_well else SOME_FAILED
-
-
 @command("info", click.Argument(["file"], type=PATH), altered("as_json", help="Print a JSON object."))
 def info(options: Mapping[str, Any]) -> int:
     """Print how a result was made.
@@ -196,13 +165,13 @@ def info(options: Mapping[str, Any]) -> int:
     return 0
 
 
-@command("verify", click.Argument(["directory"], type=_DIRECTORY), settings=_WITHOUT_ENVIRONMENT)
+@command("verify", click.Argument(["directory"], type=DIRECTORY), settings=WITHOUT_ENVIRONMENT)
 def verify(options: Mapping[str, Any]) -> int:
     """Check that the results of a run are intact.
 
-    Prints those in DIRECTORY that are missing or altered.
+    Prints the results in DIRECTORY that are missing or altered.
     """
-    from ebcli.files.verification import verify
+    from ebcli.files.ownership import verify
 
     directory: Path = options["directory"]
     found = verify(directory)
@@ -217,12 +186,12 @@ def verify(options: Mapping[str, Any]) -> int:
 
 @command(
     "compare",
-    click.Argument(["run_a"], type=_DIRECTORY),
-    click.Argument(["run_b"], type=_DIRECTORY),
+    click.Argument(["run_a"], type=DIRECTORY),
+    click.Argument(["run_b"], type=DIRECTORY),
     PHOTOS,
     altered("output", metavar="DIR", help="Write the page to comparison/index.html in this directory."),
     options=["overwrite"],
-    settings=_WITHOUT_ENVIRONMENT,
+    settings=WITHOUT_ENVIRONMENT,
 )
 def compare(options: Mapping[str, Any]) -> int:
     """Write a page that compares two runs.
@@ -239,111 +208,22 @@ def compare(options: Mapping[str, Any]) -> int:
     return 0
 
 
-def _limit(name: str, default: float, text: str) -> SectionOption:
-    return SectionOption([f"--{name}"], section="Limits", metavar="N", type=float, default=default, help=text)
-
-
-@command(
-    "ask",
-    click.Argument(["photo"], type=PATH),
-    click.Argument(["question"], default=""),
-    altered(
-        "model",
-        required=True,
-        default=None,
-        shell_complete=None,
-        help="Vision-language model: hf/NAME, or a directory written by save_pretrained().",
-    ),
-    _of_answer(["--answer"], metavar="TEXT", help="Explain this answer instead of the model's own."),
-    _of_answer(["--word", "words"], metavar="WORD", multiple=True, help="Explain this word of the answer. Repeatable."),
-    _of_answer(["--all-words"], is_flag=True, help="Also explain words such as 'the' and 'of'."),
-    _of_answer(["--against"], metavar="WORD", help="Contrast with a word that it could have said instead."),
-    _of_answer(["--max-tokens"], type=click.IntRange(1), default=64, help="Longest answer of the model, in tokens."),
-    altered("output", metavar="DIR", help="Output directory."),
-    altered("format", help="Format of the figure; auto is png."),
-    altered("as_json", help="Print a JSON record with all words instead."),
-    altered("cmap", show_default="violet"),
-    options=["cell_size", "dpi", "overwrite", "device", "dtype"],
-)
-def ask(options: Mapping[str, Any]) -> int:
-    """Ask a vision-language model about a photo, and see which part made it say each word.
-
-    Writes a figure, and a page on which pointing at a word shows its map. Prints the answer, and of each word the share
-    of its evidence that is in the picture; the rest is in the question and in the words before it. Without QUESTION,
-    the model describes the photo.
-    """
-    from ebcli.cli.ask import ask
-
-    return ask(options)
-
-
-@command(
-    "check",
-    click.Argument(["baseline"], type=_DIRECTORY),
-    _limit("min-correlation", 0.9, "Least correlation of two maps."),
-    _limit("min-overlap", 0.7, "Least overlap (intersection over union) of the strongest fifths of their pixels."),
-    _limit("max-shift", 0.1, "Largest distance of their peaks, as a share of the diagonal."),
-    _limit("max-changed", 0.0, "Largest share of images whose first class may change."),
-    altered("output", metavar="DIR", default=None, help="Keep the new maps here, with a page that compares them."),
-    SectionOption(["--junit"], section="Output", metavar="FILE", type=PATH, help="Also write JUnit's XML."),
-    *(altered(name, default=None, show_default="as in BASELINE") for name in _OF_BASELINE),
-    options=["overwrite"],
-    settings=_WITHOUT_ENVIRONMENT,
-)
-def check(options: Mapping[str, Any]) -> int:
-    """Repeat a run and compare its maps.
-
-    BASELINE is the directory of a run with --raw. Its settings.toml is read like --config, so it must be one that you
-    trust. Use --model or --weights to compare with another network; a checkpoint given to --model is loaded into the
-    one of BASELINE. Options that are not given are those of BASELINE. Prints what differs too much, worst first.
-
-    Exit status: 0 if all maps agree, 1 if some do not.
-    """
-    from ebcli.cli.check import check
-
-    return check(options, _OF_BASELINE)
-
-
-@command(
-    "audit",
-    click.Argument(["directory"], type=_DIRECTORY),
-    SectionOption(
-        ["--annotations"],
-        section="Input",
-        metavar="FILE",
-        type=PATH,
-        help="Boxes of the objects in COCO's format, by file name: also find photos that rest on what is outside.",
-    ),
-    SectionOption(["--fail-on-findings"], section="Output", is_flag=True, help="Exit with status 1 if there are any."),
-    options=["overwrite"],
-    settings=_WITHOUT_ENVIRONMENT,
-)
-def audit(options: Mapping[str, Any]) -> int:
-    """Find what a run's maps rest on.
-
-    DIRECTORY is that of a run with --raw. Looks for classes whose photos rest on a corner, an edge, or the same thing
-    at the same place, covers it in the photos, and prints those places without which photos change class. Writes a
-    page, audit/index.html. settings.toml is read like --config, so the directory must be one that you trust.
-    """
-    from ebcli.cli.audit import audit
-
-    return audit(options)
-
-
 @command(
     "report",
-    click.Argument(["directory"], type=_DIRECTORY),
+    click.Argument(["directory"], type=DIRECTORY),
     PHOTOS,
-    options=[*_APPEARANCE, "workers", "overwrite"],
-    settings=_WITHOUT_ENVIRONMENT,
+    options=[*in_section("Appearance"), "workers", "overwrite"],
+    settings=WITHOUT_ENVIRONMENT,
 )
 def report(options: Mapping[str, Any]) -> int:
     """Write the gallery page of a run.
 
     DIRECTORY has the results. The page shows the PHOTOS if they are given.
     """
+    from ebcli.gallery.page import write_gallery
+
     directory, values = options["directory"], {name: options[name] for name in VALUES & options.keys()}
     plan = RunPlan.of(**values | {"images": options["images"] or (directory,)})
-    page = gallery_page(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
+    page = write_gallery(directory, plan.style, plan.execution.workers, plan.output.overwrite, options["images"])
     put(os.fsencode(page))
     return 0

@@ -1,272 +1,370 @@
-"""The options of ``eb-saliency``. Imports neither torch nor torchvision."""
+"""The options of ``eb-saliency``, some of which its commands have, too. Imports neither torch nor torchvision."""
 
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 import click
 
-from ebcli.cli.map_options import MAP
-from ebcli.cli.model_options import MODEL, PATH, section, with_options
 from ebcli.cli.parameters import (
+    INTEGERS,
+    NUMBERS,
+    PATH,
+    PIXEL,
     SHARD,
     THRESHOLD,
+    ClassName,
     Limit,
+    Method,
     Output,
+    Place,
     SectionOption,
     complete_colormap,
     complete_directory,
+    complete_model,
+    complete_weights,
     show_common_options,
 )
 from ebcli.cli.settings import PRESETS, use_settings
-from ebcli.drawing.style import ATLAS, STYLES, DrawingStyle
-from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.remote import RemoteOptions
-from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS, ExecutionOptions, OutputOptions
-
-_input, _output, _appearance = map(section, ("Input", "Output", "Appearance"))
-_resuming, _performance = map(section, ("Resuming", "Performance"))
-_cluster, _information = map(section, ("Cluster", "Information"))
-_limit = partial(click.option, cls=Limit, section="Settings, in files and the environment only")
+from ebcli.drawing.style import ATLAS, STYLES
+from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
+from ebcli.run.plan import FIELDS
+from ebcli.run.plan_parts import ANNOTATIONS, DTYPES, ENGINES, FORMATS
 
 CONTEXT = {"auto_envvar_prefix": "EB_SALIENCY", "show_default": True, "max_content_width": 110}
-SALIENCY = (
+
+
+def _option(
+    section: str, names: str, text: str, kind: type[SectionOption] = SectionOption, **known: Any
+) -> SectionOption:
+    """An option with a help text. If it is a value of plans, it has that default: False is a flag's, () of several."""
+    words = names.split()
+    default = getattr(FIELDS.get(words[-1].partition("/")[0].lstrip("-").replace("-", "_")), "default", None)
+    usual = {"is_flag": True} if default is False else {"multiple": True} if default == () else {"default": default}
+    return kind(words, section=section, help=text, **usual | known)
+
+
+_input, _model, _map, _output, _appearance = (
+    partial(_option, section) for section in ("Input", "Model", "Map", "Output", "Appearance")
+)
+_resuming, _performance, _cluster, _information = (
+    partial(_option, section) for section in ("Resuming", "Performance", "Cluster", "Information")
+)
+_limit = partial(_option, "Settings, in files and the environment only", kind=Limit)
+
+
+_ALL = (
     _input(
         "--config",
+        "Read options from this TOML file, such as a run's settings.toml.",
         common=True,
         metavar="FILE",
         type=PATH,
         is_eager=True,
         expose_value=False,
         callback=use_settings,
-        help="Read options from this TOML file, such as a run's settings.toml.",
     ),
     _input(
         "--preset",
+        "Apply a set of options; --preset NAME --help lists them.",
         type=click.Choice([*PRESETS]),
         is_eager=True,
         expose_value=False,
         callback=use_settings,
-        help="Apply a set of options; --preset NAME --help lists them.",
     ),
     _input(
-        "--from-file",
-        metavar="FILE",
-        type=click.File("rb"),
-        help="Also read paths from FILE, one per line; - is stdin.",
+        "--from-file", "Also read paths from FILE, one per line; - is stdin.", metavar="FILE", type=click.File("rb")
     ),
-    _input("-0", "--null", is_flag=True, help="End paths in --from-file and printed ones with NUL, as find -print0."),
+    _input("-0 --null", "End paths in --from-file and printed ones with NUL, as find -print0.", is_flag=True),
     _input(
         "--include",
+        "Only use files whose name, directory or trailing path matches GLOB. Repeatable.",
         metavar="GLOB",
-        multiple=True,
         show_default="all",
-        help="Only use files whose name, directory or trailing path matches GLOB. Repeatable.",
     ),
-    _input("--exclude", metavar="GLOB", multiple=True, show_default="none", help="Skip files that match GLOB."),
+    _input("--exclude", "Skip files that match GLOB.", metavar="GLOB", show_default="none"),
     _input(
         "--labels",
+        "Compare with true classes: a CSV file of file,class, or folders named after classes.",
         common=True,
         metavar="FILE|folders",
         type=PATH,
-        help="Compare with true classes: a CSV file of file,class, or folders named after classes.",
     ),
     _input(
         "--shard",
+        "Only process the I-th of N shards, counted from 1.",
         metavar="I/N",
         type=SHARD,
         show_default="from RANK and WORLD_SIZE, or all",
-        help="Only process the I-th of N shards, counted from 1.",
     ),
-    _input("--every", metavar="N", default=ClipOptions.every, help="Videos: explain every N-th clip."),
-    _input("--start", metavar="SECONDS", default=ClipOptions.start, help="Videos: start the first clip here."),
+    _input("--every", "Videos: explain every N-th clip.", metavar="N"),
+    _input("--start", "Videos: start the first clip here.", metavar="SECONDS"),
     _input(
-        "--duration",
-        metavar="SECONDS",
-        type=float,
-        show_default="to the end",
-        help="Videos: explain this many seconds.",
+        "--duration", "Videos: explain this many seconds.", metavar="SECONDS", type=float, show_default="to the end"
     ),
-    *MODEL,
-    *MAP,
+    _model(
+        "-m --model",
+        "Model to load: a torchvision name, timm/NAME, hf/NAME, ultralytics/FILE.pt, clip/NAME or open_clip/NAME "
+        "for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
+        common=True,
+        metavar="NAME",
+        shell_complete=complete_model,
+    ),
+    _model(
+        "--weights",
+        "Load these weights: DEFAULT, another name, a checkpoint file, or none.",
+        common=True,
+        metavar="NAME|FILE|none",
+        shell_complete=complete_weights,
+    ),
+    _model(
+        "--class-names",
+        "Read the class names from FILE, in output order: one per line, or JSON.",
+        metavar="FILE",
+        type=PATH,
+        show_default="the model's own",
+    ),
+    _model("--resize", "Resize the shorter side to PIXELS.", metavar="PIXELS", type=int),
+    _model("--crop", "Crop the center to PIXELS.", metavar="PIXELS", type=int),
+    _model("--depth", "Resize volumes to N slices.", metavar="N", type=int),
+    _model(
+        "--mean",
+        "Subtract this mean from pixels of 0 to 1: one number, or one for each channel.",
+        metavar="X[,X...]",
+        type=NUMBERS,
+    ),
+    _model("--std", "Divide pixels by this standard deviation.", metavar="X[,X...]", type=NUMBERS),
+    _model(
+        "--channels", "Give the network these channels of an array or TIFF, from 1.", metavar="N[,N...]", type=INTEGERS
+    ),
+    _model(
+        "--bands", "Show these channels in pictures: one, or red, green and blue.", metavar="N[,N,N]", type=INTEGERS
+    ),
+    _model(
+        "--range",
+        "Scale arrays, TIFF and medical images: LOW becomes 0, and HIGH becomes 1.",
+        metavar="LOW,HIGH",
+        type=NUMBERS,
+    ),
+    _model(
+        "--fit",
+        "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
+        "central square, squash distorts it to a square, pad adds borders.",
+        type=click.Choice(FITS),
+        show_default="whole; the model's own with --resize or --crop, and in benchmark",
+    ),
+    _model(
+        "--scores",
+        "Turn logits into scores by softmax or sigmoid, or leave them raw.",
+        type=click.Choice(SCORES),
+        show_default="the model's own",
+    ),
+    _map(
+        "-t --target",
+        "Explain this class, by index or name. If several classes match, the likeliest is explained. With clip/NAME "
+        "and open_clip/NAME, explain this text. Repeatable.",
+        common=True,
+        type=ClassName(),
+        show_default="the most likely",
+    ),
+    _map(
+        "-l --layer",
+        "Compute the map at this layer. Use 'input' for the pixels, 'all' for one layer per resolution. Repeatable.",
+        common=True,
+        metavar="NAME|input|all",
+        show_default="the model's own",
+    ),
+    _map("--contrastive/--marginal", "Show what distinguishes the class, or everything that excites it.", common=True),
+    _map(
+        "--against",
+        "Compare the target with this class, by index or name: show what distinguishes the two. With --similar-to, "
+        "compare with this picture. Repeatable.",
+        common=True,
+        type=ClassName(),
+        show_default="the class's own classifier weights, negated",
+    ),
+    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)),
+    _map(
+        "--similar-to",
+        "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
+        metavar="PICTURE",
+        type=PATH,
+    ),
+    _map(
+        "-k --top-k",
+        "Explain the K most likely classes.",
+        common=True,
+        metavar="K",
+        type=int,
+        show_default="1; 20 for an atlas; all for detectors and segmentation",
+    ),
+    _map(
+        "--above",
+        "Explain every class that scores above SCORE. In segmentation, the score is the share of the image that the "
+        "class covers.",
+        metavar="SCORE",
+        type=float,
+        show_default="0.01 for segmentation",
+    ),
+    _map("--score", "Detectors: explain every detection that scores at least SCORE.", metavar="SCORE"),
+    _map(
+        "--where",
+        "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
+        "explain only the detection nearest to this box, in pixels.",
+        metavar="X,Y|X,Y,W,H|FILE",
+        type=Place(),
+        show_default="every detection, or the whole segment",
+    ),
+    _map(
+        "--at",
+        "Print the classes that have evidence at this pixel of each image, with their shares. Implies --style atlas.",
+        metavar="X,Y",
+        type=PIXEL,
+    ),
+    _map(
+        "--tiles",
+        "Cut large images into overlapping squares, N across the shorter side, and join the squares' maps.",
+        metavar="N",
+        type=int,
+        show_default="1 for images more than 2.5 times as long as wide; others are not cut",
+    ),
+    _map(
+        "--sufficiency",
+        "Test whether a small part of each image suffices to keep half of the score. The part that the first map shows "
+        "is compared with a blob at the center, the map shuffled, and the gradient. Takes 23 more passes.",
+    ),
+    _map("--allow-unsupported", "Use ordinary gradients, with a warning, for operations without an excitation rule."),
     _output(
-        "-o",
-        "--output",
+        "-o --output",
+        "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
+        "file for a single figure, or an .html file for a page; - for stdout.",
         common=True,
         metavar="PATH",
-        type=Output(path_type=Path),
-        default=OutputOptions.directory,
+        type=Output(),
         shell_complete=complete_directory,
-        help="Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
-        "file for a single figure, or an .html file for a page; - for stdout.",
     ),
     _output(
         "--format",
-        type=click.Choice(FORMATS, case_sensitive=False),
-        default=OutputOptions.format,
-        help="Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
+        "Picture format; auto is jpg for JPEG photos, else png. Videos are MP4, or WebP with webp. pdf and "
         "svg are for --panel; html is an interactive page.",
+        type=click.Choice(FORMATS, case_sensitive=False),
     ),
     _output(
         "--max-side",
+        "Reduce photos to this longest side before drawing. The network still sees the whole photo.",
         metavar="PIXELS",
         type=int,
         show_default="as large as the image",
-        help="Reduce photos to this longest side before drawing; what the network sees stays the same.",
     ),
-    _output("--raw", is_flag=True, help="Also write the signed relevance to a compressed .npz file."),
-    _output("--panel", common=True, is_flag=True, help="Draw one figure per image: the photo and all its maps."),
+    _output("--raw", "Also write the signed relevance to a compressed .npz file."),
+    _output("--panel", "Draw one figure per image: the photo and all its maps.", common=True),
     _output(
         "--interactive",
-        is_flag=True,
-        help="Write one page per image that opens from disk: pointing at a place ranks the classes there. The same as "
+        "Write one page per image that opens from disk: pointing at a place ranks the classes there. The same as "
         "--format html.",
     ),
-    _output("--report", common=True, is_flag=True, help="Also write a gallery page, report/index.html."),
+    _output("--report", "Also write a gallery page, report/index.html.", common=True),
     _output(
         "--annotations",
+        "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps writes all "
+        "maps to fiftyone/ instead, as a dataset of FiftyOne, and implies --raw.",
         type=click.Choice(ANNOTATIONS),
-        help="Also write a box per map to annotations.json, in COCO's format; masks have polygons, too. heatmaps "
-        "writes all maps to fiftyone/, a dataset of FiftyOne, and implies --raw.",
     ),
     _output(
         "--threshold",
+        "Region for boxes and masks: above this share of the maximum, or the smallest region that holds this "
+        "share of the mass.",
         metavar="[max:|mass:]SHARE",
         type=THRESHOLD,
         default="max:0.5",
-        help="Region for boxes and masks: above this share of the maximum, or the smallest region that holds this "
-        "share of the mass.",
     ),
     _output(
-        "--records",
-        metavar="FILE",
-        type=PATH,
-        help="Also write a table with a row per map, to a .csv or .parquet file.",
+        "--records", "Also write a table with a row per map, to a .csv or .parquet file.", metavar="FILE", type=PATH
     ),
-    _output("--json", "as_json", is_flag=True, help="Print one JSON record per image instead of paths."),
-    _output("--open", "show", is_flag=True, help="Open the gallery page or the first picture when the run is done."),
+    _output("--json as_json", "Print one JSON record per image instead of paths.", is_flag=True),
+    _output("--open show", "Open the gallery page or the first picture when the run is done.", is_flag=True),
     _appearance(
         "--style",
+        "Drawing style; atlas is one figure of the regions in which each class has the most evidence.",
         common=True,
         type=click.Choice((*STYLES, ATLAS), case_sensitive=False),
-        default=DrawingStyle.name,
-        help="Drawing style; atlas is one figure of the regions in which each class has the most evidence.",
     ),
     _appearance(
         "--cmap",
+        "Use this matplotlib colormap.",
         metavar="NAME",
         shell_complete=complete_colormap,
         show_default="violet for overlays; jet for --style paper; otherwise inferno, or vanimo_r if signed",
-        help="Use this matplotlib colormap.",
     ),
-    _appearance(
-        "--alpha", default=DrawingStyle.alpha, help="Set an overlay's opacity at the upper end of the scale, 0 to 1."
-    ),
+    _appearance("--alpha", "Set an overlay's opacity at the upper end of the scale, 0 to 1."),
     _appearance(
         "--signed/--unsigned",
+        "Draw negative values, too, on a symmetric scale.",
         default=None,
         show_default="signed with --against",
-        help="Draw negative values, too, on a symmetric scale.",
     ),
-    _appearance("--caption", is_flag=True, help="Add class, score and color scale in a strip below each picture."),
+    _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
     _appearance(
         "--cell-size",
+        "Panels: longer side of each picture. Wide photos are stacked, with up to twice this size.",
         metavar="PIXELS",
         type=int,
         show_default="3 inches",
-        help="Panels: size of each picture, along its longer side. Wide photos are stacked and get twice as long.",
     ),
-    _appearance(
-        "--dpi",
-        default=DrawingStyle.dpi,
-        help="Panels: pixels per inch; pictures, text and lines keep their size in print.",
-    ),
+    _appearance("--dpi", "Panels: pixels per inch; pictures, text and lines keep their size in print."),
     _appearance(
         "--scale",
+        "End the color scale at each map's maximum (image), at the maximum of all maps of the run (run), at a value "
+        "(HIGH), or at a percentile of each map's positive values (P%). LOW is the lower end. 1 is the value of a "
+        "uniform map.",
         metavar="[LOW,]image|run|HIGH|P%",
-        default=OutputOptions.scale,
-        help="End the color scale at each map's own maximum, at that of all maps of the run, at the value HIGH, or at "
-        "a percentile of each map's positive values. LOW is its lower end. 1 is the value of a uniform map.",
     ),
-    _appearance("--cells", is_flag=True, help="Draw the layer's cells with hard edges, without interpolation."),
-    _appearance(
-        "--background",
-        metavar="OPACITY",
-        default=DrawingStyle.background,
-        help="Keep this much of the photo visible where a mask's map is 0.",
-    ),
-    _resuming("--skip-existing", common=True, is_flag=True, help="Skip images whose results are up to date."),
-    _resuming("--overwrite", is_flag=True, help="Also replace files that this program did not write."),
-    _resuming("--dry-run", is_flag=True, help="List the images without processing them."),
-    _resuming("--fail-fast", is_flag=True, help="Stop at the first image that fails."),
+    _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
+    _appearance("--background", "Keep this much of the photo visible where a mask's map is 0.", metavar="OPACITY"),
+    _resuming("--skip-existing", "Skip images whose results are up to date.", common=True),
+    _resuming("--overwrite", "Also replace files that this program did not write."),
+    _resuming("--dry-run", "List the images without processing them."),
+    _resuming("--fail-fast", "Stop at the first image that fails."),
     _performance(
-        "--batch-size",
-        type=int,
-        show_default="by device",
-        help="Explain N images at a time; halved when memory runs out.",
+        "--batch-size", "Explain N images at a time; halved when memory runs out.", type=int, show_default="by device"
     ),
     _performance(
-        "-j",
-        "--workers",
+        "-j --workers",
+        "Use N processes for decoding and drawing; with Ray, N workers that each load the network.",
         type=int,
         show_default="up to one per CPU",
-        help="Use N processes for decoding and drawing; with Ray, N workers that each load the network.",
     ),
+    _performance("--device", "Run the network on cpu, cuda, cuda:1, mps; auto prefers a GPU.", metavar="NAME"),
     _performance(
-        "--device",
-        metavar="NAME",
-        default=ExecutionOptions.device,
-        help="Run the network on cpu, cuda, cuda:1, mps; auto prefers a GPU.",
-    ),
-    _performance(
-        "--dtype",
-        type=click.Choice(DTYPES),
-        default=ExecutionOptions.dtype,
-        help="Compute in this type; bfloat16 is faster on recent GPUs, but coarser.",
+        "--dtype", "Compute in this type; bfloat16 is faster on recent GPUs, but coarser.", type=click.Choice(DTYPES)
     ),
     _cluster(
         "--engine",
+        "Run on this machine, or on the Ray cluster at RAY_ADDRESS.",
         type=click.Choice(ENGINES, case_sensitive=False),
-        default=ExecutionOptions.engine,
-        help="Run on this machine, or on the Ray cluster at RAY_ADDRESS.",
     ),
     _limit(
-        "--gpus-per-worker",
-        type=float,
-        show_default="1 if there are any",
-        help="GPUs per Ray worker; fractions share one.",
+        "--gpus-per-worker", "GPUs per Ray worker; fractions share one.", type=float, show_default="1 if there is a GPU"
     ),
-    _limit("--timeout", type=float, default=RemoteOptions.timeout, help="Seconds to wait for a server."),
-    _limit("--retries", type=int, default=RemoteOptions.retries, help="How often a failed request is repeated."),
-    _limit("--max-bytes", type=int, default=RemoteOptions.max_bytes, help="Largest file from URLs, tar files, stdin."),
-    _limit(
-        "--max-pixels",
-        type=int,
-        show_default="Pillow's own, 179 million",
-        help="Largest image that is decoded.",
-    ),
-    _limit(
-        "--image-timeout",
-        type=float,
-        default=ExecutionOptions.image_timeout,
-        help="Seconds that decoding or drawing an image may take.",
-    ),
-    _information("-q", "--quiet", is_flag=True, help="Hide the progress bar and warnings."),
-    _information("-v", "--verbose", common=True, is_flag=True, help="Also print settings, scores and lost mass."),
-    _information("--debug", is_flag=True, help="Show the traceback of an error."),
+    _limit("--timeout", "Seconds to wait for a server."),
+    _limit("--retries", "How often a failed request is repeated."),
+    _limit("--max-bytes", "Largest file from URLs, tar files, stdin."),
+    _limit("--max-pixels", "Largest image that is decoded.", type=int, show_default="Pillow's own, 179 million"),
+    _limit("--image-timeout", "Seconds that decoding or drawing an image may take."),
+    _information("-q --quiet", "Hide the progress bar and warnings.", is_flag=True),
+    _information("-v --verbose", "Also print settings, scores and lost mass.", common=True, is_flag=True),
+    _information("--debug", "Show the traceback of an error.", is_flag=True),
     _information(
         "-h",
+        "Show the most common options and exit.",
         is_flag=True,
         is_eager=True,
         expose_value=False,
         callback=show_common_options,
-        help="Show the most common options and exit.",
     ),
 )
+OPTIONS = {option.name or "": option for option in _ALL}  # of a run; other commands share some
 
 
-def _by_name() -> dict[str, SectionOption]:
-    command = click.command()(with_options(SALIENCY)(lambda: None))
-    return {option.name or "": option for option in command.params if isinstance(option, SectionOption)}
-
-
-OPTIONS = _by_name()  # of a run; other commands share some
+def in_section(*sections: str) -> list[str]:
+    """The names of the options of some sections."""
+    return [name for name, option in OPTIONS.items() if option.section in sections]

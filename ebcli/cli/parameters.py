@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any
@@ -11,17 +10,25 @@ from typing import IO, Any
 import click
 from click.shell_completion import CompletionItem
 
-from ebcli.cli.console import say_error
+from ebcli.cli.console import note_environment, plain_errors, plain_warnings, say_error
 from ebcli.cli.other_names import named_now
 from ebcli.errors import closest
 from ebcli.files.remote import path_of, url_of
 from ebcli.nouns.box import Box
 
+PATH = click.Path(path_type=Path)
 NOTES = "ebcli.cli.parameters.notes"  # in a context's meta: sentences that the help shows
 
 
-class PlainOption(click.Option):
-    """An option whose help shows a number as N, and a default without parentheses and without its range."""
+class SectionOption(click.Option):
+    """An option that ``--help`` lists in a section; ``-h`` lists only common ones.
+
+    The help shows a number as N, and a default without parentheses and without its range.
+    """
+
+    def __init__(self, *args: Any, section: str, common: bool = False, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.section, self.common = section, common
 
     def make_metavar(self, ctx: click.Context) -> str:
         is_number = isinstance(self.type, (type(click.INT), type(click.FLOAT)))
@@ -33,17 +40,6 @@ class PlainOption(click.Option):
         if isinstance(self.show_default, str):
             extra["default"] = self.show_default
         return extra
-
-
-plain_option = partial(click.option, cls=PlainOption)
-
-
-class SectionOption(PlainOption):
-    """An option that ``--help`` lists in a section; ``-h`` lists only common ones."""
-
-    def __init__(self, *args: Any, section: str, common: bool = False, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.section, self.common = section, common
 
 
 class Limit(SectionOption):
@@ -148,9 +144,13 @@ class SectionedCommand(click.Command):
             raise click.UsageError(f"unexpected argument '{extra[0]}': {hint}")
         return extra
 
-    def invoke(self, ctx: click.Context) -> Any:
-        with _in_one_line(ctx.info_name or ""):
-            return super().invoke(ctx)
+    def invoke(self, ctx: click.Context) -> None:
+        """Run the command; its function returns the exit status."""
+        given = ctx.params
+        with _in_one_line(ctx.info_name or ""), plain_errors(given["debug"]), plain_warnings(given["quiet"]):
+            note_environment()
+            status = super().invoke(ctx)
+        ctx.exit(status)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         self._list_others(formatter)
@@ -203,6 +203,9 @@ class Input(click.Path):
 
 class Output(click.Path):
     """A local path to write to."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given, path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if url_of(Path(value)) is not None:

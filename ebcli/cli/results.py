@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import threading
 import time
 from collections import Counter
@@ -15,15 +16,17 @@ from ebcli.cli.console import SOME_FAILED, handled, note, note_once, one_line, p
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import EbcliError
 from ebcli.files.remote import without_secrets
-from ebcli.models.keywords import CROP, DETECTION, FACTORY, PAD, WHOLE
+from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
+from ebcli.run.plan import CHOOSING, RunPlan
+from ebcli.run.plan_parts import MapOptions
+from ebcli.run.plan_text import as_command
 
 if TYPE_CHECKING:
     from ebcli.files.records import ClassRecord, Record
     from ebcli.run.engine import Run
-    from ebcli.run.plan import RunPlan
-    from ebcli.run.plan_parts import MapOptions
 
 _LOST_SHOWN = 3
+_MOST_NAMED = 3  # inputs in a command; with more, the line would be long
 _RANKED = 5  # classes
 _LITTLE = 0.4  # of an image; the center crop of a 4:3 photo has 0.57
 _WHOLE = "--fit whole explains all of it, which changes scores and perhaps the prediction"
@@ -274,3 +277,23 @@ def _interrupts_stop(stopping: threading.Event) -> Iterator[list[int]]:
 
     with handled(stop):
         yield caught
+
+
+def next_step(work: Run, plan: RunPlan) -> str:
+    """What shows more of the photos that were explained, as a command; empty if there is none."""
+    images, output, model = plan.inputs.images, plan.output, plan.model
+    if plan.words or work.unit != "image" or not all(map(os.path.exists, images)):
+        return ""
+    named = [str(image) for image in images if len(images) <= _MOST_NAMED]
+    is_classified = work.task == CLASSIFICATION and not model.described
+    if work.total + len(work.skipped) > 1:
+        if not output.report:
+            return f"All maps on one page: {shlex.join(['eb-saliency', 'report', str(output.directory), *named])}"
+        if plan.inputs.labels is None and is_classified:
+            return "Which predictions are wrong? Add --labels FILE, or --labels folders"
+    elif is_classified and not any(plan.values.get(name) for name in CHOOSING):
+        return f"More classes: {as_command(plan.but(top_k=3))}"
+    if model != RunPlan.of(images=images, model=model.name).model:  # the page gets neither weights nor preprocessing
+        return ""
+    asked = [] if model.name == BUNDLED else ["--model", model.name]
+    return f"Any class, any layer, in the browser: {shlex.join(['eb-saliency', 'serve', *asked, *named])}"

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -11,17 +12,15 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-import ebcli.cli.serve  # noqa: F401 - adds its command
+from ebcli.cli import ask, audit, check, doctor, serve  # noqa: F401 - they add their commands
 from ebcli.cli.benchmark import benchmark
 from ebcli.cli.commands import COMMANDS
-from ebcli.cli.console import note, note_environment, plain_errors, plain_warnings, shown
-from ebcli.cli.execution import execute
-from ebcli.cli.model_options import with_options
-from ebcli.cli.options import CONTEXT, SALIENCY
+from ebcli.cli.console import note, shown
+from ebcli.cli.execution import execute, sink_of
+from ebcli.cli.options import CONTEXT, OPTIONS
 from ebcli.cli.parameters import Input, SectionedCommand
-from ebcli.cli.single_output import one_picture, read_stdin
-from ebcli.errors import closest
-from ebcli.files.naming import STDIN
+from ebcli.errors import ConfigurationError, closest
+from ebcli.files.naming import STDIN, STDOUT
 from ebcli.files.remote import path_of
 from ebcli.imports import DISTRIBUTION
 from ebcli.run.plan import CHOOSING, VALUES, RunPlan
@@ -66,31 +65,33 @@ def complete_first(ctx: click.Context, _images: click.Parameter, incomplete: str
     return [CompletionItem(incomplete, type="file"), *names]  # bash forgets what comes before files
 
 
-@click.command(cls=SectionedCommand, context_settings=CONTEXT | {"help_option_names": ["--help"]}, epilog=EPILOG)
-@click.argument("images", nargs=-1, type=Input(readable=False), shell_complete=complete_first)  # unreadable ones fail
-@with_options(SALIENCY)
+@click.command(
+    cls=SectionedCommand,
+    params=[
+        click.Argument(["images"], nargs=-1, type=Input(readable=False), shell_complete=complete_first),  # others fail
+        *OPTIONS.values(),
+    ],
+    context_settings=CONTEXT | {"help_option_names": ["--help"]},
+    epilog=EPILOG,
+)
 @click.version_option(None, "-V", "--version", package_name=DISTRIBUTION, message="eb-saliency %(version)s")
-def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, quiet: bool, debug: bool, **options: Any) -> None:
+def run(*, images: tuple[Path, ...], from_file: IO[bytes] | None, **options: Any) -> int:
     """Highlight the image regions that support a network's prediction.
 
     IMAGES are files, directories (searched recursively), tar files and URLs; - is an image on stdin. Writes one picture
     per image and class, or per detected object, and prints its path.
     """
-    with plain_errors(debug), plain_warnings(quiet):
-        options["quiet"] = quiet
-        note_environment()
-        context = click.get_current_context()
-        if not images and from_file is None:
-            images = tuple(map(path_of, (context.default_map or {}).get("images", ())))
-        word = str(images[0]) if images else ""
-        if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.others)):
-            raise click.UsageError(f"'{shown(word)}' is neither a file nor a command: {near}")
-        _check_combinations(options)
-        if from_file is not None:
-            if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
-                raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
-            images += _listed(from_file, options["null"])
-        sys.exit(_start(options, images))
+    if not images and from_file is None:
+        images = tuple(map(path_of, (click.get_current_context().default_map or {}).get("images", ())))
+    word = str(images[0]) if images else ""
+    if len(word) > 2 and not os.path.lexists(word) and (near := closest(word, run.others)):
+        raise click.UsageError(f"'{shown(word)}' is neither a file nor a command: {near}")
+    _check_combinations(options)
+    if from_file is not None:
+        if STDIN in images and getattr(from_file, "name", "<stdin>") == "<stdin>":
+            raise click.UsageError("stdin is either an image or a list: drop - or --from-file -")
+        images += _listed(from_file, options["null"])
+    return _start(options, images)
 
 
 def _check_combinations(options: dict[str, Any]) -> None:
@@ -104,19 +105,35 @@ def _check_combinations(options: dict[str, Any]) -> None:
 
 def _start(options: dict[str, Any], images: tuple[Path, ...]) -> int:
     """Turn the options into a plan and run it; returns the exit status."""
-    given = click.get_current_context().get_parameter_source
-    is_given = {name: given(name) != ParameterSource.DEFAULT for name in ("output", "format")}
     values = {name: options[name] for name in VALUES & options.keys()} | {"images": images}
     values |= {"shard": options["shard"] or _rank(os.environ), "track_lost_mass": options["verbose"]}
     # stdout is for results: networks print, and so does Ray
     out = sys.stdout
-    sink = one_picture(options, images, is_given, out)
-    if sink is not None:
-        sink.check()
-        values["format"] = sink.format
-    plan = RunPlan.of(**values, stdin=read_stdin(images, options["max_bytes"]))
+    is_named = click.get_current_context().get_parameter_source("output") != ParameterSource.DEFAULT
+    needs_directory = any(options[name] for name in ("as_json", "at", "dry_run", "raw", "report"))
+    if images == (STDIN,) and not (is_named or needs_directory or out.isatty()):
+        values["output"] = STDOUT
+    if options["as_json"] and values["output"] == STDOUT:
+        raise ConfigurationError("stdout takes one picture, but --json prints records there: drop one of them")
+    plan = RunPlan.of(**values)
+    sink = sink_of(plan, out)
+    if STDIN in images:
+        plan = replace(plan, inputs=replace(plan.inputs, stdin=_read(options["max_bytes"])))
     with redirect_stdout(sys.stderr):
         return execute(plan, options, out, sink)
+
+
+def _read(limit: int) -> bytes:
+    """The image on stdin."""
+    redirect = "redirect an image to it, as in eb-saliency - < in.jpg"
+    if sys.stdin.buffer.isatty():
+        raise ConfigurationError(f"stdin is a terminal: {redirect}")
+    content = sys.stdin.buffer.read(limit + 1)
+    if len(content) > limit:
+        raise ConfigurationError(f"stdin holds more than {limit} bytes: raise EB_SALIENCY_MAX_BYTES")
+    if not content:
+        raise ConfigurationError(f"stdin is empty: {redirect}")
+    return content
 
 
 def _listed(file: IO[bytes], null: bool) -> tuple[Path, ...]:

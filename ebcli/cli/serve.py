@@ -12,15 +12,14 @@ import click
 
 from ebcli.cli.commands import PHOTOS, altered, command
 from ebcli.cli.console import put, say_error
-from ebcli.cli.options import OPTIONS
+from ebcli.cli.options import OPTIONS, in_section
 from ebcli.cli.parameters import SectionOption
 from ebcli.files.remote import RemoteOptions
 from ebcli.models.spec import ModelSpec
 from ebcli.run.plan import RunPlan, part_of
 
 _PORT = 8722
-_MODEL = [name for name, option in OPTIONS.items() if option.section == "Model"]
-_SHARED = [name for name in _MODEL if name not in ("model", "weights")]
+_SHARED = [name for name in in_section("Model") if name not in ("model", "weights")]
 
 
 def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
@@ -53,8 +52,8 @@ def _repeatable(name: str, text: str, default: tuple[str, ...]) -> click.Option:
 def serve(options: Mapping[str, Any]) -> int:
     """Explain photos on a live page in the browser.
 
-    The page shows the PHOTOS and those that are dropped on it. Only this machine can open it, unless --host says
-    otherwise, and only at the address that is printed, which has a token. Ctrl-C ends the server.
+    The page shows the PHOTOS and those that are dropped on it. It opens only at the printed address, which has a token,
+    and only on this machine, unless --host names another address. Ctrl-C ends the server.
     """
     from ebcli.files.images import decoding_memory
     from ebcli.serve.app import Page

@@ -13,6 +13,7 @@ from typing import TypeVar
 T = TypeVar("T", bound=Hashable)
 
 STDIN = Path("-")  # among the inputs; its results are named after "stdin"
+STDOUT = Path("-")  # in place of the output directory
 RECORDS = "records.jsonl"
 SETTINGS = Path("settings.toml")
 COCO = Path("annotations.json")

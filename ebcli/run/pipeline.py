@@ -1,23 +1,32 @@
-"""Images on their way: loaded ahead of the network, rendered behind it, only a few batches in flight."""
+"""Images on their way: loaded ahead of the network, rendered behind it, only a few batches in flight.
+
+Imports no torch.
+"""
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from hashlib import sha256
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from threading import Event
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
 
-from ebcli.errors import ImageError, OutputError
+import numpy as np
+
+from ebcli.drawing.thumbnails import ThumbnailNames
+from ebcli.errors import EbcliError, ImageError, OutputError
+from ebcli.files.frame_ranges import Slices
 from ebcli.files.records import Record
 from ebcli.files.sink import Sink
 from ebcli.files.sources import Source
 from ebcli.nouns.explanation import Explanation
-from ebcli.run.reading import NetworkInput
-from ebcli.run.stages import ImageStages
+from ebcli.run.reading import NetworkInput, Reader
+from ebcli.run.rendering import RenderOptions, render
 from ebcli.workers import Workers
 
 if TYPE_CHECKING:
@@ -30,15 +39,37 @@ _LARGE = 1 << 23  # bytes; larger images do not wait at all
 _Numbered = tuple[int, Source, NetworkInput]
 
 
+@dataclass(frozen=True)
+class ImageStages:
+    """What is done for each image of a run, before and after the network. Can be sent to other machines.
+
+    Attributes:
+        reader: how files are read.
+        options: how results are rendered.
+        common: a record with the fields that all images share.
+        thumbnails: also make thumbnails for the gallery page.
+    """
+
+    reader: Reader
+    options: RenderOptions
+    common: Record
+    thumbnails: bool
+
+    def record(self, source: Source, status: str, **known: Any) -> Record:
+        """The record of a file, with these fields."""
+        place = str(source.place)
+        return replace(self.common, input=source.name, place=place, status=status, **known)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """What all images of a run share.
+    """The way of all images of a run.
 
     Attributes:
         explainer: the network; None if none of the files can be read.
         sink: where results go.
         workers: the processes that load and render images.
-        stages: how they do it.
+        stages: what they do for each.
         fail_fast: stop at the first failure.
         stopping: set it, from any thread, to finish the images in progress and start no others.
         recorded: counts the records written, by status.
@@ -49,7 +80,7 @@ class Pipeline:
     workers: Workers
     stages: ImageStages
     fail_fast: bool
-    stopping: threading.Event = field(default_factory=threading.Event)
+    stopping: Event = field(default_factory=Event)
     recorded: Counter[str] = field(default_factory=Counter)
 
     def run(self, sources: Iterable[Source]) -> Iterator[Record]:
@@ -147,15 +178,62 @@ class Pipeline:
         return self.explainer.batch_size if self.explainer else 1
 
     def _load(self, source: Source) -> NetworkInput | Record:
-        loaded = self.stages.load(source, self.workers.call)
-        if isinstance(loaded, Record) and loaded.status == "failed":
-            return self._written({}, loaded)
-        return loaded
+        """What the network gets of an image; or the record of a file that failed, or is not an image."""
+        start = perf_counter()
+        try:
+            loaded: NetworkInput | None = self.workers.call(self.stages.reader.load, source)
+        except Exception as error:
+            return self._failed(source, error, perf_counter() - start)
+        return self.stages.record(source, "not an image") if loaded is None else loaded
 
     def _render(self, source: Source, loaded: NetworkInput, explanation: Explanation | ImageError) -> Record:
         """Render and write one image's results, then its record."""
-        record, files = self.stages.render(source, loaded, explanation, self.workers.call)
-        return self._written(files, record)
+        start, stages = perf_counter(), self.stages
+        if isinstance(explanation, ImageError):
+            return self._failed(source, explanation, loaded.seconds)
+        before = loaded.seconds + explanation.seconds
+        stamp = {"input_bytes": loaded.stamp.bytes, "input_mtime_ns": loaded.stamp.mtime_ns}
+        if not explanation.maps:  # no class scores above the threshold
+            return self._written({}, stages.record(source, "done", seconds=round(before, 4), **stamp))
+        relpath, names = source.place, None
+        if stages.thumbnails:
+            names = ThumbnailNames(str(relpath), loaded.stamp, stages.common.configuration, stages.common.method)
+        try:
+            seen = replace(loaded, pixels=np.empty(0, np.uint8))  # rendering needs none
+            drawn = self.workers.call(render, source, seen, stages.reader, stages.options, explanation, names)
+        except Exception as error:
+            return self._failed(source, error, before + perf_counter() - start)
+        maps = [(map_.subject.index, map_.subject.name, map_.layer) for map_ in explanation.maps]
+        results = stages.options.names.of(relpath, maps, drawn.placed)
+        record = stages.record(
+            source,
+            "done",
+            output=tuple(map(str, results)),
+            output_bytes=tuple(map(len, drawn.files)),
+            output_sha256=tuple(sha256(content).hexdigest() for content in drawn.files),
+            classes=drawn.classes,
+            seconds=round(before + perf_counter() - start, 4),
+            **stamp,
+            image_size=None if stages.options.regions is None else loaded.size,
+            label=explanation.label,
+            predicted=explanation.predicted,
+            clips=None if loaded.clips is None or isinstance(loaded.clips, Slices) else asdict(loaded.clips),
+            tiles=explanation.tiles,
+            seen=round(explanation.maps[0].placement.share_of(loaded.size), 4),
+            pages=loaded.pages,
+            question=explanation.question,
+            answer=explanation.answer,
+        )
+        return self._written(dict(zip(results, drawn.files, strict=True)) | drawn.thumbnails, record)
+
+    def _failed(self, source: Source, error: Exception, seconds: float) -> Record:
+        if isinstance(error, (OutputError, CancelledError)):
+            raise error
+        reason = str(error) if isinstance(error, EbcliError) else f"{type(error).__name__}: {error}"
+        if isinstance(error, MemoryError):
+            reason = "not enough memory to decode and draw it"
+        record = self.stages.record(source, "failed", error=" ".join(reason.split()), seconds=round(seconds, 4))
+        return self._written({}, record)
 
     def _written(self, files: Mapping[Path, bytes], record: Record) -> Record:
         written = self.sink.write(files, record)

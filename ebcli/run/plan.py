@@ -3,22 +3,26 @@
 Imports neither torch nor Click.
 """
 
+import os
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field, fields
+from dataclasses import KW_ONLY, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 from ebcli.drawing.style import ATLAS, UNSIGNED_STYLES, DrawingStyle
 from ebcli.errors import ConfigurationError
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML
-from ebcli.files.remote import RemoteOptions
-from ebcli.models.keywords import ALL, WHOLE
+from ebcli.files.naming import AUTO, FIGURE_FORMATS, HTML, STDOUT
+from ebcli.files.remote import RemoteOptions, url_of
+from ebcli.imports import import_optional
+from ebcli.models.keywords import ALL, DETECTION, SEGMENTATION, VIDEO, WHOLE
+from ebcli.models.names import torchvision_names
 from ebcli.models.preprocessing import Preprocessing
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec, as_classes
 from ebcli.run.plan_parts import (
     IMAGE,
+    PICTURES,
     SCALES,
     ExecutionOptions,
     InputOptions,
@@ -47,15 +51,15 @@ ATLAS_CLASSES = 20  # compared in an atlas, unless classes are chosen
 CHOOSING = ("target", "similar_to", "top_k", "above", "labels")
 
 
-def values_of(*parts: type[Any]) -> dict[str, str]:
-    """The names of the values of some parts of a plan, each with its field's."""
-    own = [(part, one.name) for part in parts for one in fields(part) if one.name not in _WITHIN]
-    return {_OPTION_OF.get((part, name), name): name for part, name in own}
+def values_of(*parts: type[Any]) -> dict[str, Field[Any]]:
+    """The names of the values of some parts of a plan, each with its field."""
+    own = [(part, one) for part in parts for one in fields(part) if one.name not in _WITHIN]
+    return {_OPTION_OF.get((part, one.name), one.name): one for part, one in own}
 
 
 def part_of(kind: type[T], values: Mapping[str, Any], **made: Any) -> T:
     """A part of a plan, with those of some values that are its own."""
-    given = {name: values[value] for value, name in values_of(kind).items() if value in values}
+    given = {one.name: values[value] for value, one in values_of(kind).items() if value in values}
     return kind(**{**given, **made})
 
 
@@ -77,10 +81,11 @@ class RunPlan:
     words: WordOptions | None = None
 
     @classmethod
-    def of(cls, **values: Any) -> "RunPlan":
+    def of(cls, *, usual_fit: str | None = WHOLE, **values: Any) -> "RunPlan":
         """The plan of some values; what follows from them is derived here, and nowhere else.
 
         Args:
+            usual_fit: how images are fitted if no value says so; None for the network's own way.
             values: named like the options of the command, with underscores; None for the default. ``layer``, ``target``
                 and others that are repeated are tuples, and ``scale`` is a text, see ``_scale``.
 
@@ -94,13 +99,10 @@ class RunPlan:
         if len(choosing) > 1:
             one, other = (f"--{name.replace('_', '-')}" for name in choosing[:2])
             raise ConfigurationError(f"{one} and {other} both choose the classes: drop one of them")
-        values |= _scale(values.get("scale", IMAGE))
-        is_page = values.get("interactive", False) or values.get("format") == HTML
+        values |= _scale(values.get("scale", IMAGE)) | {"format": _format(values)}
+        is_page = values.get("interactive", False) or values["format"] == HTML
         if is_page:
-            values |= {
-                "interactive": True,
-                "format": HTML if values.get("format") in (None, AUTO) else values["format"],
-            }
+            values |= {"interactive": True, "format": HTML if values["format"] == AUTO else values["format"]}
         if (is_page or values.get("at") is not None) and values.get("style", DrawingStyle.name) == DrawingStyle.name:
             values["style"] = ATLAS
         against, style = values.get("against") or (), values.get("style")
@@ -109,9 +111,9 @@ class RunPlan:
         if "signed" not in values:  # both halves of such a map say what tells the classes apart
             values["signed"] = bool(against) and style not in UNSIGNED_STYLES and not values["vmin"]
         if not {"fit", "resize", "crop"} & values.keys():
-            values["fit"] = WHOLE
+            values["fit"] = usual_fit
         if "words" in values:  # an answer is one figure
-            values |= {"panel": True, "format": "png" if values.get("format", AUTO) == AUTO else values["format"]}
+            values |= {"panel": True, "format": "png" if values["format"] == AUTO else values["format"]}
         described = values.get("similar_to") or values.get("target") or ()
         is_text = "class_names" not in values and takes_texts(values.get("model", ModelSpec.name))
         if values.get("similar_to") or (described and is_text):
@@ -136,7 +138,7 @@ class RunPlan:
         """All values of the plan; `of` makes the same plan of them."""
         model, style = self.model, self.style
         named = ((part, values_of(type(part)).items()) for part in self._parts)
-        found = {value: getattr(part, name) for part, names in named for value, name in names if value not in _UNTOLD}
+        found = {value: getattr(part, one.name) for part, own in named for value, one in own if value not in _UNTOLD}
         end = style.vmax if style.percentile is None else f"{style.percentile!r}%"
         end = self.output.scale if end is None else end
         found["scale"] = f"{style.vmin!r},{end}" if style.vmin else str(end)
@@ -181,6 +183,29 @@ class RunPlan:
             raise ConfigurationError("a panel has captions of its own: drop caption")
         if self.maps.beside and not output.panel:
             raise ConfigurationError("--compare-with draws another method's map into panels: add --panel")
+        if output.is_file and (problem := self._problem_of_one_picture()):
+            name = "stdout" if output.directory == STDOUT else f"'{output.directory}'"
+            raise ConfigurationError(f"{name} takes one picture, but {problem}")
+
+    def _problem_of_one_picture(self) -> str | None:
+        """Why the run writes more than one picture, and what to do about it; None if it does not."""
+        images, maps, output, directory = self.inputs.images, self.maps, self.output, "name a directory with -o"
+        if len(images) != 1:
+            return f"there are {len(images)} inputs: {directory}"
+        if url_of(images[0]) is None and (os.path.isdir(images[0]) or images[0].suffix.lower() == ".tar"):
+            return f"'{images[0]}' may hold many images: {directory}"
+        finds = self.model.name.lower() in {*torchvision_names(DETECTION), *torchvision_names(SEGMENTATION)}
+        is_one = maps.top_k == 1 or maps.where is not None or not finds
+        of_all = maps.above is not None or self.inputs.labels is not None
+        several = of_all or not is_one or max(len(maps.targets), maps.most, len(maps.layers)) > 1 or ALL in maps.layers
+        if several and not output.panel:
+            return f"there are several maps: add --panel to draw them in one figure, or {directory}"
+        for name in ("raw", "report", "annotations", "records", "skip_existing"):
+            if getattr(output, name):
+                option = "--" + name.replace("_", "-")
+                return f"{option} needs a directory: drop {option}, or {directory}"
+        is_ranked = maps.at is not None and output.directory == STDOUT
+        return "--at prints shares there: drop one of them" if is_ranked else None
 
 
 def _check_atlas(maps: MapOptions) -> None:
@@ -194,8 +219,28 @@ def _check_atlas(maps: MapOptions) -> None:
         raise ConfigurationError("an atlas has no other methods' maps: drop --compare-with")
 
 
-# The names of all values
-VALUES = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts)).keys() - _UNTOLD
+FIELDS = values_of(*map(type, RunPlan(InputOptions((Path(),)))._parts))  # of all values
+VALUES = FIELDS.keys() - _UNTOLD
+
+
+def _format(values: Mapping[str, Any]) -> str:
+    """The format of pictures; that of a single one by the name of its file."""
+    format_, model, output = (values.get(name) for name in ("format", "model", "output"))
+    format_, model, path = format_ or AUTO, model or ModelSpec.name, output or OutputOptions.directory
+    if path == STDOUT:
+        return "png" if format_ == AUTO and not values.get("interactive") else format_
+    if not OutputOptions(path).is_file:
+        return format_
+    suffix = path.suffix.lower()
+    is_video = (model.lower() in torchvision_names(VIDEO) or ":" in model) and not values.get("panel")
+    if suffix not in PICTURES or (suffix == ".mp4" and not is_video):
+        choose = "choose .png, .jpg or .webp, .pdf or .svg for a figure, or .html for a page"
+        raise ConfigurationError(f"pictures cannot be written as {suffix}: {choose}")
+    if suffix == ".mp4":
+        import_optional("av")
+    elif format_ not in (AUTO, PICTURES[suffix]):
+        raise ConfigurationError(f"'{path}' is not {format_}: drop --format, or change the name")
+    return PICTURES[suffix]
 
 
 def _scale(text: str) -> dict[str, Any]:

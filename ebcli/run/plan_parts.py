@@ -3,16 +3,19 @@
 Imports neither torch nor Click.
 """
 
+import os
 from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 
 from ebcli.errors import ConfigurationError, check_at_least
 from ebcli.files.frame_ranges import ClipOptions
-from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML
+from ebcli.files.naming import AUTO, COCO, FIFTYONE_FILES, FIGURE_FORMATS, HTML, STDOUT
 from ebcli.files.remote import RemoteOptions
 from ebcli.nouns.box import Box
 
 FORMATS = (AUTO, "png", "jpg", "webp", *FIGURE_FORMATS, HTML)
+PICTURES = {f".{name}": name for name in FORMATS[1:]} | {".jpeg": "jpg", ".mp4": AUTO}  # by a file's suffix
+_OTHER_PICTURES = {".avif", ".bmp", ".eps", ".gif", ".heic", ".jp2", ".tif", ".tiff"}
 DTYPES = ("float32", "bfloat16")
 SCALES = IMAGE, RUN = "image", "run"
 BOXES, MASKS, HEATMAPS = "boxes", "masks", "heatmaps"
@@ -158,7 +161,7 @@ class OutputOptions:
     """Which files are written, and where.
 
     Attributes:
-        directory: the output directory; nothing is written outside it.
+        directory: the output directory; nothing is written outside it. Or the file of the only picture, or ``STDOUT``.
         format: the format of pictures, one of ``FORMATS``; ``auto`` is JPEG for JPEG photos, else PNG.
         max_side: pictures are drawn over photos reduced to this longest side, in pixels; None for their own size.
         raw: also write each image's relevance to a ``.npz`` file.
@@ -191,6 +194,12 @@ class OutputOptions:
     annotations: str | None = None
     threshold: tuple[str, float] = ("max", 0.5)
     records: Path | None = None
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the only picture goes to a file of this name, or to stdout, and not to a directory."""
+        is_picture = self.directory.suffix.lower() in PICTURES.keys() | _OTHER_PICTURES
+        return self.directory == STDOUT or (is_picture and not os.path.isdir(self.directory))
 
     def __post_init__(self) -> None:
         check_at_least(1, max_side=self.max_side)

@@ -34,11 +34,11 @@ from ebcli.models.keywords import ALL, CLASSIFICATION, VIDEO
 from ebcli.nouns.explanation import Explanation
 from ebcli.run.labels import FOLDERS, with_labels
 from ebcli.run.network_description import NetworkDescription, class_labels, in_a_sentence
+from ebcli.run.pipeline import ImageStages
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ANNOTATIONS, BOXES, MASKS, RUN, InputOptions
 from ebcli.run.reading import NetworkInput, Reader, has_known_suffix, medium_of
 from ebcli.run.rendering import RenderOptions, render
-from ebcli.run.stages import ImageStages
 from ebcli.workers import Workers, enough_for, warm
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import InputOptions
 from ebcli.run.plan_text import as_settings
 from ebcli.run.prepare import prepare
-from ebcli.run.ray_tasks import StopFile, make_pipeline
+from ebcli.run.ray_process import StopFile, make_pipeline
 from ebcli.workers import DiedError, Process
 
 # Of a part, enough batches to make Ray's overhead small, few enough to repeat when a machine is lost.

@@ -1,4 +1,7 @@
-"""Ray, in a process of its own: when the cluster is lost, Ray ends the process that uses it without a word."""
+"""Ray, in a process of its own: when the cluster is lost, Ray ends the process that uses it without a word.
+
+And what runs on the machines of the cluster: the local pipeline, on a part of the list.
+"""
 
 from __future__ import annotations
 
@@ -11,17 +14,20 @@ from contextlib import suppress
 from functools import cache
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from tempfile import TemporaryFile
+from threading import Event
+from typing import Any
 
 from ebcli.errors import ConfigurationError, EbcliError, UnfinishedError
+from ebcli.files.directory import OutputFolder
+from ebcli.files.images import decoding_memory
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
 from ebcli.imports import import_optional
+from ebcli.run.pipeline import ImageStages, Pipeline
+from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import ExecutionOptions
-from ebcli.workers import processors
-
-if TYPE_CHECKING:
-    from ebcli.run.pipeline import Pipeline
+from ebcli.workers import Workers, processors
 
 _RETRIES = 2  # of a part whose process or machine is lost
 _CONNECT_TIMEOUT, _POLL = 30, 0.1  # seconds
@@ -29,6 +35,7 @@ _HEAD_TIMEOUT, _OWN_HEAD_TIMEOUT = "30", "2"  # seconds; an own head is not star
 _LONGEST_REASON = 200  # characters
 
 _tasks: list[Any] = []  # those that are waited for
+_pipelines: list[Pipeline] = []  # that of this process, which Ray keeps for other parts
 
 
 def connect(execution: ExecutionOptions) -> tuple[int, float, int]:
@@ -117,8 +124,6 @@ def allocation(execution: ExecutionOptions, nodes: Sequence[dict[str, float]]) -
 def _task() -> Any:
     import ray
 
-    from ebcli.run.ray_tasks import explain_part
-
     # a part whose process or machine is lost is repeated wherever there is room
     return ray.remote(max_retries=_RETRIES, scheduling_strategy="SPREAD")(explain_part)
 
@@ -151,4 +156,86 @@ def lost(error: Exception) -> UnfinishedError:
     return UnfinishedError(
         f"the Ray cluster is lost ({reason}): repeat the command with --skip-existing, and with fewer --workers if "
         "memory was short"
+    )
+
+
+class StopFile(Event):
+    """An event for all machines: it is set when a file is gone. Network file systems may hide a new file for long."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def __reduce__(self) -> tuple[type[StopFile], tuple[Path]]:
+        return StopFile, (self._path,)
+
+    def is_set(self) -> bool:
+        try:
+            self._path.open("rb").close()
+        except FileNotFoundError:
+            return True
+        return False
+
+    def set(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def explain_part(make: Callable[[], Pipeline], sources: Sequence[Source]) -> tuple[list[Record], EbcliError | None]:
+    """The records of a part of the list, and the error that ended it.
+
+    Errors are returned, because Ray cannot raise one that names a path which is not UTF-8.
+
+    Args:
+        make: loads the network, unless this process has it.
+        sources: the files.
+    """
+    records: list[Record] = []
+    try:
+        if not _pipelines:
+            _pipelines.append(make())
+        for record in _pipelines[0].run(sources):
+            records.append(record)  # what comes before an error counts
+    except EbcliError as error:
+        return records, error
+    return records, None
+
+
+def make_pipeline(
+    cwd: Path, plan: RunPlan, stages: ImageStages, folder: OutputFolder, stopping: StopFile, cpus: int
+) -> Pipeline:
+    """Load the network.
+
+    Args:
+        cwd: the working directory.
+        plan: the run; its images do not matter.
+        stages: what is done for each image.
+        folder: writes results.
+        stopping: ends all parts.
+        cpus: the network takes one, processes that decode and draw the others.
+
+    Raises:
+        ConfigurationError: this machine lacks one of the directories, or the network cannot be loaded.
+    """
+    import torch
+
+    from ebcli.run.explainer import Explainer
+
+    try:
+        os.chdir(cwd)
+        TemporaryFile(dir=folder.private).close()
+    except OSError as error:
+        raise ConfigurationError(
+            f"the machine {socket.gethostname()} cannot use '{cwd}' and write to '{folder.directory}' in it "
+            f"({error.strerror}): all machines of the cluster must share these directories"
+        ) from error
+    torch.set_num_threads(1)  # the other CPUs decode and draw
+    torch.manual_seed(0)  # an untrained network must be the same on all machines
+    workers = Workers(max(1, cpus - 1), plan.execution.image_timeout, decoding_memory(plan.inputs.max_pixels))
+    return Pipeline(
+        explainer=Explainer(plan),
+        sink=folder,
+        workers=workers,
+        stages=stages,
+        fail_fast=plan.execution.fail_fast,
+        stopping=stopping,
     )

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import TypeVar
 
 from starlette.applications import Starlette
@@ -12,22 +12,19 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.drawing.atlas_page import described
+from ebcli.drawing.pages import atlas_data
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError
 from ebcli.files.sources import Source
-from ebcli.files.stamp import Stamp
 from ebcli.nouns.atlas import Atlas
-from ebcli.nouns.explanation import Explanation
 from ebcli.pages.shell import page
+from ebcli.run.plan import RunPlan
 from ebcli.serve.answers import colors, encoded, told
 from ebcli.serve.network import Network
 from ebcli.serve.photos import SIDE, SMALL, Photos
-from ebcli.serve.question import Question
 from ebcli.workers import Workers
 
 T = TypeVar("T")
 
-_ANSWERS = 16  # kept in memory
 _FAILED = "this failed: the terminal of eb-saliency serve says why"
 _NO_FRAMES = {"content-security-policy": "frame-ancestors 'none'"}  # which only a header can say; the page has the rest
 
@@ -56,8 +53,7 @@ class Page:
     ) -> None:
         self._photos, self._networks, self._workers = photos, networks, workers
         self._tell, self._max_bytes = tell, max_bytes
-        self._explained_once, self._turn = lru_cache(_ANSWERS)(self._explain), asyncio.Lock()
-        self._computing = ThreadPoolExecutor(1)
+        self._turn, self._computing = asyncio.Lock(), ThreadPoolExecutor(1)
         answers = {
             "/": self._index,
             "/colors": self._colors,
@@ -114,22 +110,16 @@ class Page:
         """The result of some work on photos."""
         return await asyncio.wrap_future(self._workers.submit(work, *arguments))
 
-    def _asked(self, request: Request) -> tuple[Question, Network, Source]:
-        question = Question.of(request.query_params)
-        network, source = self._network(question), self._photos.source(question.photo)
-        network.plan(question)  # or else the question is at fault
-        return question, network, source
+    def _asked(self, request: Request) -> tuple[RunPlan, Network, Source]:
+        query = request.query_params
+        network = self._network(request)
+        return network.plan(query), network, self._photos.source(query.get("photo", ""))
 
-    def _network(self, question: Question) -> Network:
-        if not 0 <= question.network < len(self._networks):
+    def _network(self, request: Request) -> Network:
+        number = request.query_params.get("network") or "0"
+        if not (number.isdecimal() and int(number) < len(self._networks)):
             raise ConfigurationError("there is no such network: open the page again")
-        return self._networks[question.network]
-
-    def _explained(self, question: Question, source: Source) -> Explanation:
-        return self._explained_once(question.undrawn, source, source.version())
-
-    def _explain(self, question: Question, source: Source, _version: Stamp | None) -> Explanation:
-        return self._network(question).explain(question, source)
+        return self._networks[int(number)]
 
     async def _fail(self, _request: Request, error: Exception) -> Response:
         self._tell(_described(error))
@@ -158,7 +148,7 @@ class Page:
         return JSONResponse({"networks": networks, "photos": self._photos.names, "more": self._photos.more})
 
     async def _classes(self, request: Request) -> Response:
-        return JSONResponse(self._network(Question.of(request.query_params)).loaded.categories or [])
+        return JSONResponse(self._network(request).loaded.categories or [])
 
     async def _photo(self, request: Request) -> Response:
         longest = SMALL if "small" in request.query_params else SIDE
@@ -166,37 +156,40 @@ class Page:
         return Response(content, media_type="image/jpeg")
 
     async def _subjects(self, request: Request) -> Response:
-        question, network, source = self._asked(request)
-        return JSONResponse(told(await self._computed(partial(network.subjects, question, source), request)))
+        plan, network, source = self._asked(request)
+        return JSONResponse(told(await self._computed(partial(network.subjects, plan, source), request)))
 
     async def _maps(self, request: Request) -> Response:
-        question, network, source = self._asked(request)
+        plan, network, source = self._asked(request)
 
         def work() -> bytes:
-            return encoded(self._explained(question, source), network.size(source))
+            return encoded(network.explain(plan, source), network.size(source))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 
     async def _atlas(self, request: Request) -> Response:
-        question, network, source = self._asked(request)
-        question = network.compared(question)
+        _, network, source = self._asked(request)
+        plan = network.compared()
 
         def work() -> bytes:
-            found, size = self._explained(question, source), network.size(source)
-            return encoded(found, size, atlas=described(Atlas.of(found.maps), size))
+            found, size = network.explain(plan, source), network.size(source)
+            return encoded(found, size, atlas=atlas_data(Atlas.of(found.maps), size))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 
     async def _command(self, request: Request) -> Response:
-        question, network, _ = self._asked(request)
-        return JSONResponse({"command": network.command(question, self._photos.names[question.photo])})
+        plan, network, _ = self._asked(request)
+        return JSONResponse({"command": network.command(plan, self._name(request))})
+
+    def _name(self, request: Request) -> str:
+        return self._photos.names[request.query_params["photo"]]
 
     async def _picture(self, request: Request) -> Response:
-        question, network, source = self._asked(request)
-        name = network.file_name(question, self._photos.names[question.photo])
+        plan, network, source = self._asked(request)
+        name = network.file_name(plan, self._name(request))
 
         def work() -> bytes:
-            return network.picture(question, source, self._explained(question, source))
+            return network.picture(plan, source, network.explain(plan, source))
 
         headers = {"content-disposition": f'attachment; filename="{name}"'}
         return Response(await self._computed(work, request), headers=headers, media_type="image/png")

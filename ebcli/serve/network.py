@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -14,23 +15,25 @@ from ebcli.files.sources import Source
 from ebcli.files.stamp import Stamp
 from ebcli.models.caveats import caveat
 from ebcli.models.classes import matching_classes
-from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT, SEGMENTATION
+from ebcli.models.keywords import ALL, CLASSIFICATION, INPUT
 from ebcli.models.sources import takes_texts
 from ebcli.models.spec import ModelSpec
+from ebcli.nouns.box import Box
 from ebcli.nouns.explanation import Explanation, Subject
 from ebcli.run.plan import ATLAS_CLASSES, RunPlan
 from ebcli.run.plan_parts import MapOptions, OutputOptions
 from ebcli.run.plan_text import as_command
 from ebcli.run.reading import NetworkInput, Reader
-from ebcli.serve.question import EVERY, Question
 from ebcli.workers import Workers
 
 if TYPE_CHECKING:
     from ebcli.models import LoadedModel
     from ebcli.run.explainer import Explainer
 
-_EXPLAINERS, _INPUTS = 32, 16  # kept in memory
+EVERY = "every"  # in place of a layer: all that the page offers
+_EXPLAINERS, _KEPT = 32, 16  # in memory; the latter are inputs and explanations
 _ANY_TEXT = ("a photo",)
+_UNDRAWN: dict[str, Any] = {"style": DrawingStyle(), "output": OutputOptions()}
 
 
 class Network:
@@ -60,7 +63,8 @@ class Network:
         # each set of texts is a network of its own
         self._with_texts = lru_cache(1)(self._loaded_with_texts)
         self._explainer_of = lru_cache(2 if self.takes_texts else _EXPLAINERS)(self._new_explainer)
-        self._read_once = lru_cache(_INPUTS)(self._read)
+        self._read_once = lru_cache(_KEPT)(self._read)
+        self._explained_once = lru_cache(_KEPT)(self._explained)
 
     @property
     def loaded(self) -> LoadedModel:
@@ -100,87 +104,94 @@ class Network:
         self.doubt = caveat(loaded.name) if loaded.trained else f"{loaded.name} is untrained: its maps are meaningless"
         self._loaded = loaded
 
-    def plan(self, question: Question, **others: Any) -> RunPlan:
-        """The plan that a question stands for, with other values.
+    def plan(self, query: Mapping[str, str]) -> RunPlan:
+        """The plan that an address of the page stands for.
+
+        Args:
+            query: ``target``, ``against``, ``box``, ``layer``, which can be `EVERY`, and how a map is drawn.
 
         Raises:
             ConfigurationError: it stands for none.
         """
-        if self.takes_texts and not question.target:
+        given = {name: value for name, value in query.items() if value}
+        values: dict[str, Any] = {name: (given[name],) for name in ("target", "against") if name in given}
+        if self.takes_texts and not values.get("target"):
             raise ConfigurationError(f"{self.spec.name} compares images with texts: type one")
-        layers = self.layers if question.layer == EVERY else (question.layer or self.default,)
-        return self._usual.but(**question.values | {"layer": layers} | others)
+        try:
+            if "box" in given:
+                left, top, width, height = map(float, given["box"].split(","))
+                values["where"] = Box.of_size(left, top, width, height)
+            values["alpha"] = float(given["alpha"]) if "alpha" in given else None
+        except ValueError as error:
+            raise ConfigurationError(f"this is no address of the page ({error}): open the page again") from error
+        values |= {"contrastive": given.get("marginal") != "1", "style": given.get("style")}
+        values |= {"signed": {"0": False, "1": True}.get(given.get("signed", "")), "cells": given.get("cells") == "1"}
+        layers = self.layers if given.get("layer") == EVERY else (given.get("layer", self.default),)
+        return self._usual.but(**values, layer=layers)
 
-    def subjects(self, question: Question, source: Source) -> list[Subject]:
-        """The most likely classes of a photo, or what is found in it; for texts, how well they fit."""
-        plan = self._usual.but(layer=(self.default,))
-        if self.takes_texts:
-            plan = self.plan(replace(question, layer=""))
-        elif self.loaded.task == CLASSIFICATION:
-            plan = plan.but(top_k=ATLAS_CLASSES)
-        return self._explainer(plan).subjects(self._input(source))
-
-    def explain(self, question: Question, source: Source) -> Explanation:
-        """The maps of a photo.
-
-        Raises:
-            ConfigurationError: a class or a layer does not exist.
-            ImageError: the photo cannot be read, or nothing is found.
-        """
-        (found,) = self._explainer(self.plan(question)).explain([self._input(source)])
-        if isinstance(found, ImageError):
-            raise found
-        if not found.maps:
-            raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
-        return found
-
-    def compared(self, question: Question) -> Question:
-        """The question for the maps of the classes that the atlas of a photo compares.
+    def compared(self) -> RunPlan:
+        """The plan for the likeliest classes of a photo, which its atlas compares.
 
         Raises:
             ConfigurationError: it is no classifier with classes of its own.
         """
         if self.loaded.task != CLASSIFICATION or self.takes_texts:
             raise ConfigurationError(f"{self.loaded.name} has no classes to compare at each place")
-        return question.likeliest(ATLAS_CLASSES)
+        return self._usual.but(layer=(self.default,), top_k=ATLAS_CLASSES)
+
+    def subjects(self, plan: RunPlan, source: Source) -> list[Subject]:
+        """The most likely classes of a photo, or what is found in it; for the texts of a plan, how well they fit."""
+        if self.takes_texts:
+            usual = plan.but(layer=(self.default,))
+        elif self.loaded.task == CLASSIFICATION:
+            usual = self.compared()
+        else:
+            usual = self._usual.but(layer=(self.default,))
+        return self._explainer(usual).subjects(self._input(source))
+
+    def explain(self, plan: RunPlan, source: Source) -> Explanation:
+        """The maps of a photo; the last ones are kept in memory.
+
+        Raises:
+            ConfigurationError: a class or a layer does not exist.
+            ImageError: the photo cannot be read, or nothing is found.
+        """
+        return self._explained_once(replace(plan, **_UNDRAWN), source, source.version())
+
+    def _explained(self, plan: RunPlan, source: Source, _version: Stamp | None) -> Explanation:
+        (found,) = self._explainer(plan).explain([self._input(source)])
+        if isinstance(found, ImageError):
+            raise found
+        if not found.maps:
+            raise ImageError(f"{self.loaded.name} finds nothing to explain: name a class")
+        return found
 
     def size(self, source: Source) -> tuple[int, int]:
         """The width and height of a photo."""
         return self._input(source).size
 
-    def picture(self, question: Question, source: Source, explanation: Explanation) -> bytes:
+    def picture(self, plan: RunPlan, source: Source, explanation: Explanation) -> bytes:
         """The picture of the only map of an explanation, as a run writes it."""
         from ebcli.run.prepare import render_options
         from ebcli.run.rendering import render
 
-        plan = self.plan(question, format="png")
+        plan = plan.but(format="png")
         network = self._explainer(plan).network
-        options = render_options(plan, network, plan.style)
-        reader = Reader(network.loaded.transforms, max_pixels=self._max_pixels)
+        options, reader = render_options(plan, network, plan.style), self._reader
         drawn = self._workers.call(render, source, self._input(source), reader, options, explanation, None)
         return drawn.files[0]
 
-    def label(self, question: Question) -> str:
-        """The class of a question, by its name if it has one of its own, else by its index; or the text."""
-        return ", ".join(map(self._word, question.target))
+    def command(self, plan: RunPlan, name: str) -> str:
+        """The command line that makes the picture of a plan for the photo at a path."""
+        classes = {key: tuple(map(self._word, plan.values[key])) for key in ("target", "against")}
+        # a single file takes a single map, and a photo can have several segments or detections
+        is_one = len(plan.maps.layers) == 1 and self.loaded.task == CLASSIFICATION
+        written = {"output": Path(self.file_name(plan, name))} if is_one else {"format": "png"}
+        return as_command(plan.but(images=(Path(name),), **classes, **written))
 
-    def command(self, question: Question, name: str) -> str:
-        """The command line that makes the picture of a question.
-
-        Args:
-            question: the question.
-            name: the photo's path.
-        """
-        classes = {key: tuple(map(self._word, getattr(question, key))) for key in ("target", "against")}
-        # a single file takes a single map, and a photo can have several segments
-        is_one = self.loaded.task != SEGMENTATION
-        written = {"output": Path(self.file_name(question, name))} if is_one else {"format": "png"}
-        plan = self.plan(question, images=(Path(name),), **classes, **written)
-        return as_command(plan)
-
-    def file_name(self, question: Question, name: str) -> str:
-        """The name of the picture of a question about a photo."""
-        parts = [Path(name).stem, *map(self._word, question.target)]
+    def file_name(self, plan: RunPlan, name: str) -> str:
+        """The name of the picture of a plan for a photo."""
+        parts = [Path(name).stem, *map(self._word, plan.values["target"])]
         return "-".join(filter(None, map(slug, parts))) + ".png"
 
     def _word(self, target: str) -> str:
@@ -197,8 +208,7 @@ class Network:
     def _explainer(self, plan: RunPlan) -> Explainer:
         """The network, asked for the classes of a plan."""
         maps = MapOptions(layers=plan.maps.layers, contrastive=plan.maps.contrastive)
-        undrawn = replace(plan, maps=maps, style=DrawingStyle(), output=OutputOptions())
-        return self._explainer_of(undrawn).asked(plan.maps)
+        return self._explainer_of(replace(plan, maps=maps, **_UNDRAWN)).asked(plan.maps)
 
     def _loaded_with_texts(self, spec: ModelSpec) -> LoadedModel:
         if self.loaded.retold is not None:
@@ -213,11 +223,15 @@ class Network:
 
         return Explainer(plan, 1, self._with_texts(plan.model) if self.takes_texts else self.loaded)
 
+    @property
+    def _reader(self) -> Reader:
+        return Reader(self.loaded.transforms, max_pixels=self._max_pixels)
+
     def _input(self, source: Source) -> NetworkInput:
         return self._read_once(source, source.version())
 
     def _read(self, source: Source, _version: Stamp | None) -> NetworkInput:
-        found = self._workers.call(Reader(self.loaded.transforms, max_pixels=self._max_pixels).load, source)
+        found = self._workers.call(self._reader.load, source)
         if found is None:
             raise ImageError("it is not an image")
         return found

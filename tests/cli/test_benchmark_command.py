@@ -116,50 +116,41 @@ def test_measurements_of_other_steps_are_not_taken_for_these(tmp_path: Path, com
     assert len(set(areas)) == 3
 
 
-def _command(arguments: tuple[str, ...], out: Path, waits: bool) -> None:
-    """Runs in its own process, and stops at the fourth image if it ``waits``."""
+def _stopped(arguments: tuple[str, ...]) -> None:
+    """Runs in its own process, and stops at the fourth image."""
     from ebcli.evaluate import model_under_test
 
     model_under_test.load_model = load_colors  # type: ignore[assignment]
     explain = model_under_test.ModelUnderTest.explain
 
     def explained(self: Any, inputs: Any, classes: Any, seed: str, net: Any = None) -> Any:
-        if waits and seed == "3.png":
+        if seed == "3.png":
             signal.pause()
         return explain(self, inputs, classes, seed, net)
 
     model_under_test.ModelUnderTest.explain = explained  # type: ignore[method-assign]
-    os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
     main(arguments)
 
 
-def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("colors")
+def test_a_killed_command_resumes_with_the_same_result(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     color_images(tmp_path / "photos", 6)
     methods = ("--method", "contrastive", "--method", "random")
     network = ("--model", "colors", "--weights", "none", "--layer", "0")
-    arguments = ("deletion", str(tmp_path / "photos"), *network, *methods)
-    context = multiprocessing.get_context("forkserver")
-
-    def start(kept: str, waits: bool = False) -> multiprocessing.process.BaseProcess:
-        process = context.Process(
-            target=_command, args=((*arguments, "-o", str(tmp_path / kept)), tmp_path / f"{kept}.out", waits)
-        )
-        process.start()
-        return process
-
-    killed = start("killed", waits=True)
+    arguments = ("deletion", str(tmp_path / "photos"), *network, *methods, "-o")
+    killed = multiprocessing.get_context("forkserver").Process(
+        target=_stopped, args=((*arguments, str(tmp_path / "killed")),)
+    )
+    killed.start()
     until(lambda: any(path.read_text().count('"unit"') == 3 for path in (tmp_path / "killed").glob("*")))
     assert killed.pid is not None
     os.kill(killed.pid, signal.SIGKILL)
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
-    assert (tmp_path / "killed.out").read_text() == ""
-    for kept in ("killed", "whole"):
-        process = start(kept)
-        process.join(timeout=120)
-        assert process.exitcode == 0
-    printed = (tmp_path / "whole.out").read_text()
-    assert printed.startswith("| method")
-    assert (tmp_path / "killed.out").read_text() == printed
+    assert capfd.readouterr().out == ""
+    resumed, whole = (CliRunner().invoke(main, (*arguments, str(tmp_path / name))) for name in ("killed", "whole"))
+    assert (resumed.exit_code, whole.exit_code) == (0, 0)
+    assert resumed.stdout == whole.stdout
+    assert whole.stdout.startswith("| method")
     (file,) = (tmp_path / "killed").iterdir()
     assert file.read_text().count('"unit"') == 6  # no image was measured twice

@@ -174,18 +174,18 @@ def test_a_wrong_stdin(content: bytes, arguments: list[str], code: int, reason: 
     assert reason in result.stderr
 
 
-def test_terminals_are_not_for_pictures() -> None:
-    with mock.patch("sys.stdout") as stdout, mock.patch("sys.stdin") as stdin:
-        stdout.isatty.return_value = stdin.buffer.isatty.return_value = True
-        from ebcli.cli.saliency import run
-        from ebcli.cli.single_output import one_picture, read_stdin
-        from ebcli.errors import ConfigurationError
-
-        options = run.make_context("eb-saliency", ["in.jpg", "-o", "-"]).params
-        with pytest.raises(ConfigurationError, match="stdout is a terminal"):
-            one_picture(options, [Path("in.jpg")], {"output": True, "format": False}, stdout)
-        with pytest.raises(ConfigurationError, match="stdin is a terminal"):
-            read_stdin([Path("-")], 9)
+@pytest.mark.parametrize(
+    ("arguments", "stream", "message"),
+    [(["in.jpg", "-o", "-"], "stdout", "stdout is a terminal: "), (["-"], "stdin.buffer", "stdin is a terminal: ")],
+)
+def test_terminals_are_not_for_pictures(
+    arguments: list[str], stream: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with mock.patch("sys.stdin"), mock.patch(f"sys.{stream}") as terminal, pytest.raises(SystemExit) as ended:
+        terminal.isatty.return_value = True
+        main(arguments)
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
 
 
 def test_a_file_in_place_of_the_directory_is_reported_before_any_work(photo: Path) -> None:

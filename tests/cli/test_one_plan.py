@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from option_values import HOSTILE, VALUES
 from plans import command_plan
 
+from ebcli.cli.execution import plan_of
 from ebcli.cli.options import OPTIONS
-from ebcli.cli.repetition import plan_of
 from ebcli.cli.saliency import main, run
 from ebcli.errors import ConfigurationError
 from ebcli.nouns.box import Box

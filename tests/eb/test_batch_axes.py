@@ -125,22 +125,24 @@ CASES = [(mix, *size) for mix in MIXES for size in SIZES if size[0] == "average"
 
 
 @pytest.mark.parametrize("contrast", CONTRASTS, ids=str)
-@pytest.mark.parametrize("layer", [None, "stem", "tokens"])
 @pytest.mark.parametrize(("mix", "read", "batch"), CASES)
-def test_a_network_of_sequences_first_equals_its_twin(mix, read, batch, layer, contrast):
+def test_a_network_of_sequences_first_equals_its_twin(mix, read, batch, contrast):
     """Logits, maps and masses. The tokens are a layer that differs itself: (L, B, C) or (B, L, C)."""
     first, twin = (seeded(lambda b=b: Sequences(b, MIXES[mix], read)) for b in (False, True))
     twin.load_state_dict(first.state_dict())
     x, targets = images((batch, 3, 6, 6)), targets_for("two each", batch)
     for joint in (None, True, False):
-        found, expected = (
-            ebcli.excitation_backprop(net, x, targets, layer, joint=joint, **contrast) for net in (first, twin)
+        results = (
+            ebcli.excitation_backprop(net, x, targets, [None, "stem", "tokens"], joint=joint, **contrast)
+            for net in (first, twin)
         )
-        assert_close(found.logits, expected.logits, "logits")
-        assert found.joint == expected.joint, "the rule"
-        assert_close(found.maps, expected.maps, f"maps with joint={joint}")
-        if not contrast:
-            assert_close(found.mass, expected.mass, f"mass with joint={joint}")
+        for found, expected in zip(*results, strict=True):
+            at = f"at {found.layer} with joint={joint}"
+            assert_close(found.logits, expected.logits, "logits")
+            assert found.joint == expected.joint, f"the rule {at}"
+            assert_close(found.maps, expected.maps, f"maps {at}")
+            if not contrast:
+                assert_close(found.mass, expected.mass, f"mass {at}")
 
 
 @pytest.mark.parametrize("joint", [None, True, False])

@@ -90,8 +90,8 @@ def test_contrastive_sums_to_zero_without_biases(make):
     torch.manual_seed(4)
     net = make().double().eval()
     x = torch.randn(2, 3, 40, 40, dtype=torch.float64)
-    for layer in [None, "layer1", "layer4"] if make is unbiased_resnet else [None, "stem"]:
-        result = ebcli.excitation_backprop(net, x, [[0, 1], [2, 5]], layer, contrastive=True, track_lost_mass=True)
+    layers = [None, "layer1", "layer4"] if make is unbiased_resnet else [None, "stem"]
+    for result in ebcli.excitation_backprop(net, x, [[0, 1], [2, 5]], layers, contrastive=True, track_lost_mass=True):
         relevance = result.relevance.flatten(2)
         positive = relevance.clamp(min=0).sum(2)
         assert (positive > 1e-3).all()
@@ -101,9 +101,9 @@ def test_contrastive_sums_to_zero_without_biases(make):
 
 def test_contrastive_mass_is_the_marginal_one():
     torch.manual_seed(6)
-    net = unsettle(torchvision.models.mobilenet_v2(num_classes=6))
-    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
-    for targets in ([1, 2], [[1, 2], [3, 4]], torch.rand(2, 6)):
+    net = unsettle(torchvision.models.mobilenet_v2(num_classes=6, width_mult=0.25))
+    x = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    for targets in ([[1, 2], [3, 4]], torch.rand(2, 6)):
         marginal = ebcli.excitation_backprop(net, x, targets, "features.7")
         contrastive = ebcli.excitation_backprop(net, x, targets, "features.7", contrastive=True, track_lost_mass=True)
         torch.testing.assert_close(contrastive.mass, marginal.mass, rtol=1e-10, atol=0)

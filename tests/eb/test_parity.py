@@ -18,6 +18,7 @@ import ebcli
 
 NUM_CLASSES = 7
 WIDTH = 128  # of the fully connected layers in AlexNet and VGG-16, to keep half a gigabyte of float64 out of the tests
+CHANNELS = [size if size == "M" else size // 4 for size in torchvision.models.vgg.cfgs["D"]]  # of VGG-16
 
 
 def alexnet():
@@ -28,8 +29,10 @@ def alexnet():
 
 
 def vgg16():
-    net = torchvision.models.VGG(torchvision.models.vgg.make_layers(torchvision.models.vgg.cfgs["D"]), NUM_CLASSES)
-    net.classifier[0], net.classifier[3] = nn.Linear(25088, WIDTH), nn.Linear(WIDTH, WIDTH)
+    with torch.device("meta"):
+        net = torchvision.models.VGG(nn.Identity(), NUM_CLASSES, init_weights=False)
+    net.features = torchvision.models.vgg.make_layers(CHANNELS)
+    net.classifier[0], net.classifier[3] = nn.Linear(25088 // 4, WIDTH), nn.Linear(WIDTH, WIDTH)
     net.classifier[6] = nn.Linear(WIDTH, NUM_CLASSES)
     return net
 
@@ -46,13 +49,9 @@ def googlenet():
 
 SITES = [
     (alexnet, "features.7", 64),
-    (alexnet, None, 64),
     (vgg16, "features.23", 32),
-    (vgg16, None, 32),
     (squeezenet, "features.7", 64),
-    (squeezenet, None, 64),
-    (googlenet, "inception4a", 96),
-    (googlenet, None, 96),
+    (googlenet, "inception4a", 64),
 ]
 
 
@@ -89,7 +88,7 @@ def test_equals_zplus(make, layer, size):
             module.eps = 0  # what zennit folds keeps its eps, and so divides by sqrt(1 + eps) once more
     x = torch.rand(2, 3, size, size, dtype=torch.float64)
     prior = nn.functional.one_hot(torch.tensor([1, 4]), NUM_CLASSES).double()
-    expected = by_zennit(net, x, prior, layer)
-    found = ebcli.excitation_backprop(net, x, [1, 4], layer).relevance
-    assert expected.max() > 1e-9
-    assert (found - expected).abs().max() <= 1e-6 * expected.max()
+    for found in ebcli.excitation_backprop(net, x, [1, 4], [layer, None]):
+        expected = by_zennit(net, x, prior, found.layer)
+        assert expected.max() > 1e-9
+        assert (found.relevance - expected).abs().max() <= 1e-6 * expected.max()

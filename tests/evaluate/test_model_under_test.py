@@ -42,10 +42,10 @@ def test_other_networks_are_returned_unchanged() -> None:
 
 
 def test_maps_of_a_converted_network_cover_a_whole_wide_image() -> None:
-    model = ModelUnderTest(ModelSpec("alexnet", weights="none"), ["features.5"], ["marginal", "gradient"], "cpu")
+    model = ModelUnderTest(ModelSpec("shufflenet_v2_x0_5", weights="none"), ["stage3"], ["marginal", "gradient"], "cpu")
     torch.manual_seed(0)
     for _, _, maps in model.explain(torch.rand(1, 3, 224, 448), [3, 5], "seed"):
-        assert maps.shape == (2, 13, 27)
+        assert maps.shape == (2, 14, 28)
         assert (maps[:, :, :7].sum() > 0) and (maps[:, :, -7:].sum() > 0)
 
 

@@ -83,8 +83,9 @@ def _photo(image: torch.Tensor) -> Image.Image:
     return Image.fromarray(pixels.permute(1, 2, 0).numpy())
 
 
-def test_maps_of_words_are_on_their_letters(net: Any) -> None:
-    rows = sentence_maps.located(net, 1.0, 24)
+def test_maps_of_words_are_on_their_letters(net: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sentence_maps, "LAYERS", (None, DEFAULT))
+    rows = sentence_maps.located(net, 1.0, 12)
     found = {(row["word"], row["method"]): float(row["share"]) for row in rows if row["layer"] == DEFAULT}
     for word in ("first letter", "second letter", "color"):
         assert found[word, "contrastive"] > ENOUGH
@@ -92,8 +93,9 @@ def test_maps_of_words_are_on_their_letters(net: Any) -> None:
             assert found[word, "contrastive"] > found[word, other] + 0.02, other
 
 
+@pytest.mark.release
 def test_mass_tells_what_was_read_in_the_picture(net: Any) -> None:
-    rows = sentence_maps.shared(net, 1.0, 16)
+    rows = sentence_maps.shared(net, 1.0, 8)
     share = {(row["pictures"], row["word"]): float(row["joint"]) for row in rows}
     of_grammar = [share["letters", word] for word in sentence_maps.ROLES if word not in READ]
     for word in READ:

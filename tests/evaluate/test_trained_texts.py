@@ -97,7 +97,7 @@ def test_another_picture_of_the_letter_as_target(folder: Path, tmp_path: Path) -
 
 def test_the_command(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    pictures = captions.TASK.pictures(8, 2, torch.Generator().manual_seed(5))
+    pictures = captions.TASK.pictures(4, 2, torch.Generator().manual_seed(5))
     shares = []
     for i, (image, labels) in enumerate(zip(pictures.images, pictures.labels.tolist(), strict=True)):
         photo(image).save(f"{i}.png")

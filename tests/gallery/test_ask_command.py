@@ -19,7 +19,7 @@ from PIL import Image
 from benchmarks.trained import sentences
 from benchmarks.trained.rounded import restored
 from ebcli.cli.saliency import main
-from ebcli.drawing.answer_page import answer_page
+from ebcli.drawing.pages import answer_page
 from ebcli.files.media.medium import Shown
 from ebcli.files.records import read_records
 from ebcli.nouns.box import Box
@@ -51,7 +51,7 @@ def sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def ask(model: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(main, ["ask", "photo.png", *arguments, "--model", str(model), "-o", "maps"])
+    return CliRunner().invoke(main, ["ask", "photo.png", "--model", str(model), "-o", "maps", *arguments])
 
 
 def test_a_model_must_be_named(sentence: str) -> None:
@@ -95,6 +95,18 @@ def test_the_answer_and_its_words_can_be_chosen(model: Path, sentence: str) -> N
     assert [one["name"] for one in found["classes"]] == sentence.replace(",", "").replace(".", "").split()
     text = Path(found["output"][0]).read_text()
     assert all(f">{word}</text>" in text for word in sentence.split())
+
+
+def test_a_file_takes_the_figure_alone(model: Path, sentence: str) -> None:
+    result = ask(model, "-o", "figure.png")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.splitlines()[-1] == "figure.png"
+    assert sorted(path.name for path in Path().iterdir()) == ["figure.png", "photo.png"]
+    with Image.open("figure.png") as picture:
+        assert picture.info["class"]
+    refused = ask(model, "-o", "-")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "ask prints the answer to stdout" in refused.stderr
 
 
 @pytest.mark.parametrize(

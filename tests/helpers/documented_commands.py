@@ -46,6 +46,7 @@ OTHERS = {
 }
 # Options added to commands that have one of these words, and would take long
 LESS = {
+    "--sufficiency": "--include c*",
     "vgg16": "--resize 64 --crop 64",
     "r3d_18": "--resize 48 --crop 48",
     "lraspp_mobilenet_v3_large": "--resize 64",

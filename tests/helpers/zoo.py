@@ -146,11 +146,14 @@ def full(name: str, *, shifts: bool = True) -> Specimen:
     return _classifier(name, 256 if name.startswith("swin_v2") else 224, shifts=shifts)  # 8 windows of 32 pixels
 
 
-def small(name: str, *, batch: int = 1, shifts: bool = True, layer: str | None = None) -> Specimen:
-    """The same network with the smallest input it accepts.
+def small(
+    name: str, *, batch: int = 1, shifts: bool = True, layer: str | None = None, side: int | None = None
+) -> Specimen:
+    """The same network, or a narrow one, with the smallest input it accepts.
 
     Args:
         layer: the default layer at the full size, if it is known; to find that of a classifier takes a while.
+        side: of the input of a classifier in pixels, if it is another.
     """
     if name in VIDEO:
         side = 32 if name.endswith("_18") else 64
@@ -159,7 +162,7 @@ def small(name: str, *, batch: int = 1, shifts: bool = True, layer: str | None =
         return specimen_of(name, net, shape, shifts=shifts)
     if name in SEGMENTATION:
         return specimen_of(name, _build(name, weights_backbone=None), (batch, 3, 64, 64), shifts=shifts)
-    return _classifier(name, side_of(name), batch=batch, shifts=shifts, layer=layer)
+    return _classifier(name, side or side_of(name), batch=batch, shifts=shifts, layer=layer, narrow=True)
 
 
 def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, Tensor]:
@@ -176,8 +179,10 @@ def detector(name: str, *, shifts: bool = True) -> tuple[ebcli.DetectionScores, 
     return scores, images
 
 
-def _classifier(name: str, side: int, *, batch: int = 1, shifts: bool, layer: str | None = None) -> Specimen:
-    if name in _NARROW and side < 224:
+def _classifier(
+    name: str, side: int, *, batch: int = 1, shifts: bool, layer: str | None = None, narrow: bool = False
+) -> Specimen:
+    if name in _NARROW and narrow:
         net = _seeded(_NARROW[name])
     elif name.startswith("vit_"):  # which have one position embedding per token
         net = _build(name, image_size=side)

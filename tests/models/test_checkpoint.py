@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torchvision.models import mnasnet0_5, resnet18
+from torchvision.models import mnasnet0_5, shufflenet_v2_x0_5
 
 from ebcli.errors import ConfigurationError
 from ebcli.models import load_model
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("watched")
 
 @pytest.fixture(scope="module")
 def finetuned() -> nn.Module:
-    return resnet18(num_classes=7).eval()
+    return shufflenet_v2_x0_5(num_classes=7).eval()
 
 
 def prefixed(net: nn.Module, prefix: str) -> dict[str, torch.Tensor]:
@@ -40,7 +40,7 @@ WRAPPINGS = {
         "epoch": 3,
         "args": argparse.Namespace(lr=0.1, name="x"),
     },
-    "ImageNet example": lambda net: {"epoch": 9, "arch": "resnet18", "state_dict": prefixed(net, "module.")},
+    "ImageNet example": lambda net: {"epoch": 9, "arch": "shufflenet_v2_x0_5", "state_dict": prefixed(net, "module.")},
     "Lightning and compile": lambda net: {"state_dict": prefixed(net, "model._orig_mod.")},
     "without batch counters": lambda net: {
         key: value for key, value in net.state_dict().items() if "num_batches" not in key
@@ -52,7 +52,7 @@ WRAPPINGS = {
 def test_a_wrapped_checkpoint_gives_the_same_network(tmp_path, finetuned, wrapping):
     path = tmp_path / "finetuned.pth"
     torch.save(WRAPPINGS[wrapping](finetuned), path)
-    loaded = load_model("resnet18", weights=path)
+    loaded = load_model("shufflenet_v2_x0_5", weights=path)
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         torch.testing.assert_close(loaded.net(images), finetuned(images), rtol=0, atol=0)
@@ -65,7 +65,7 @@ def test_safetensors_give_the_same_network(tmp_path, finetuned):
 
     path = tmp_path / "finetuned.safetensors"
     save_file(finetuned.state_dict(), path)
-    loaded = load_model("resnet18", weights=path)
+    loaded = load_model("shufflenet_v2_x0_5", weights=path)
     images = torch.randn(1, 3, 64, 64)
     with torch.inference_mode():
         torch.testing.assert_close(loaded.net(images), finetuned(images), rtol=0, atol=0)
@@ -101,7 +101,7 @@ def test_a_malicious_checkpoint_runs_no_code(tmp_path):
 
 def unreadable(tmp_path: Path) -> dict[str, bytes]:
     path = tmp_path / "whole.pth"
-    torch.save(resnet18().state_dict(), path)
+    torch.save(shufflenet_v2_x0_5().state_dict(), path)
     whole = path.read_bytes()
     torch.save({"a": torch.ones(3)}, path, _use_new_zipfile_serialization=False)
     legacy = path.read_bytes()
@@ -129,22 +129,22 @@ def hostile(state: dict[Any, Any]) -> dict[str, tuple[Any, str]]:
     """Checkpoints that load, and what their error says."""
     itself: dict[str, Any] = {}
     itself["state_dict"] = {"model": itself}
-    weight = state["conv1.weight"]
+    weight = state["conv1.0.weight"]
     return {
         "itself": (itself, "no state dict but a dict with 'state_dict'"),
         "integers": ({1: weight, 2: weight}, "2 keys that must be text (1, 2)"),
         "tuple": ({**state, ("fc", 1): weight}, "1 key that must be text (('fc', 1))"),
         "bytes": ({**state, b"fc": weight}, "1 key that must be text (b'fc')"),
-        "scalar": ({**state, "fc.weight": torch.tensor(1.0)}, "fc.weight is () instead of (7, 512)"),
-        "no classes": ({**state, "fc.weight": torch.zeros(0, 512)}, "fc.weight is (0, 512) instead of"),
+        "scalar": ({**state, "fc.weight": torch.tensor(1.0)}, "fc.weight is () instead of (7, 1024)"),
+        "no classes": ({**state, "fc.weight": torch.zeros(0, 1024)}, "fc.weight is (0, 1024) instead of"),
         "no features": ({**state, "fc.weight": torch.zeros(10**12, 0)}, "fc.weight is (1000000000000, 0) instead of"),
         "expanded": (
-            {**state, "fc.weight": torch.ones(()).expand(10**9, 512)},
+            {**state, "fc.weight": torch.ones(()).expand(10**9, 1024)},
             "1 sparse, quantized, complex or expanded tensor (fc.weight)",
         ),
-        "sparse": ({**state, "conv1.weight": weight.to_sparse()}, "complex or expanded tensor (conv1.weight)"),
-        "complex": ({**state, "conv1.weight": weight + 1j}, "complex or expanded tensor (conv1.weight)"),
-        "text": ({**state, "conv1.weight": "text"}, "conv1.weight is of type str"),
+        "sparse": ({**state, "conv1.0.weight": weight.to_sparse()}, "complex or expanded tensor (conv1.0.weight)"),
+        "complex": ({**state, "conv1.0.weight": weight + 1j}, "complex or expanded tensor (conv1.0.weight)"),
+        "text": ({**state, "conv1.0.weight": "text"}, "conv1.0.weight is of type str"),
         "long key": ({**state, "k" * 100_000: weight}, "1 unexpected key (kkk"),
         "long key alone": ({"k" * 100_000: 1}, "no state dict but a dict with 'kkk"),
         "many keys": ({f"k{number}": 1 for number in range(100_000)}, "with 'k0', 'k1', 'k2', ...: save"),
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_unpacks_to_much_more_is_not_loaded(tmp_path, finetune
                 target.writestr(name, source.read(name), zipfile.ZIP_STORED)
             target.writestr("whole/data/zeros", bytes(zeros), compresslevel=1)
         with pytest.raises(ConfigurationError, match=match):
-            load_model("resnet18", weights=packed)
+            load_model("shufflenet_v2_x0_5", weights=packed)
 
 
 def test_hostile_checkpoints_are_refused_in_one_short_sentence(tmp_path, finetuned):
@@ -168,8 +168,8 @@ def test_hostile_checkpoints_are_refused_in_one_short_sentence(tmp_path, finetun
     for name, (content, said) in hostile(finetuned.state_dict()).items():
         torch.save(content, path)
         with pytest.raises(ConfigurationError) as caught:
-            load_model("resnet18", weights=path)
-        message = str(caught.value).replace("instead of (1000, 512)", "instead of (7, 512)")
+            load_model("shufflenet_v2_x0_5", weights=path)
+        message = str(caught.value).replace("instead of (1000, 1024)", "instead of (7, 1024)")
         assert said in message and "\n" not in message and len(message) < 500, name
 
 
@@ -178,7 +178,7 @@ def test_files_that_are_not_checkpoints_are_reported_in_one_sentence(tmp_path):
         path = tmp_path / f"{name}.pth"
         path.write_bytes(content)
         with pytest.raises(ConfigurationError) as caught:
-            load_model("resnet18", weights=path)
+            load_model("shufflenet_v2_x0_5", weights=path)
         message = str(caught.value)
         assert str(path) in message and "\n" not in message, name
 
@@ -199,39 +199,39 @@ def test_a_pickled_network_is_refused_with_advice(tmp_path, finetuned):
 def test_missing_and_unexpected_keys_are_named(tmp_path, finetuned):
     state = finetuned.state_dict()
     state["extra.weight"] = torch.ones(1)
-    del state["layer1.0.conv1.weight"]
+    del state["stage2.0.branch1.0.weight"]
     torch.save(state, tmp_path / "other.pth")
     with pytest.raises(ConfigurationError) as caught:
-        load_model("resnet18", weights=tmp_path / "other.pth")
+        load_model("shufflenet_v2_x0_5", weights=tmp_path / "other.pth")
     message = str(caught.value)
-    assert "1 missing key (layer1.0.conv1.weight)" in message
+    assert "1 missing key (stage2.0.branch1.0.weight)" in message
     assert "1 unexpected key (extra.weight)" in message
-    assert "resnet18" in message
+    assert "shufflenet_v2_x0_5" in message
 
 
 def test_tensors_with_another_shape_are_named_with_both_shapes(tmp_path, finetuned):
     state = finetuned.state_dict()
-    state["conv1.weight"] = torch.ones(64, 1, 7, 7)
+    state["conv1.0.weight"] = torch.ones(24, 1, 3, 3)
     torch.save(state, tmp_path / "gray.pth")
-    with pytest.raises(ConfigurationError, match=r"conv1.weight is \(64, 1, 7, 7\) instead of \(64, 3, 7, 7\)"):
-        load_model("resnet18", weights=tmp_path / "gray.pth")
+    with pytest.raises(ConfigurationError, match=r"conv1.0.weight is \(24, 1, 3, 3\) instead of \(24, 3, 3, 3\)"):
+        load_model("shufflenet_v2_x0_5", weights=tmp_path / "gray.pth")
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("conv1.weight", "nan"), ("fc.bias", "inf"), ("layer2.0.bn1.running_var", "nan")]
+    ("name", "value"), [("conv1.0.weight", "nan"), ("fc.bias", "inf"), ("stage3.0.branch1.1.running_var", "nan")]
 )
 def test_nan_and_infinity_are_refused(tmp_path, finetuned, name, value):
     state = {key: tensor.clone() for key, tensor in finetuned.state_dict().items()}
     state[name].flatten()[3] = float(value)
     torch.save(state, tmp_path / "broken.pth")
     with pytest.raises(ConfigurationError, match=rf"1 tensor with NaN or infinity \({name}\)"):
-        load_model("resnet18", weights=tmp_path / "broken.pth")
+        load_model("shufflenet_v2_x0_5", weights=tmp_path / "broken.pth")
 
 
 def test_another_architectures_checkpoint_is_refused(tmp_path):
     torch.save(load_model().net.state_dict(), tmp_path / "lite0.pth")
-    with pytest.raises(ConfigurationError, match=r"122 missing|missing keys \(conv1.weight"):
-        load_model("resnet18", weights=tmp_path / "lite0.pth")
+    with pytest.raises(ConfigurationError, match=r"122 missing|missing keys \(conv1.0.weight"):
+        load_model("shufflenet_v2_x0_5", weights=tmp_path / "lite0.pth")
 
 
 def test_names_of_the_network_may_start_like_a_prefix():
@@ -249,8 +249,8 @@ def test_names_of_the_network_may_start_like_a_prefix():
 
 
 def test_the_number_of_classes_is_read_from_the_classifier(finetuned):
-    assert classes_in(finetuned.state_dict(), resnet18()) == 7
-    assert classes_in({}, resnet18()) is None
+    assert classes_in(finetuned.state_dict(), shufflenet_v2_x0_5()) == 7
+    assert classes_in({}, shufflenet_v2_x0_5()) is None
 
 
 def test_a_plain_dict_loads_into_a_network_that_requires_version_metadata():
@@ -261,7 +261,7 @@ def test_a_plain_dict_loads_into_a_network_that_requires_version_metadata():
 
 
 def test_loading_fills_every_tensor(finetuned):
-    net = resnet18(num_classes=7)
+    net = shufflenet_v2_x0_5(num_classes=7)
     load_checkpoint(net, dict(finetuned.state_dict()), "test")
     for key, value in net.state_dict().items():
         torch.testing.assert_close(value, finetuned.state_dict()[key], rtol=0, atol=0)

@@ -100,9 +100,9 @@ def test_layers_have_the_names_types_and_strides_of_the_original_s(nets: dict[st
 
 
 @pytest.mark.parametrize(
-    ("end", "scores"), [("softmax", "softmax"), ("log_softmax", "softmax"), ("sigmoid", "sigmoid")]
+    ("end", "scores", "decomposed"),
+    [("softmax", "softmax", False), ("log_softmax", "softmax", True), ("sigmoid", "sigmoid", False)],
 )
-@pytest.mark.parametrize("decomposed", [False, True])
 def test_scores_at_the_end_are_not_turned_into_scores_again(
     end: str, scores: str, decomposed: bool, tmp_path: Path
 ) -> None:

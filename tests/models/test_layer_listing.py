@@ -207,28 +207,31 @@ def test_an_unsuitable_size_is_reported_in_one_sentence():
     assert "\n" not in str(caught.value)
 
 
+RELEASE = pytest.mark.release  # one of each way to choose is enough for now
+
+
 @pytest.mark.parametrize(
     ("model", "layer"),
     [
         ("vgg16", "features.23"),  # pool4 in the paper
-        ("vgg16_bn", "features.33"),
+        pytest.param("vgg16_bn", "features.33", marks=RELEASE),
         ("resnet18", "layer3"),
-        ("resnext50_32x4d", "layer3"),
+        pytest.param("resnext50_32x4d", "layer3", marks=RELEASE),
         ("vit_b_16", "encoder.dropout"),
         # the ends of the stages with about 14 x 14 cells, by the networks' definitions
         ("efficientnet_lite0", "features.11"),
-        ("alexnet", "features.11"),
+        pytest.param("alexnet", "features.11", marks=RELEASE),
         ("densenet121", "features.denseblock3"),
-        ("efficientnet_b0", "features.5"),
-        ("googlenet", "inception4e"),
-        ("inception_v3", "Mixed_6e"),
-        ("maxvit_t", "blocks.2"),
-        ("mnasnet0_5", "layers.11"),
-        ("mobilenet_v2", "features.13"),
-        ("mobilenet_v3_small", "features.8"),
-        ("shufflenet_v2_x0_5", "stage3"),
+        pytest.param("efficientnet_b0", "features.5", marks=RELEASE),
+        pytest.param("googlenet", "inception4e", marks=RELEASE),
+        pytest.param("inception_v3", "Mixed_6e", marks=RELEASE),
+        pytest.param("maxvit_t", "blocks.2", marks=RELEASE),
+        pytest.param("mnasnet0_5", "layers.11", marks=RELEASE),
+        pytest.param("mobilenet_v2", "features.13", marks=RELEASE),
+        pytest.param("mobilenet_v3_small", "features.8", marks=RELEASE),
+        pytest.param("shufflenet_v2_x0_5", "stage3", marks=RELEASE),
         ("squeezenet1_0", "features"),
-        ("regnet_y_400mf", "trunk_output.block3"),
+        pytest.param("regnet_y_400mf", "trunk_output.block3", marks=RELEASE),
         # before the blocks that mix distant cells
         ("convnext_tiny", "features.0"),
         ("swin_t", "features.0"),

@@ -105,10 +105,10 @@ INITIALIZED_OTHERWISE = pytest.mark.skipif(
     "name",
     [
         "mobilenet_v3_small",
-        "efficientnet_lite0",
-        "timm/vit_tiny_patch16_224",
+        pytest.param("efficientnet_lite0", marks=pytest.mark.release),
+        pytest.param("timm/vit_tiny_patch16_224", marks=pytest.mark.release),
         pytest.param("hf/dinov2", marks=INITIALIZED_OTHERWISE),
-        "ultralytics/yolo26n-seg",
+        pytest.param("ultralytics/yolo26n-seg", marks=pytest.mark.release),
     ],
 )
 def test_the_table_is_what_its_script_measures(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def as_published(name: str, net: nn.Module) -> dict[str, torch.Tensor]:
     ("name", "size", "options"),
     [
         ("googlenet", 64, {"aux_logits": True, "init_weights": False}),
-        ("inception_v3", 96, {"aux_logits": True, "init_weights": False}),
+        pytest.param("inception_v3", 96, {"aux_logits": True, "init_weights": False}, marks=pytest.mark.release),
         ("densenet121", 32, {}),
         ("mnasnet0_5", 32, {}),
         ("squeezenet1_1", 64, {}),

@@ -132,10 +132,10 @@ def test_what_an_atlas_cannot_have_is_refused(options, said):
     assert not Path("saliency").exists()
 
 
-@pytest.mark.parametrize("model", ["ssdlite320_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "r3d_18"])
+@pytest.mark.parametrize("model", ["ssdlite320_mobilenet_v3_large", "lraspp_mobilenet_v3_large", "mc3_18"])
 def test_networks_for_other_tasks_have_no_atlas(model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Path("clip.mp4" if model == "r3d_18" else "a.png").write_bytes((SAMPLES / "coffee.jpg").read_bytes())
+    Path("clip.mp4" if model == "mc3_18" else "a.png").write_bytes((SAMPLES / "coffee.jpg").read_bytes())
     for option, value, said in (("--at", "1,1", "works only with"), ("--style", "atlas", "compares the classes of")):
         result = CliRunner().invoke(main, [".", "--model", model, "--weights", "none", option, value])
         assert result.exit_code == 2, result.output

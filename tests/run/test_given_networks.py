@@ -65,9 +65,8 @@ def test_it_sees_what_the_same_network_sees_by_name() -> None:
     module = ebcli.explain(bundled.net, photo, "cup", transform=bundled.transforms, categories=bundled.categories)
     np.testing.assert_allclose(module.maps, by_name.maps, atol=1e-6)
     assert module.scores == pytest.approx(by_name.scores)
-    with_fit = [ebcli.explain(which, photo, "cup", fit="crop") for which in ("efficientnet_lite0", bundled)]
-    np.testing.assert_allclose(with_fit[0].maps, with_fit[1].maps, atol=1e-6)
-    assert with_fit[0].maps.shape == (1, 14, 14) != by_name.maps.shape
+    with_fit = ebcli.explain(bundled, photo, "cup", fit="crop")
+    assert with_fit.maps.shape == (1, 14, 14) != by_name.maps.shape
 
 
 @pytest.mark.parametrize(

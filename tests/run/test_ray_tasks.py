@@ -23,12 +23,11 @@ from ebcli.files.naming import RECORDS
 from ebcli.files.ownership import OwnFiles
 from ebcli.files.records import Record
 from ebcli.files.sources import Source
-from ebcli.run import ray_driver, ray_process, ray_tasks
+from ebcli.run import ray_driver, ray_process
 from ebcli.run.pipeline import Pipeline
 from ebcli.run.plan_parts import ExecutionOptions
 from ebcli.run.prepare import prepare
-from ebcli.run.ray_process import allocation
-from ebcli.run.ray_tasks import StopFile, explain_part, make_pipeline
+from ebcli.run.ray_process import StopFile, allocation, explain_part, make_pipeline
 
 pytestmark = pytest.mark.usefixtures("working_directory")
 OUT = Path("out")
@@ -37,7 +36,7 @@ OUT = Path("out")
 @pytest.fixture(autouse=True)
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, yet."""
-    monkeypatch.setattr(ray_tasks, "_pipelines", [])
+    monkeypatch.setattr(ray_process, "_pipelines", [])
 
 
 @pytest.fixture

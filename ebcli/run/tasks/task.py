@@ -109,7 +109,7 @@ def check_options(plan: RunPlan, loaded: LoadedModel) -> None:
     """Raise ConfigurationError if the plan has options that the network's task does not have."""
     task = REGISTERED[loaded.task]
     maps, usual = vars(plan.maps), vars(MapOptions())
-    given = [option for option, name in values_of(MapOptions).items() if maps[name] != usual[name]]
+    given = [option for option, one in values_of(MapOptions).items() if maps[one.name] != usual[one.name]]
     if isinstance(plan.maps.where, Box):
         given[given.index("where")] = "box"
     for option in [*given, *(["labels"] if plan.inputs.labels is not None else [])]:
