@@ -25,7 +25,7 @@ from ebcli.run.plan import RunPlan, values_of
 from ebcli.run.plan_parts import OutputOptions
 
 if TYPE_CHECKING:
-    from ebcli.gallery.agreement import Comparison, Limits
+    from ebcli.gallery.comparison import Comparison, Limits
     from ebcli.gallery.raw_maps import MapPair
 
 _SUITE = "eb-saliency check"
@@ -54,13 +54,13 @@ def _limit(name: str, default: float, text: str) -> SectionOption:
 def check(options: Mapping[str, Any]) -> int:
     """Repeat a run and compare its maps.
 
-    BASELINE is the directory of a run with --raw. Its settings.toml is read like --config, so it must be one that you
-    trust. Use --model or --weights to compare with another network; a checkpoint given to --model is loaded into the
-    one of BASELINE. Options that are not given are those of BASELINE. Prints what differs too much, worst first.
+    BASELINE is the directory of a run with --raw. Use only runs that you trust, because settings.toml is read like
+    --config. --model or --weights names another network; a checkpoint given to --model is loaded into the network of
+    BASELINE. Options that are not given are those of BASELINE. Prints the maps that differ too much, worst first.
 
     Exit status: 0 if all maps agree, 1 if some do not.
     """
-    from ebcli.gallery.agreement import Limits, changed_images
+    from ebcli.gallery.comparison import Limits, changed_images
     from ebcli.gallery.raw_maps import latest_records
 
     names = {"correlation": "min_correlation", "overlap": "min_overlap", "shift": "max_shift", "changed": "max_changed"}
@@ -115,8 +115,7 @@ def _compared(
 ) -> tuple[list[Comparison], Path | None]:
     """How well the maps agree; and with ``photos``, the page that compares them."""
     from ebcli.evaluate import rank_correlation
-    from ebcli.gallery.agreement import comparison_of
-    from ebcli.gallery.comparison import write_comparison
+    from ebcli.gallery.comparison import comparison_of, write_comparison
     from ebcli.gallery.raw_maps import read_pairs
 
     comparisons: list[Comparison] = []

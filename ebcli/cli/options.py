@@ -27,7 +27,7 @@ def _option(
 
 
 _input, _model, _map, _output, _appearance = (
-    partial(_option, section) for section in ("Input", "Model", "Map", "kinds.Output", "Appearance")
+    partial(_option, section) for section in ("Input", "Model", "Map", "Output", "Appearance")
 )
 _resuming, _performance, _cluster, _information = (
     partial(_option, section) for section in ("Resuming", "Performance", "Cluster", "Information")
@@ -124,7 +124,7 @@ _ALL = (
     ),
     _model(
         "--bands",
-        "Draw over these channels of it: one, or red, green and blue.",
+        "Show these channels in pictures: one, or red, green and blue.",
         metavar="N[,N,N]",
         type=kinds.INTEGERS,
     ),
@@ -136,7 +136,7 @@ _ALL = (
     ),
     _model(
         "--fit",
-        "How the image is fitted to the network: whole keeps all of it and its aspect ratio, crop cuts out the "
+        "Fit the image to the network: whole keeps the whole image and its aspect ratio, crop cuts out the "
         "central square, squash distorts it to a square, pad adds borders.",
         type=click.Choice(FITS),
         show_default="whole; the model's own with --resize or --crop, and in benchmark",
@@ -149,8 +149,8 @@ _ALL = (
     ),
     _map(
         "-t --target",
-        "Explain this class, by index or name; of several that match, the likeliest. For clip/NAME and "
-        "open_clip/NAME, any text. Repeatable.",
+        "Explain this class, by index or name. If several classes match, the likeliest is explained. With clip/NAME "
+        "and open_clip/NAME, explain this text. Repeatable.",
         common=True,
         type=kinds.ClassName(),
         show_default="the most likely",
@@ -165,8 +165,8 @@ _ALL = (
     _map("--contrastive/--marginal", "Show what distinguishes the class, or everything that excites it.", common=True),
     _map(
         "--against",
-        "Compare the target with this class, an index or a name: show what tells the two apart. With "
-        "--similar-to, a picture. Repeatable.",
+        "Compare the target with this class, by index or name: show what distinguishes the two. With --similar-to, "
+        "compare with this picture. Repeatable.",
         common=True,
         type=kinds.ClassName(),
         show_default="the class's own classifier weights, negated",
@@ -188,7 +188,8 @@ _ALL = (
     ),
     _map(
         "--above",
-        "Explain every class that scores above SCORE; in segmentation, every class that covers more than that.",
+        "Explain every class that scores above SCORE. In segmentation, the score is the share of the image that the "
+        "class covers.",
         metavar="SCORE",
         type=float,
         show_default="0.01 for segmentation",
@@ -204,7 +205,7 @@ _ALL = (
     ),
     _map(
         "--at",
-        "Print which classes have how much of the evidence at this pixel of each image. Implies --style atlas.",
+        "Print the classes that have evidence at this pixel of each image, with their shares. Implies --style atlas.",
         metavar="X,Y",
         type=kinds.PIXEL,
     ),
@@ -217,13 +218,13 @@ _ALL = (
     ),
     _map(
         "--sufficiency",
-        "Test whether a small part of each image suffices: the part that keeps half of the score if the rest is "
-        "blurred, by its first map, that map shuffled, a blob at the center and the gradient. Takes 23 more passes.",
+        "Test whether a small part of each image suffices to keep half of the score. The part that the first map shows "
+        "is compared with a blob at the center, the map shuffled, and the gradient. Takes 23 more passes.",
     ),
     _map("--allow-unsupported", "Use ordinary gradients, with a warning, for operations without an excitation rule."),
     _output(
         "-o --output",
-        "kinds.Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
+        "Output directory, or a .png, .jpg, .webp or .mp4 file for a single picture or video, a .pdf or .svg "
         "file for a single figure, or an .html file for a page; - for stdout.",
         common=True,
         metavar="PATH",
@@ -238,7 +239,7 @@ _ALL = (
     ),
     _output(
         "--max-side",
-        "Reduce photos to this longest side before drawing; what the network sees stays the same.",
+        "Reduce photos to this longest side before drawing. The network still sees the whole photo.",
         metavar="PIXELS",
         type=int,
         show_default="as large as the image",
@@ -253,8 +254,8 @@ _ALL = (
     _output("--report", "Also write a gallery page, report/index.html.", common=True),
     _output(
         "--annotations",
-        "Also write a box per map to annotations.json, in COCO's format; masks have polygons, too. heatmaps "
-        "writes all maps to fiftyone/, a dataset of FiftyOne, and implies --raw.",
+        "Also write a box per map to annotations.json, in COCO's format. masks adds polygons. heatmaps writes all "
+        "maps to fiftyone/ instead, as a dataset of FiftyOne, and implies --raw.",
         type=click.Choice(ANNOTATIONS),
     ),
     _output(
@@ -293,7 +294,7 @@ _ALL = (
     _appearance("--caption", "Add class, score and color scale in a strip below each picture."),
     _appearance(
         "--cell-size",
-        "Panels: size of each picture, along its longer side. Wide photos are stacked and get twice as long.",
+        "Panels: longer side of each picture. Wide photos are stacked, with up to twice this size.",
         metavar="PIXELS",
         type=int,
         show_default="3 inches",
@@ -301,8 +302,9 @@ _ALL = (
     _appearance("--dpi", "Panels: pixels per inch; pictures, text and lines keep their size in print."),
     _appearance(
         "--scale",
-        "End the color scale at each map's own maximum, at that of all maps of the run, at the value HIGH, or at "
-        "a percentile of each map's positive values. LOW is its lower end. 1 is the value of a uniform map.",
+        "End the color scale at each map's maximum (image), at the maximum of all maps of the run (run), at a value "
+        "(HIGH), or at a percentile of each map's positive values (P%). LOW is the lower end. 1 is the value of a "
+        "uniform map.",
         metavar="[LOW,]image|run|HIGH|P%",
     ),
     _appearance("--cells", "Draw the layer's cells with hard edges, without interpolation."),
@@ -330,7 +332,7 @@ _ALL = (
         type=click.Choice(ENGINES, case_sensitive=False),
     ),
     _limit(
-        "--gpus-per-worker", "GPUs per Ray worker; fractions share one.", type=float, show_default="1 if there are any"
+        "--gpus-per-worker", "GPUs per Ray worker; fractions share one.", type=float, show_default="1 if there is a GPU"
     ),
     _limit("--timeout", "Seconds to wait for a server."),
     _limit("--retries", "How often a failed request is repeated."),

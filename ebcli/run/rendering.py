@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from ebcli.drawing.figure import Figure
-from ebcli.drawing.frames import FrameMaps
+from ebcli.drawing.frames import FrameMaps, Orthogonal
 from ebcli.drawing.legend import ends
 from ebcli.drawing.overlay import shrunk
 from ebcli.drawing.regions import RegionOptions, largest_region
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.drawing.thumbnails import ThumbnailNames, thumbnails
-from ebcli.drawing.volume import Orthogonal, peak_of
 from ebcli.errors import ImageError
 from ebcli.files.coordinates import Interval
 from ebcli.files.encoding import encode_arrays, encode_picture
@@ -34,9 +31,6 @@ from ebcli.models.classes import printable
 from ebcli.nouns.atlas import Atlas
 from ebcli.nouns.explanation import Explanation, Map
 from ebcli.run.reading import NetworkInput, Reader
-
-if TYPE_CHECKING:
-    from ebcli.drawing.atlas_page import AtlasPage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +91,7 @@ def render(
         ImageError: the file changed since the network saw it, the format cannot hold the frames, or classes are to be
             ranked outside of the image.
     """
-    from ebcli.drawing.contact_sheet import sheet_frames
-    from ebcli.drawing.panel import small_frame
+    from ebcli.drawing.panel import sheet_frames, small_frame
 
     size, clips = loaded.size, loaded.clips
     subjects = explanation.subjects
@@ -113,7 +106,7 @@ def render(
         writers = [_writer(options, suffix, one, common | about([one])) for one in maps]
         figures = [] if clips is None else figures
     numbers = [0] if clips is None else sheet_frames(clips)
-    middle = peak_of(maps[0])[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
+    middle = Orthogonal(maps[0], clips).peak[0] if isinstance(clips, Slices) else numbers[len(numbers) // 2]
     kept, small = list[Shown](), dict[Path, bytes]()
     for shown in reader.frames(source, loaded):
         for writer in writers:
@@ -126,14 +119,12 @@ def render(
         raise ImageError("the file changed during the run")
     files = [writer.finish() for writer in writers]
     if explanation.answer is not None:
-        from ebcli.drawing.answer_page import answer_page
+        from ebcli.drawing.pages import answer_page
 
         for path in options.names.pages(source.place):
             small[path] = answer_page(explanation, kept, maps, source.name, options.about)
-    draw = _figure(options, explanation, clips, suffix)
     for rows in figures:
-        figure = draw(kept, rows, source.name, options.about)
-        files.append(figure.encoded(suffix, common | about(rows)))
+        files.append(_figure(options, explanation, kept, rows, source.name, suffix, common | about(rows)))
     placed = ""
     if options.raw_provenance is not None:
         arrays = {**tiles, **arrays_of(explanation, clips)}
@@ -147,25 +138,29 @@ def render(
 
 
 def _figure(
-    options: RenderOptions, explanation: Explanation, clips: Clips | None, suffix: str
-) -> Callable[..., Figure | AtlasPage]:
-    """What draws the figure of some frames and maps, given these, a title and a subtitle."""
+    options: RenderOptions,
+    explanation: Explanation,
+    shown: Sequence[Shown],
+    maps: Sequence[FrameMaps],
+    name: str,
+    suffix: str,
+    facts: Mapping[str, str],
+) -> bytes:
+    """The content of the figure of some frames and maps."""
+    given = shown, maps, name, options.about
     if suffix == HTML:
-        from ebcli.drawing.atlas_page import AtlasPage
+        from ebcli.drawing.pages import atlas_page
 
-        return partial(AtlasPage, at=options.at)
-    if explanation.answer is not None:
-        from ebcli.drawing.answer import answer_figure
-
-        return partial(answer_figure, explanation)
+        return atlas_page(*given, facts, options.at)
     if options.style.name == ATLAS:
         from ebcli.drawing.atlas import atlas_figure
 
-        return partial(atlas_figure, at=options.at)
-    from ebcli.drawing.contact_sheet import contact_sheet
-    from ebcli.drawing.panel import panel
+        return atlas_figure(*given, options.at).encoded(suffix, facts)
+    from ebcli.drawing.panel import answer_figure, contact_sheet, panel
 
-    return panel if clips is None else contact_sheet
+    if explanation.answer is not None:
+        return answer_figure(explanation, *given).encoded(suffix, facts)
+    return (panel if maps[0].clips is None else contact_sheet)(*given).encoded(suffix, facts)
 
 
 def _ranked(

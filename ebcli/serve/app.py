@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
-from ebcli.drawing.atlas_page import described
+from ebcli.drawing.pages import atlas_data
 from ebcli.errors import ConfigurationError, EbcliError, ImageError, UnknownClassError
 from ebcli.files.sources import Source
 from ebcli.nouns.atlas import Atlas
@@ -173,7 +173,7 @@ class Page:
 
         def work() -> bytes:
             found, size = network.explain(plan, source), network.size(source)
-            return encoded(found, size, atlas=described(Atlas.of(found.maps), size))
+            return encoded(found, size, atlas=atlas_data(Atlas.of(found.maps), size))
 
         return Response(await self._computed(work, request), media_type="application/octet-stream")
 
