@@ -1,8 +1,8 @@
-"""What was measured on trained networks with known places; docs/evidence.md has the tables."""
+"""What was measured on trained networks with known places; docs/tables.md has the tables."""
 
 import re
 
-# by the networks' names, the family with less than 0.9 of its maps on the right object
+# of the family with less than 90% of its maps on the right object, measured on one small network
 _TRANSFORMER = re.compile(r"(^|[/_-])(vit|deit3?|beit(v2)?|dinov2|eva(02)?)([._-]|$)")
 
 
@@ -11,6 +11,6 @@ def caveat(name: str) -> str | None:
     if not _TRANSFORMER.search(name):
         return None
     return (
-        f"{name}'s maps may be wrong in part: on trained vision transformers, 0.89 of a map was on the right object "
-        "(see Evidence in the documentation)"
+        f"{name}'s maps may be wrong in part: in a small vision transformer that was measured, 89% of a map was on the "
+        "right object (see Measurements in the documentation)"
     )

@@ -91,16 +91,13 @@ class Explainer:
         self._joint, self._lock, self._stopping = self._task.joint, Lock(), Event()
         check_options(plan, self.loaded)
         known = NetworkDescription.of_bundled(plan) if loaded is None else None
-        # the first picture need not wait for what is known
-        is_known = known is not None and not known.against
-        self.network = replace(known, loaded=self.loaded) if known and is_known else self._described(plan)
+        if known is not None and not known.against:  # the first picture need not wait for what is known
+            self.network = replace(known, loaded=self.loaded)
+        else:
+            self.network = described(plan, self.loaded, self._task.layer)
+            self.network = self.network if self._task.layer else self._tried(maps)
         self._asked = Asked(self.network, maps, labeled=plan.inputs.labels is not None, words=plan.words)
         self._width = self._task.width(self._asked)
-
-    def _described(self, plan: RunPlan) -> NetworkDescription:
-        """The layers, the classes and the method."""
-        self.network = described(plan, self.loaded, self._task.layer)
-        return self.network if self._task.layer else self._tried(plan.maps)
 
     def asked(self, maps: MapOptions) -> "Explainer":
         """The same network at the same layers, asked about other classes."""
