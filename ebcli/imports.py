@@ -157,10 +157,8 @@ def blamed(what: str) -> Iterator[None]:
     except (EbcliError, MemoryError):
         raise
     except Exception as error:
-        reason = " ".join(str(error).split())
-        raise ConfigurationError(
-            f"{what} failed ({type(error).__name__}: {reason}; --debug shows the traceback)"
-        ) from error
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        raise ConfigurationError(f"{what} failed ({reason}; --debug shows the traceback)") from error
 
 
 def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T | None:
@@ -173,11 +171,8 @@ def load_plugin(point: EntryPoint, use: Callable[[Any], T] = lambda it: it) -> T
     except KeyboardInterrupt as interrupt:  # by the user, or its own
         raise KeyboardInterrupt(f"while {plugin} was loading") from interrupt
     except Exception as error:  # a plug-in can fail in any way, and must not take anything else with it
-        reason = " ".join(str(error).split())
-        warnings.warn(
-            f"{plugin} is ignored: loading {point.value} failed ({type(error).__name__}: {reason})",
-            stacklevel=2,
-        )
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        warnings.warn(f"{plugin} is ignored: loading {point.value} failed ({reason})", stacklevel=2)
         return None
 
 

@@ -105,12 +105,8 @@ class AnnotatedImages(Images):
         self, name: str, source: Path, classes: Sequence[str], keys: Iterable[str], skip_flagged: bool
     ) -> None:
         self.name, self.classes, self.keys, self._skip_flagged = name, classes, list(keys), skip_flagged
-        self.settings = {
-            "data": name,
-            "source": str(source.absolute()),
-            "classes": list(classes),
-            "skip flagged": skip_flagged,
-        }
+        about = {"data": name, "source": str(source.absolute()), "classes": list(classes)}
+        self.settings = about | {"skip flagged": skip_flagged}
 
     @abstractmethod
     def annotation(self, key: str) -> tuple[tuple[int, int], list[tuple[bool, Any]]]:
@@ -252,9 +248,8 @@ def read_voc(path: Path) -> tuple[tuple[int, int], list[Annotated]]:
         root = ET.parse(path).getroot()
         objects = []
         for item in root.iter("object"):
-            left, top, right, bottom = (
-                float(_text(item, f"bndbox/{edge}")) for edge in ("xmin", "ymin", "xmax", "ymax")
-            )
+            edges = "xmin", "ymin", "xmax", "ymax"
+            left, top, right, bottom = (float(_text(item, f"bndbox/{edge}")) for edge in edges)
             flagged = item.findtext("difficult", "0").strip() == "1"
             objects.append(Annotated(_text(item, "name"), Box(left - 1, top - 1, right, bottom), flagged))
         return (int(_text(root, "size/width")), int(_text(root, "size/height"))), objects

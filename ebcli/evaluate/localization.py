@@ -24,10 +24,10 @@ POINTING: dict[tuple[str, str, str], str] = {
 SIDE = 224  # length of the shorter side in the paper
 
 
-def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15, side: int = SIDE) -> Benchmark:
+def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15) -> Benchmark:
     """Zhang et al., ECCV 2016, section 4.1.
 
-    Every class in an image is one question. The network gets the whole image, its shorter side resized to ``side``;
+    Every class in an image is one question. The network gets the whole image, its shorter side resized to ``SIDE``;
     maps are resized bicubically to the image's own size. The table has the percentage of hits, averaged over classes,
     for all questions and for the *difficult* ones (``is_difficult``), next to published results.
 
@@ -35,7 +35,6 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15, 
         model: the network, with one output per class of the data set.
         data: the images.
         tolerance: maximum distance of a hit from the object, in pixels of the image.
-        side: length of the shorter side after resizing, in pixels.
 
     Raises:
         ConfigurationError: the network has another number of classes, or does not accept such images.
@@ -45,12 +44,12 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15, 
             f"{model.loaded.name} has {model.num_classes} classes, but {data.name} has {len(data.classes)}: pass "
             "--weights of a network trained on it"
         )
-    model.probe(side, side * 4 // 3)
+    model.probe(SIDE, SIDE * 4 // 3)
 
     def measure(key: str) -> Iterator[Row]:
         image = data.read(key)
         masks = data.masks(key, image.size)
-        for method, layer, maps in model.explain(model.whole(image, side), [*masks], key) if masks else ():
+        for method, layer, maps in model.explain(model.whole(image, SIDE), [*masks], key) if masks else ():
             for (index, mask), saliency in zip(masks.items(), maps, strict=True):
                 hit = pointing_hit(resized(saliency, image.size), mask, tolerance)
                 about = {"method": method, "layer": layer, "class": data.classes[index]}
@@ -64,7 +63,7 @@ def pointing(model: ModelUnderTest, data: AnnotatedImages, tolerance: int = 15, 
             "others (all / difficult)": POINTING.get((data.name, model.loaded.name, rows[0]["method"])),
         }
 
-    settings, keys = model.settings | data.settings | {"tolerance": tolerance, "side": side}, ("method", "layer")
+    settings, keys = model.settings | data.settings | {"tolerance": tolerance, "side": SIDE}, ("method", "layer")
     return Benchmark("pointing", settings, data.keys, unit="image", measure=measure, keys=keys, columns=columns)
 
 
@@ -80,7 +79,6 @@ def localize(
     annotations: Path,
     class_names: Sequence[str] | None,
     alphas: Sequence[float],
-    side: int = SIDE,
 ) -> Benchmark:
     """The ImageNet localization test of Zhang et al., ECCV 2016, section 4.2.
 
@@ -94,7 +92,6 @@ def localize(
         annotations: directory, searched recursively, with ``NAME.xml`` in VOC's format for an image ``NAME.JPEG``.
         class_names: the annotations' class names in the order of the network's outputs; None for the network's own.
         alphas: thresholds; each is a row of the table.
-        side: length of the shorter side of the whole image after resizing, in pixels.
 
     Raises:
         ConfigurationError: there are no annotations.
@@ -102,7 +99,7 @@ def localize(
     files = {path.stem: path for path in annotations.rglob("*.xml")}
     if not files:
         raise ConfigurationError(f"there are no annotations (*.xml) in '{annotations}'")
-    model.probe(side, side * 4 // 3)
+    model.probe(SIDE, SIDE * 4 // 3)
 
     def index_of(name: str) -> int:
         try:
@@ -120,7 +117,7 @@ def localize(
         for item in objects:
             boxes.setdefault(item.name, []).append(item.box)
         indices = [index_of(name) for name in boxes]
-        for method, layer, maps in model.explain(model.whole(image, side), indices, key) if boxes else ():
+        for method, layer, maps in model.explain(model.whole(image, SIDE), indices, key) if boxes else ():
             for name, saliency in zip(boxes, maps, strict=True):
                 fine = resized(saliency, image.size)
                 for alpha in alphas:
@@ -131,7 +128,7 @@ def localize(
     def columns(rows: list[Row]) -> Row:
         return {"error": 100 * (mean(rows, "wrong") or 0.0), "questions": len(rows)}
 
-    settings = model.settings | images.settings | {"alphas": list(alphas), "side": side}
+    settings = model.settings | images.settings | {"alphas": list(alphas), "side": SIDE}
     settings |= {"annotations": str(annotations.absolute()), "classes": class_names and list(class_names)}
     keys = "method", "layer", "alpha"
     return Benchmark("localize", settings, images.keys, unit="image", measure=measure, keys=keys, columns=columns)

@@ -104,9 +104,7 @@ class ModelUnderTest:
         inputs = self.inputs(images.read(key))
         return inputs, int(self.probabilities(inputs).argmax()) if images.labels is None else images.labels[key]
 
-    def explain(
-        self, inputs: Tensor, classes: Sequence[int], seed: str, net: nn.Module | None = None
-    ) -> Iterator[NamedMaps]:
+    def explain(self, inputs: Tensor, classes: Sequence[int], seed: str, net: Any = None) -> Iterator[NamedMaps]:
         """Each method's maps at each layer.
 
         Args:

@@ -95,12 +95,10 @@ def _with_name(categories: Sequence[str] | None, name: str, count: int | None) -
     for test in tests if folded else ():
         if matches := tuple(index for index, category in enumerate(categories) if test(category)):
             return matches
-    hint = closest(name, categories) or (
-        f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
-    )
+    usual = f"give one of the {len(categories)} class names or an index, or --model clip/NAME for any text"
     like = {category.casefold(): category for category in categories}
     near = difflib.get_close_matches(folded, like, cutoff=_LIKE)
-    raise UnknownClassError(name, hint, (like[found] for found in near))
+    raise UnknownClassError(name, closest(name, categories) or usual, (like[found] for found in near))
 
 
 def read_class_names(path: Path) -> list[str]:

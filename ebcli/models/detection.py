@@ -86,9 +86,7 @@ class DetectionScores(nn.Module):
                 raise ConfigurationError("the images have different numbers of proposals: pass one image at a time")
             logits, offsets = (values.unflatten(0, (len(images), -1)) for values in of_head)
         else:
-            logits, offsets, centerness = (
-                of_head.get(one) for one in ("cls_logits", "bbox_regression", "bbox_ctrness")
-            )
+            logits, offsets, centerness = map(of_head.get, ("cls_logits", "bbox_regression", "bbox_ctrness"))
         shapes = seen[detector.transform][0].image_sizes
         return Predictions(found, logits.mT, offsets, anchors=of_images, shapes=shapes, centerness=centerness)
 

@@ -50,9 +50,8 @@ def grad_cam(net: nn.Module, inputs: Tensor, classes: Tensor, layer: str | None)
         raise LayerError("Grad-CAM needs a layer, not the input: choose a layer with channels")
     explainer = attribution.LayerGradCam(lambda images: class_scores(net(images)), net.get_submodule(layer))
     targets = classes[0]
-    maps: Tensor = explainer.attribute(
-        inputs.expand(len(targets), -1, -1, -1), target=targets, relu_attributions=True
-    ).detach()
+    images = inputs.expand(len(targets), -1, -1, -1)
+    maps: Tensor = explainer.attribute(images, target=targets, relu_attributions=True).detach()
     side, other = (size / cells for size, cells in zip(inputs.shape[2:], maps.shape[2:], strict=False))
     if maps.ndim != 4 or not 0.5 < side / other < 2:
         raise LayerError(f"Grad-CAM needs a layer with output (channels, height, width), but {layer!r} has none")

@@ -120,12 +120,9 @@ def _folded(model: Any) -> Any:
 
     options = {"onnx_shape_inference": True, "should_fold": is_cheap, "output_size_limit": sys.maxsize}
     import_optional("onnxscript.optimizer").fold_constants(made, **options)
-    for one in (
-        passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
-        passes.IdentityEliminationPass(),
-        passes.RemoveUnusedNodesPass(),
-    ):
-        one(made)
+    lift = passes.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)
+    for change in (lift, passes.IdentityEliminationPass(), passes.RemoveUnusedNodesPass()):
+        change(made)
     return ir.to_proto(made)
 
 

@@ -206,11 +206,5 @@ def square(height: int, width: int, name: str) -> int:
 def square_spec(crop: int, resize: int, fit: str, config: Mapping[str, Any]) -> InputSpec:
     """The preprocessing of a library that names its mean, std and interpolation."""
     mean, std = tuple(config["mean"]), tuple(config["std"])
-    return InputSpec(
-        (crop, crop),
-        resize=(resize,),
-        fit=fit,
-        mean=mean,
-        std=std,
-        resample=Image.Resampling[config["interpolation"].upper()],
-    )
+    resample = Image.Resampling[config["interpolation"].upper()]
+    return InputSpec((crop, crop), resize=(resize,), fit=fit, mean=mean, std=std, resample=resample)

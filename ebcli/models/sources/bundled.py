@@ -56,20 +56,13 @@ class ConvBatchNormReLU6(nn.Sequential):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: int,
-        *,
-        stride: int = 1,
-        groups: int = 1,
-        linear: bool = False,
+        self, inputs: int, outputs: int, side: int, *, stride: int = 1, groups: int = 1, linear: bool = False
     ) -> None:
         # at stride 1, "same" padding is symmetric
-        conv, padding = (SameConv2d, 0) if stride > 1 else (nn.Conv2d, (kernel_size - 1) // 2)
+        conv, padding = (SameConv2d, 0) if stride > 1 else (nn.Conv2d, (side - 1) // 2)
         super().__init__(
-            conv(in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=False),
-            nn.BatchNorm2d(out_channels, eps=1e-3, momentum=0.01),
+            conv(inputs, outputs, side, stride, padding, groups=groups, bias=False),
+            nn.BatchNorm2d(outputs, eps=1e-3, momentum=0.01),
             *([] if linear else [nn.ReLU6()]),
         )
 
@@ -81,16 +74,13 @@ class MBConv(nn.Module):
     acts in training only, is omitted.
     """
 
-    def __init__(self, in_channels: int, out_channels: int, *, expansion: int, kernel_size: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, expansion: int, side: int, stride: int) -> None:
         super().__init__()
-        expanded = in_channels * expansion
-        expand = [ConvBatchNormReLU6(in_channels, expanded, 1)] if expansion > 1 else []
-        self.block = nn.Sequential(
-            *expand,
-            ConvBatchNormReLU6(expanded, expanded, kernel_size, stride=stride, groups=expanded),
-            ConvBatchNormReLU6(expanded, out_channels, 1, linear=True),
-        )
-        self.use_res_connect = stride == 1 and in_channels == out_channels
+        expanded = inputs * expansion
+        expand = [ConvBatchNormReLU6(inputs, expanded, 1)] if expansion > 1 else []
+        depthwise = ConvBatchNormReLU6(expanded, expanded, side, stride=stride, groups=expanded)
+        self.block = nn.Sequential(*expand, depthwise, ConvBatchNormReLU6(expanded, outputs, 1, linear=True))
+        self.use_res_connect = stride == 1 and inputs == outputs
 
     def forward(self, input: Tensor) -> Tensor:
         output = self.block(input)
@@ -108,12 +98,10 @@ class EfficientNetLite(nn.Module):
         super().__init__()
         features: list[nn.Module] = [ConvBatchNormReLU6(3, STEM_CHANNELS, 3, stride=2)]
         channels = STEM_CHANNELS
-        for expansion, kernel_size, first_stride, out_channels, blocks in STAGES:
+        for expansion, side, first_stride, outputs, blocks in STAGES:
             for stride in (first_stride,) + (1,) * (blocks - 1):
-                features.append(
-                    MBConv(channels, out_channels, expansion=expansion, kernel_size=kernel_size, stride=stride)
-                )
-                channels = out_channels
+                features.append(MBConv(channels, outputs, expansion=expansion, side=side, stride=stride))
+                channels = outputs
         features.append(ConvBatchNormReLU6(channels, HEAD_CHANNELS, 1))
         self.features = nn.Sequential(*features)
         self.avgpool = nn.AdaptiveAvgPool2d(1)

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ebcli.errors import ConfigurationError
-from ebcli.models.sources.huggingface import TOWERS, TWO_TOWERS, HuggingFace
+from ebcli.models.sources.huggingface import TWO_TOWERS, HuggingFace
+from ebcli.models.sources.huggingface_heads import TOWERS
 from ebcli.models.sources.similarity import ImageTower, TwoTowers, check_lengths
 
 _AT_ONCE = 64  # texts

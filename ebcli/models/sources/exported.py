@@ -13,10 +13,8 @@ from ebcli.models.sources.network_file import NetworkFile
 
 _aten = torch.ops.aten
 _SCORES = {
-    _aten.softmax.int: SOFTMAX,
-    _aten._softmax.default: SOFTMAX,
-    _aten.log_softmax.int: SOFTMAX,
-    _aten._log_softmax.default: SOFTMAX,
+    **dict.fromkeys((_aten.softmax.int, _aten._softmax.default), SOFTMAX),
+    **dict.fromkeys((_aten.log_softmax.int, _aten._log_softmax.default), SOFTMAX),
     _aten.sigmoid.default: SIGMOID,
 }
 

@@ -21,11 +21,10 @@ from ebcli.models.checkpoint import check_match, classes_in, without_prefixes
 from ebcli.models.keywords import DEFAULT, DETECTION, RAW, SEGMENTATION, SIGMOID, SOFTMAX, VIDEO
 from ebcli.models.sources.base import ModelSource, fetching
 from ebcli.models.sources.huggingface_heads import (
-    DETECTORS,
     HEADS,
-    RATES,
     UNIVERSAL,
     WITH_TEXTS,
+    WITHOUT_ROWS,
     head_of,
     make_plain,
     with_texts,
@@ -38,8 +37,11 @@ _ADVICE = (
     "give the name of a model on the hub, such as hf/microsoft/resnet-50 or clip/openai/clip-vit-base-patch32, or a "
     "directory written by save_pretrained(); offline, only models in the local cache can be loaded"
 )
-TWO_TOWERS, TOWERS = ("clip", "siglip"), "AutoModel"  # types with a tower for images and one for texts; their class
+TWO_TOWERS = ("clip", "siglip")  # types with a tower for images and one for texts
 _TOKENIZER_ADVICE = "save the tokenizer beside the model by save_pretrained(), and install the package that it needs"
+# Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
+# every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
+_RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 _USUAL_RATE = 15.0  # frames per second
 _HEAD, _POOLER = "classifier.", "pooler."
 _SCORES = {"multi_label_classification": SIGMOID, "regression": RAW, "single_label_classification": SOFTMAX}
@@ -105,8 +107,7 @@ class HuggingFace(ModelSource):
     def restored(self, state: dict[str, Any], title: str) -> nn.Module:
         net = self.build()
         state = without_prefixes(state, net.state_dict())
-        # the last layer of the others has no row for each class
-        count = None if self._head in (UNIVERSAL, DETECTORS, WITH_TEXTS, TOWERS) else classes_in(state, net)
+        count = None if self._head in WITHOUT_ROWS else classes_in(state, net)
         config = copy.deepcopy(self._config)
         if count is not None and count != config.num_labels:
             config.num_labels = count
@@ -143,7 +144,7 @@ class HuggingFace(ModelSource):
         task = HEADS.get(self._head)
         if task == VIDEO:
             spec = spec_of(processor, self._title, of_video=True)
-            return replace(spec, frames=self._config.num_frames, rate=RATES.get(self._config.model_type, _USUAL_RATE))
+            return replace(spec, frames=self._config.num_frames, rate=_RATES.get(self._config.model_type, _USUAL_RATE))
         return spec_of(processor, self._title, keeps_shape=task in (DETECTION, SEGMENTATION))
 
     def categories(self, net: Any, weights: str) -> Sequence[str] | None:

@@ -13,7 +13,8 @@ from ebcli.models.sources.similarity import check_lengths, too_long
 
 UNIVERSAL = "AutoModelForUniversalSegmentation"
 DETECTORS = "AutoModelForObjectDetection"
-WITH_TEXTS = "AutoModelForZeroShotObjectDetection"
+WITH_TEXTS, TOWERS = "AutoModelForZeroShotObjectDetection", "AutoModel"
+WITHOUT_ROWS = (UNIVERSAL, DETECTORS, WITH_TEXTS, TOWERS)  # whose last layer has no row for each class
 HEADS = {
     "AutoModelForImageClassification": CLASSIFICATION,
     "AutoModelForSemanticSegmentation": SEGMENTATION,
@@ -22,9 +23,6 @@ HEADS = {
     DETECTORS: DETECTION,
     WITH_TEXTS: DETECTION,
 }
-# Frames per second of the clips that the published networks were trained on: of Kinetics, at 30 frames per second,
-# every fourth (VideoMAE), 32nd (TimeSformer) or second frame (ViViT)
-RATES = {"videomae": 7.5, "timesformer": 0.94, "vivit": 15.0}
 
 
 def head_of(library: Any, config: Any) -> str | None:

@@ -44,9 +44,7 @@ class OpenClip(TwoTowers):
 
     def pretrained(self, weights: str) -> nn.Module:
         config = self._library.get_pretrained_cfg(self.name, weights)
-        advice = (
-            f"choose {', '.join(self.weights())}, or pass --weights FILE, or --weights none for an untrained network"
-        )
+        advice = f"choose {', '.join(self.weights())}, or pass --weights FILE or --weights none"
         return self._created(advice, pretrained=weights, force_quick_gelu=bool(config.get("quick_gelu")))
 
     def _created(self, advice: str, **options: Any) -> nn.Module:

@@ -51,9 +51,8 @@ class Ultralytics(ModelSource):
             raise ConfigurationError(f"{self._title} is neither a file nor a model that Ultralytics publishes: {hint}")
 
     def published(self, weights: str) -> str | None:
-        if weights != DEFAULT:
-            return None
-        return UNTRAINED if self.name.endswith(".yaml") else DEFAULT
+        own = UNTRAINED if self.name.endswith(".yaml") else DEFAULT
+        return own if weights == DEFAULT else None
 
     def build(self, num_classes: int | None = None) -> nn.Module:
         if not self._is_local or self.name.endswith(".yaml"):

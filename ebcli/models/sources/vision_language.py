@@ -153,9 +153,7 @@ class VisionLanguage(HuggingFace):
         inputs, tokenizer = self.read(photo, question), self._processor.tokenizer
         inputs["pixel_values"] = inputs["pixel_values"].to(self.net.dtype)
         asked = inputs["input_ids"]
-        if (
-            self._config.model_type == _BLIP
-        ):  # its tokenizer ends each text, and its decoder has a first token of its own
+        if self._config.model_type == _BLIP:  # its tokenizer ends texts, and its decoder has a first token of its own
             asked = asked[:, :-1].clone()
             asked[:, 0] = self._config.text_config.bos_token_id
         count = asked.shape[1]
