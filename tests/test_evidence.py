@@ -13,7 +13,7 @@ from benchmarks.rates import WORKS
 from benchmarks.trained.__main__ import LEARNED
 from benchmarks.trained.methods import JOINT, STEPWISE
 from ebcli.nouns.explanation import _CLEAR, _SHARE_OF_BLANK, _WEAK
-from ebcli.run.tiles import _LONGEST
+from ebcli.run.pieces import _LONGEST
 
 BUNDLED = "efficientnet_lite0"
 FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))

@@ -27,17 +27,16 @@ from ebcli.models import LoadedModel, load_model
 from ebcli.models.device import is_out_of_memory, resolve_device
 from ebcli.models.keywords import INPUT, VIDEO
 from ebcli.nouns.explanation import Explanation, Map, Subject
-from ebcli.run.batch_sizes import batch_sizes
 from ebcli.run.layer_choice import described
-from ebcli.run.layer_maps import in_sequence, maps_of, priors
+from ebcli.run.layer_maps import maps_of, priors
 from ebcli.run.network_description import NetworkDescription, chosen_classes, class_labels, method_in_words
 from ebcli.run.noise import tried
+from ebcli.run.pieces import Tiles, batch_sizes, in_sequence
 from ebcli.run.plan import RunPlan
 from ebcli.run.plan_parts import MapOptions
 from ebcli.run.reading import NetworkInput
 from ebcli.run.sufficiency import measure_sufficiency
 from ebcli.run.tasks.task import REGISTERED, Asked, check_options
-from ebcli.run.tiles import Tiles
 
 Targets = Tensor | Callable[[Tensor], Tensor]
 
