@@ -17,8 +17,6 @@ from ebcli.cli.options import option
 from ebcli.cli.parameters import PATH
 from ebcli.drawing.style import DrawingStyle
 from ebcli.errors import ConfigurationError
-from ebcli.files.private import scratch
-from ebcli.files.sink import check_file, replacing
 from ebcli.imports import import_optional
 from ebcli.models.sources import is_network_file
 from ebcli.models.spec import ModelSpec
@@ -62,6 +60,8 @@ def check(options: Mapping[str, Any]) -> int:
     Exit status: 0 if all maps agree, 1 if some do not.
     """
     from ebcli.evaluate import rank_correlation
+    from ebcli.files.private import scratch
+    from ebcli.files.sink import check_file
     from ebcli.gallery.comparison import Limits, changed_images, comparison_of, write_comparison
     from ebcli.gallery.raw_maps import latest_records, read_pairs
 
@@ -115,6 +115,8 @@ def _repeated(plan: RunPlan, given: dict[str, Any], directory: Path, overwrite: 
 
 def _write_junit(path: Path, comparisons: Sequence[Comparison]) -> None:
     from xml.etree import ElementTree
+
+    from ebcli.files.sink import replacing
 
     failures = str(sum(bool(one.problems) for one in comparisons))
     suites = ElementTree.Element("testsuites", name=_SUITE, tests=str(len(comparisons)), failures=failures)

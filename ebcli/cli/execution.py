@@ -7,7 +7,7 @@ from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -18,18 +18,22 @@ from ebcli.cli.settings import parameters, read_settings
 from ebcli.errors import ConfigurationError
 from ebcli.files.naming import COCO, FIFTYONE_FILES, SETTINGS, STDOUT
 from ebcli.files.remote import path_of
-from ebcli.files.sink import OneFile, Sink, Stdout
 from ebcli.run.plan import VALUES, RunPlan
 from ebcli.run.plan_parts import HEATMAPS, OutputOptions
 
+if TYPE_CHECKING:
+    from ebcli.files.sink import Sink
 
-def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
+
+def sink_of(plan: RunPlan, out: IO[str]) -> "Sink | None":
     """Where the only picture of a run goes, a file or ``out``; None if results go to a directory.
 
     Raises:
         ConfigurationError: the file is not this program's own, or stdout is a terminal.
         OutputError: the file cannot be written.
     """
+    from ebcli.files.sink import OneFile, Stdout
+
     output = plan.output
     if output.directory == STDOUT:
         if out.isatty():
@@ -42,7 +46,7 @@ def sink_of(plan: RunPlan, out: IO[str]) -> Sink | None:
     return file
 
 
-def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: Sink | None = None) -> int:
+def execute(plan: RunPlan, options: Mapping[str, Any], out: IO[str], sink: "Sink | None" = None) -> int:
     """Run a plan, print to ``out`` as the options of the command say, and return the exit status."""
     output, is_dry = plan.output, plan.execution.dry_run
     if is_dry:

@@ -17,7 +17,6 @@ import click
 from ebcli.cli.console import SOME_FAILED, handled, note, one_line, put, say, say_error, shown
 from ebcli.drawing.style import ATLAS
 from ebcli.errors import EbcliError
-from ebcli.files.records import ClassRecord, Record
 from ebcli.files.remote import without_secrets
 from ebcli.models.keywords import BUNDLED, CLASSIFICATION, CROP, DETECTION, FACTORY, PAD, WHOLE
 from ebcli.run.plan import CHOOSING, RunPlan
@@ -25,6 +24,7 @@ from ebcli.run.plan_parts import MapOptions
 from ebcli.run.plan_text import as_command
 
 if TYPE_CHECKING:
+    from ebcli.files.records import ClassRecord, Record
     from ebcli.run.prepare import Run
 
 _LOST_SHOWN = 3
