@@ -101,9 +101,7 @@ def priors_against(against: Against, priors: Tensor) -> Tensor:
     num_classes, total = priors.shape[2], priors.sum(2, keepdim=True)
     for index in chosen:
         if isinstance(index, bool) or not isinstance(index, int):
-            raise ConfigurationError(
-                f"against has {index!r}, not a class index: look it up with categories.index(name)"
-            )
+            raise ConfigurationError(f"against has {index!r}, which is not a class index: use categories.index(name)")
         if not 0 <= index < num_classes:
             raise ConfigurationError(f"class {index} does not exist: the network has classes 0 to {num_classes - 1}")
         is_target = (priors[:, :, index] == total[:, :, 0]).reshape(*priors.shape[:2], -1).all(2)
