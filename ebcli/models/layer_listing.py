@@ -125,11 +125,11 @@ def _outputs(name: str, net: nn.Module, spec: InputSpec, batch: int) -> dict[str
     with hooked(names, record), torch.no_grad(), evaluating(net):
         images = probe(name, net, spec, forward, batch)
     single = {layer: outputs[0] for layer, outputs in calls.items() if len(outputs) == 1 and outputs[0] is not None}
-    mapped = [
-        layer
-        for layer, output in single.items()
-        if output.ndim > 1 and len(output) % batch == 0 and output.is_floating_point()
-    ]
+
+    def is_mapped(output: Tensor) -> bool:
+        return output.ndim > 1 and len(output) % batch == 0 and output.is_floating_point()
+
+    mapped = [layer for layer, output in single.items() if is_mapped(output)]
     carrying = set(layers_on_path(net, images, mapped))
     return {layer: single[layer] for layer in mapped if layer in carrying}
 

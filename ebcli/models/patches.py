@@ -7,8 +7,7 @@ reaches only the token that it belongs to, so derivatives tell which patches wer
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -23,8 +22,7 @@ _EDGE = 0.002  # of the photo's size, by which interpolation moves its edges
 _MOST_CELLS = 512  # of a map, along a side
 
 
-@dataclass(frozen=True)
-class Patches:
+class Patches(NamedTuple):
     """The patches of a photo that a network reads.
 
     Attributes:

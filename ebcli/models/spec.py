@@ -67,14 +67,12 @@ class Preprocessing:
     def __post_init__(self) -> None:
         if self.fit is not None and self.fit not in FITS:
             raise ConfigurationError(f"unknown fit {self.fit!r}: choose {', '.join(FITS)}")
-        if self.tiles is not None and not 1 <= self.tiles <= _MOST_TILES:
-            raise ConfigurationError(f"tiles is {self.tiles}, but it must be between 1 and {_MOST_TILES}")
         if self.tiles is not None and self.fit not in (None, WHOLE):
             raise ConfigurationError(f"tiles cover the whole image: drop --fit {self.fit}, or --tiles")
-        for name, unit in (("resize", "pixels"), ("crop", "pixels"), ("depth", "slices")):
-            side = getattr(self, name)
-            if side is not None and not 1 <= side <= _LARGEST_SIDE:
-                raise ConfigurationError(f"{name} is {side} {unit}, but must be from 1 to {_LARGEST_SIDE}")
+        for name in ("resize", "crop", "depth", "tiles"):
+            count, most = getattr(self, name), _MOST_TILES if name == "tiles" else _LARGEST_SIDE
+            if count is not None and not 1 <= count <= most:
+                raise ConfigurationError(f"{name} is {count}, but it must be between 1 and {most}")
         for name, low in (("mean", -inf), ("std", 0.0)):
             value = getattr(self, name)
             if value is None:

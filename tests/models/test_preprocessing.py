@@ -108,7 +108,7 @@ def test_a_crop_as_long_as_the_resized_image_ends_exactly_at_its_edges() -> None
 @pytest.mark.parametrize("side", [0, 50_000, 10**20])
 @pytest.mark.parametrize("name", ["resize", "crop"])
 def test_absurd_sides_are_refused(name: str, side: int) -> None:
-    with pytest.raises(ConfigurationError, match=f"^{name} is {side} pixels, but must be from 1 to 16384$"):
+    with pytest.raises(ConfigurationError, match=f"^{name} is {side}, but it must be between 1 and 16384$"):
         Preprocessing(**{name: side})
 
 

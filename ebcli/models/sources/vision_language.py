@@ -2,9 +2,8 @@
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image
@@ -27,8 +26,7 @@ _ADVICE = "save the processor beside the model by save_pretrained(), and install
 _OF_ANSWER = {"attention_mask": 1, "token_type_ids": 1, "mm_token_type_ids": 0}
 
 
-@dataclass(frozen=True)
-class Exchange:
+class Exchange(NamedTuple):
     """A photo, a question and its answer, as the network gets them.
 
     Attributes:
