@@ -1,4 +1,4 @@
-"""The naming game: counts worked by hand; for its command, see test_grid.py."""
+"""The naming game: counts worked by hand; for its command, see test_mosaics.py."""
 
 import numpy as np
 
