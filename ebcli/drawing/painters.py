@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,15 +26,13 @@ class Painter:
     Attributes:
         inside: paints a part of the photo that the network saw, RGB, which it may modify, given the map there: an image
             of floats whose integer parts are ``color_scale.levels``, not clipped.
-        outside: paints a part that the network did not see.
-        mode: the mode of what both return.
+        outside: a copy of the photo as it is painted where the network did not see it; both return one mode.
         margin: how many rows above and below a part ``inside`` needs.
         frames: the part that the network saw has a thin frame where the photo goes on.
     """
 
     inside: Callable[[Image.Image, Image.Image, DrawingStyle], Image.Image]
     outside: Callable[[Image.Image, DrawingStyle], Image.Image]
-    mode: Literal["RGB", "RGBA"] = "RGB"
     margin: int = 0
     frames: bool = False
 
@@ -111,7 +108,7 @@ def _paint(photo: Image.Image, color: tuple[int, int, int], opacities: Image.Ima
 
 
 def _unchanged(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
-    return photo
+    return photo.copy()
 
 
 def _gray(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
@@ -119,6 +116,7 @@ def _gray(photo: Image.Image, _style: DrawingStyle) -> Image.Image:
 
 
 def _transparent(photo: Image.Image, style: DrawingStyle) -> Image.Image:
+    photo = photo.copy()
     photo.putalpha(round(255 * style.background))
     return photo
 
@@ -127,7 +125,7 @@ def _transparent(photo: Image.Image, style: DrawingStyle) -> Image.Image:
 PAINTERS = {
     "overlay": Painter(_overlay, _unchanged, frames=True),
     "heatmap": Painter(_heatmap, _gray),
-    "mask": Painter(_mask, _transparent, "RGBA"),
+    "mask": Painter(_mask, _transparent),
     "contour": Painter(_contour, _unchanged, margin=1, frames=True),
     "paper": Painter(_paper, _unchanged, frames=True),
 }
