@@ -11,15 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import AUTO
 from ebcli.files.private import scratch
 from ebcli.files.records import Record
-
-if TYPE_CHECKING:
-    from ebcli.files.sources import Source
+from ebcli.files.sources import Source
 
 _VIDEO = ".mp4"
 
