@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 
 from ebcli.drawing.thumbnails import ThumbnailNames
@@ -43,6 +43,7 @@ class Outcome:
     record: Record
     layer: str
     maps: tuple[MapEntry, ...]
+    _: KW_ONLY
     seconds: float
     raw: Path | None = None
     photo: Path | None = None
@@ -97,7 +98,7 @@ def read_entries(directory: Path) -> list[Entry]:
 def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
     """One outcome per layer, with those result files that exist; of a failure, one."""
     if record.status == "failed" or record.stamp is None:
-        yield Outcome(record, record.layer, (), record.seconds)
+        yield Outcome(record, record.layer, (), seconds=record.seconds)
         return
     names = ThumbnailNames(record.place, record.stamp, record.configuration, record.method)
     results = [Path(result.path) for result in record.results]
@@ -115,5 +116,5 @@ def _outcomes(record: Record, there: Collection[Path]) -> Iterator[Outcome]:
         layers.setdefault(one.layer, []).append(MapEntry(one, result, *thumbnails))
     raw = next((result for result in results if result.suffix == ".npz" and result in there), None)
     for layer, maps in reversed(layers.items()):  # the page shows the last outcome: that of the first layer
-        # they were computed together
-        yield Outcome(record, layer, tuple(maps), record.seconds / len(layers), raw, names.photo)
+        seconds = record.seconds / len(layers)  # they were computed together
+        yield Outcome(record, layer, tuple(maps), seconds=seconds, raw=raw, photo=names.photo)
