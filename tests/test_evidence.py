@@ -13,7 +13,7 @@ from benchmarks.rates import WORKS
 from benchmarks.trained.__main__ import LEARNED
 from benchmarks.trained.methods import JOINT, STEPWISE
 from ebcli.nouns.explanation import _CLEAR, _SHARE_OF_BLANK, _WEAK
-from ebcli.run.tiles import _LONGEST
+from ebcli.run.pieces import _LONGEST
 
 BUNDLED = "efficientnet_lite0"
 FILES = sorted(file.stem for file in evidence.FOLDER.glob("*.csv"))
@@ -87,15 +87,15 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         grid("contrastive", "features.16"),
         grid("grad-cam", "features.16"),
     ),
-    "a class leads clearly at {:.0%} of the cells, and {:.0%} of these names are right": lambda: (
+    "With contrastive maps, {:.0%} of the cells get a clear name, and {:.0%} of these names are right": lambda: (
         naming("contrastive", "features.11", "clear"),
         naming("contrastive", "features.11", "clear cells"),
     ),
-    "Grad-CAM at the last layer names {:.0%} of its clear cells right, and chance {:.0%}": lambda: (
+    "With Grad-CAM at the last layer, {:.0%} of the clear names are right, and {:.0%} by chance": lambda: (
         naming("grad-cam", "features.16", "clear cells"),
         naming("random", "-", "clear cells"),
     ),
-    "contrastive maps are no better than Grad-CAM: {:.0%} and {:.0%} of the photos are named right": lambda: (
+    "contrastive maps name {:.0%} of the photos right, and Grad-CAM {:.0%}": lambda: (
         naming("contrastive", "features.11", "images"),
         naming("grad-cam", "features.16", "images", "plain"),
     ),
@@ -111,7 +111,7 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         letters("MobileNetV3", "against the other"),
         letters("ViT", "against the other"),
     ),
-    "ConvNeXt has {:.0%}, and Grad-CAM {:.0%}": lambda: (
+    "ConvNeXt, contrastive maps have {:.0%}, and Grad-CAM has {:.0%}": lambda: (
         letters("ConvNeXt", "contrastive", "features.5"),
         letters("ConvNeXt", "Grad-CAM", "features.5"),
     ),
@@ -131,14 +131,14 @@ SENTENCES: dict[str, Callable[[], tuple[float, ...]]] = {
         for name, network in (("SSDlite", "SSDlite"), ("a small YOLO11", "YOLO"), ("a small DETR", "DETR"))
     },
     "five classes of each photo at once cost {:.1f} forward passes": lambda: (passes("ebcli", classes=5),),
-    "Captum takes {:.1f} forward passes there. zennit's `ZPlus` takes {:.0f}": lambda: (
+    "Captum takes {:.1f} forward passes in VGG-16. zennit's `ZPlus` takes {:.0f}": lambda: (
         passes("captum (Grad-CAM)"),
         passes("zennit (ZPlus, to the pixels)"),
     ),
-    "takes {:.2f} CPU seconds, and the network's plain pass {:.2f} of them. Written as PNG, it takes {:.2f}": lambda: (
+    "takes {:.2f} CPU seconds, or {:.2f} if it is written as PNG. The network's plain pass takes only {:.2f}": lambda: (
         value("photos", "CPU-s per photo", work="eb-saliency photos"),
-        value("photos", "CPU-s per photo", work="the network's plain pass alone"),
         value("photos", "CPU-s per photo", work="eb-saliency photos --format png"),
+        value("photos", "CPU-s per photo", work="the network's plain pass alone"),
     ),
 }
 

@@ -5,25 +5,8 @@ from typing import Any
 
 import click
 
-from ebcli.cli.parameters import (
-    INTEGERS,
-    NUMBERS,
-    PATH,
-    PIXEL,
-    SHARD,
-    THRESHOLD,
-    ClassName,
-    Limit,
-    Method,
-    Output,
-    Place,
-    SectionOption,
-    complete_colormap,
-    complete_directory,
-    complete_model,
-    complete_weights,
-    show_common_options,
-)
+from ebcli.cli import parameters as kinds
+from ebcli.cli.parameters import PATH, Limit, SectionOption
 from ebcli.cli.settings import PRESETS, use_settings
 from ebcli.drawing.style import ATLAS, STYLES
 from ebcli.models.keywords import COMPARED_METHODS, FITS, SCORES
@@ -93,7 +76,7 @@ _ALL = (
         "--shard",
         "Only process the I-th of N shards, counted from 1.",
         metavar="I/N",
-        type=SHARD,
+        type=kinds.SHARD,
         show_default="from RANK and WORLD_SIZE, or all",
     ),
     _input("--every", "Videos: explain every N-th clip.", metavar="N"),
@@ -107,14 +90,14 @@ _ALL = (
         "for texts, a network in FILE.onnx or FILE.pt2, or your own code as FILE.py:FACTORY or MODULE:FACTORY.",
         common=True,
         metavar="NAME",
-        shell_complete=complete_model,
+        shell_complete=kinds.complete_model,
     ),
     _model(
         "--weights",
         "Load these weights: DEFAULT, another name, a checkpoint file, or none.",
         common=True,
         metavar="NAME|FILE|none",
-        shell_complete=complete_weights,
+        shell_complete=kinds.complete_weights,
     ),
     _model(
         "--class-names",
@@ -130,20 +113,26 @@ _ALL = (
         "--mean",
         "Subtract this mean from pixels of 0 to 1: one number, or one for each channel.",
         metavar="X[,X...]",
-        type=NUMBERS,
+        type=kinds.NUMBERS,
     ),
-    _model("--std", "Divide pixels by this standard deviation.", metavar="X[,X...]", type=NUMBERS),
+    _model("--std", "Divide pixels by this standard deviation.", metavar="X[,X...]", type=kinds.NUMBERS),
     _model(
-        "--channels", "Give the network these channels of an array or TIFF, from 1.", metavar="N[,N...]", type=INTEGERS
+        "--channels",
+        "Give the network these channels of an array or TIFF, from 1.",
+        metavar="N[,N...]",
+        type=kinds.INTEGERS,
     ),
     _model(
-        "--bands", "Show these channels in pictures: one, or red, green and blue.", metavar="N[,N,N]", type=INTEGERS
+        "--bands",
+        "Show these channels in pictures: one, or red, green and blue.",
+        metavar="N[,N,N]",
+        type=kinds.INTEGERS,
     ),
     _model(
         "--range",
         "Scale arrays, TIFF and medical images: LOW becomes 0, and HIGH becomes 1.",
         metavar="LOW,HIGH",
-        type=NUMBERS,
+        type=kinds.NUMBERS,
     ),
     _model(
         "--fit",
@@ -163,7 +152,7 @@ _ALL = (
         "Explain this class, by index or name. If several classes match, the likeliest is explained. With clip/NAME "
         "and open_clip/NAME, explain this text. Repeatable.",
         common=True,
-        type=ClassName(),
+        type=kinds.ClassName(),
         show_default="the most likely",
     ),
     _map(
@@ -179,10 +168,10 @@ _ALL = (
         "Compare the target with this class, by index or name: show what distinguishes the two. With --similar-to, "
         "compare with this picture. Repeatable.",
         common=True,
-        type=ClassName(),
+        type=kinds.ClassName(),
         show_default="the class's own classifier weights, negated",
     ),
-    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=Method(COMPARED_METHODS)),
+    _map("--compare-with", "Also show this method's map in panels. Repeatable.", type=kinds.Method(COMPARED_METHODS)),
     _map(
         "--similar-to",
         "Explain the similarity to this picture, by the features below the classifier. Repeatable.",
@@ -211,14 +200,14 @@ _ALL = (
         "Segmentation: explain the class at this pixel, or in the bright pixels of the image FILE. Detectors: "
         "explain only the detection nearest to this box, in pixels.",
         metavar="X,Y|X,Y,W,H|FILE",
-        type=Place(),
+        type=kinds.Place(),
         show_default="every detection, or the whole segment",
     ),
     _map(
         "--at",
         "Print the classes that have evidence at this pixel of each image, with their shares. Implies --style atlas.",
         metavar="X,Y",
-        type=PIXEL,
+        type=kinds.PIXEL,
     ),
     _map(
         "--tiles",
@@ -239,8 +228,8 @@ _ALL = (
         "file for a single figure, or an .html file for a page; - for stdout.",
         common=True,
         metavar="PATH",
-        type=Output(),
-        shell_complete=complete_directory,
+        type=kinds.Output(),
+        shell_complete=kinds.complete_directory,
     ),
     _output(
         "--format",
@@ -274,7 +263,7 @@ _ALL = (
         "Region for boxes and masks: above this share of the maximum, or the smallest region that holds this "
         "share of the mass.",
         metavar="[max:|mass:]SHARE",
-        type=THRESHOLD,
+        type=kinds.THRESHOLD,
         default="max:0.5",
     ),
     _output(
@@ -292,7 +281,7 @@ _ALL = (
         "--cmap",
         "Use this matplotlib colormap.",
         metavar="NAME",
-        shell_complete=complete_colormap,
+        shell_complete=kinds.complete_colormap,
         show_default="violet for overlays; jet for --style paper; otherwise inferno, or vanimo_r if signed",
     ),
     _appearance("--alpha", "Set an overlay's opacity at the upper end of the scale, 0 to 1."),
@@ -359,7 +348,7 @@ _ALL = (
         is_flag=True,
         is_eager=True,
         expose_value=False,
-        callback=show_common_options,
+        callback=kinds.show_common_options,
     ),
 )
 OPTIONS = {option.name or "": option for option in _ALL}  # of a run; other commands share some

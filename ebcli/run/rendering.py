@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -184,11 +185,9 @@ def _spans(map_: Map, clips: Clips | None) -> list[Interval]:
 def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassRecord:
     """The record of a map; with options, also the region that it marks."""
     map_, subject = maps.map, maps.map.subject
-    found = (
-        None
-        if options is None or map_.is_two_sided
-        else largest_region(map_.values, map_.placement, maps.size, options)
-    )
+    found = None
+    if options is not None and not map_.is_two_sided:
+        found = largest_region(map_.values, map_.placement, maps.size, options)
     return ClassRecord(
         subject.index,
         subject.name,
@@ -211,49 +210,45 @@ def recorded(maps: FrameMaps, options: RegionOptions | None = None) -> ClassReco
     )
 
 
-class _Picture:
-    """Encodes the only frame of a photo."""
-
-    def __init__(self, suffix: str, facts: Mapping[str, str]) -> None:
-        self._suffix, self._facts, self._content = suffix, facts, b""
-
-    def add(self, frame: Image.Image) -> None:
-        self._content = encode_picture(frame, self._suffix, self._facts)
-
-    def finish(self) -> bytes:
-        return self._content
-
-
-@dataclass
+@dataclass(kw_only=True)
 class _Drawn:
     """The file of a map: drawn over each frame, or over three slices of a volume, with a longest side."""
 
     maps: FrameMaps
-    writer: VideoWriter
     longest: int | None
+    encode: Callable[[Image.Image], bytes]
+    video: VideoWriter | None = None
     volume: Orthogonal | None = None
+    picture: Image.Image | None = None
 
     def add(self, shown: Shown) -> None:
         if self.volume is not None:
             self.volume.add(shown)
             return
         photo = shown if self.longest is None else shown._replace(image=shrunk(shown.image, self.longest))
-        self.writer.add(self.maps.drawn(photo))
+        self.picture = self.maps.drawn(photo)
+        if self.video is not None:
+            self.video.add(self.picture)
 
     def finish(self) -> bytes:
-        if self.volume is not None:
-            self.writer.add(self.volume.drawn(self.longest))
-        return self.writer.finish()
+        if self.video is not None:
+            return self.video.finish()
+        picture = self.picture if self.volume is None else self.volume.drawn(self.longest)
+        assert picture is not None
+        return self.encode(picture)
 
 
 def _writer(options: RenderOptions, suffix: str, maps: FrameMaps, facts: Mapping[str, str]) -> _Drawn:
     clips, test = maps.clips, maps.map.sufficiency
     if test is not None and not test.suffices:  # without words, the picture would convince
         maps = replace(maps, style=replace(maps.style, caption=True))
+    encode = partial(encode_picture, suffix=suffix, facts=facts)
+    drawn = _Drawn(maps=maps, longest=options.max_side, encode=encode)
     if isinstance(clips, Slices):
-        return _Drawn(maps, _Picture(suffix, facts), options.max_side, Orthogonal(maps, clips))
-    writer = _Picture(suffix, facts) if clips is None else video_writer(options.names.video, clips.frame_rate, facts)
-    return _Drawn(maps, writer, options.max_side)
+        drawn.volume = Orthogonal(maps, clips)
+    elif clips is not None:
+        drawn.video = video_writer(options.names.video, clips.frame_rate, facts)
+    return drawn
 
 
 def file_name(source: Source) -> str:
