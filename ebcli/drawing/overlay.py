@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageDraw, ImageOps
 
-from ebcli.drawing.color_scale import levels, limits, visible
-from ebcli.drawing.painters import PAINTERS
+from ebcli.drawing.painters import PAINTERS, levels, limits, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.nouns.box import Box
 

@@ -1,30 +1,25 @@
 """Thumbnails for the gallery page: the photo, and each map on its own to be blended over it in the browser."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from ebcli.drawing.color_scale import LEVELS, levels, limits, opacity, overlay_colors, visible
+from ebcli.drawing.frames import FrameMaps
 from ebcli.drawing.legend import COLORS, traced
 from ebcli.drawing.overlay import FRAME_COLOR, covered, interpolated, is_blank_on, shrunk, small_size
+from ebcli.drawing.painters import LEVELS, levels, limits, opacity, overlay_colors, visible
 from ebcli.drawing.style import DrawingStyle
 from ebcli.files.encoding import encode_picture
 from ebcli.files.media.medium import Shown
 from ebcli.files.naming import PAGE, numbered, picture_relpath
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.explanation import Map
-
-if TYPE_CHECKING:
-    from ebcli.drawing.frames import FrameMaps
 
 THUMBNAILS = PAGE.parent / "thumbnails"
 
