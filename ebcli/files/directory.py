@@ -18,7 +18,7 @@ from typing import Any
 from ebcli.errors import ConfigurationError, OutputError
 from ebcli.files.naming import MARKER, RECORDS, SETTINGS, output_relpath, parse_result_name
 from ebcli.files.ownership import OwnFiles
-from ebcli.files.private import finish_killed_runs, scratch, stored_name
+from ebcli.files.private import finish_killed_runs, scratch, stored_name, writing
 from ebcli.files.records import Record, Result, append_lines, read_records
 from ebcli.files.safe_open import first_link
 from ebcli.files.sink import Sink, check_writable
@@ -107,10 +107,8 @@ class OutputFolder(Sink):
         self._keeps_records = True
 
     def __enter__(self) -> OutputFolder:
-        try:
+        with writing(f"to '{self.directory}'"):
             self.directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"cannot write to '{self.directory}': {error.strerror or error}") from error
         self._scratch = scratch(self.directory, restore=True)
         self.private = self._scratch.__enter__()
         return self
@@ -226,10 +224,8 @@ class OutputFolder(Sink):
         Raises:
             OutputError: there is no space.
         """
-        try:
+        with writing(f"the records in '{self.directory}'"):
             append_lines(self.directory / RECORDS, *(record.line() for record in records))
-        except OSError as error:
-            raise OutputError(f"cannot write the records in '{self.directory}': {error.strerror}") from error
 
 
 @dataclass(frozen=True)
