@@ -12,8 +12,8 @@ import click
 
 from ebcli.cli.commands import WITHOUT_ENVIRONMENT, altered, command
 from ebcli.cli.console import SOME_FAILED, put, say
-from ebcli.cli.options import CONTEXT, OPTIONS, in_section
-from ebcli.cli.parameters import Method, SectionOption
+from ebcli.cli.options import CONTEXT, OPTIONS, in_section, option
+from ebcli.cli.parameters import Method
 from ebcli.errors import ConfigurationError, EbcliError, ImageError
 from ebcli.evaluate.names import BASELINES
 from ebcli.models.keywords import METHODS, WHOLE
@@ -46,10 +46,7 @@ def benchmark() -> None:
     """Measure the faithfulness of saliency maps, of Excitation Backprop and other methods."""
 
 
-def _own(names: str, text: str, section: str = "Test", **known: Any) -> SectionOption:
-    return SectionOption(names.split(), section=section, help=text, **known)
-
-
+_own = partial(option, "Test")
 _IMAGES = click.Argument(["images"], type=_FOLDER)
 _SHARED = (
     altered(
@@ -58,10 +55,10 @@ _SHARED = (
         show_default="the model's default",
         help="Measure maps at this layer; input means the pixels. Repeatable.",
     ),
-    _own(
+    option(
+        "Map",
         "--method",
         "Measure maps of this method. Repeatable.",
-        "Map",
         type=Method(METHODS),
         multiple=True,
         default=("contrastive",),
