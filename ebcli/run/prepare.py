@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ebcli.drawing.color_scale import palette, visible
+from ebcli.drawing.painters import palette, visible
 from ebcli.drawing.regions import RegionOptions
 from ebcli.drawing.style import ATLAS, DrawingStyle
 from ebcli.errors import ConfigurationError, EbcliError
