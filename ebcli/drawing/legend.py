@@ -19,7 +19,7 @@ _BAR_SHARE = 0.4  # of the width of a caption
 
 def caption(map_: Map) -> str:
     """What is said of a map below it."""
-    return f"{map_.title}, {map_.strength_in_words}" if map_.strength_in_words else map_.title
+    return ", ".join([map_.title, *map_.told])
 
 
 def bar(style: DrawingStyle, size: tuple[int, int]) -> Image.Image:

@@ -29,7 +29,7 @@ def notebook_view(maps: Sequence[FrameMaps], shown: Shown, about: str) -> str:
         map_, values = one.map, one.map.drawn_values
         width, height = one.size
         left, top, right, bottom = map_.placement
-        told = [map_.title, f"mass {map_.mass:.3f}" if map_.mass is not None else "", map_.strength_in_words]
+        told = [map_.title, f"mass {map_.mass:.3f}" if map_.mass is not None else "", *map_.told]
         name = map_.subject.name or f"class {map_.subject.index}"
         return {
             "tab": name if len(layers) == 1 else f"{name}, {map_.layer}",

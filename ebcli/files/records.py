@@ -15,6 +15,7 @@ from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.box import Box
+from ebcli.nouns.explanation import HARDLY_ANY, strength_told
 
 SCHEMA = 1
 
@@ -45,6 +46,7 @@ class ClassRecord:
         layer: the layer of the map.
         peak: the map's maximum; 1 is an even spread of all probability over its cells.
         strength: the sum of a contrastive map's positive cells, 0 to 1; None for marginal maps.
+        times_noise: the strength as a multiple of that of noise at the layer; None if that is unknown.
         evidence: how much the map rests on: ``"hardly any"``, ``"weak"`` or ``"clear"``; None if that is unknown.
         at_border: its maximum lies at an edge of the center crop, beyond which there is more of the image.
         box: a detection's, in the upright image; in files, boxes are left, top, width and height.
@@ -71,6 +73,7 @@ class ClassRecord:
     at_border: bool = False
     box: Box | None = None
     strength: float | None = None
+    times_noise: float | None = None
     evidence: str | None = None
     sufficiency: dict[str, Any] | None = None
     position: int | None = None
@@ -88,6 +91,16 @@ class ClassRecord:
                 place["box"] = Box.of_size(*place["box"])
         return cls(**written)
 
+    @property
+    def told(self) -> list[str]:
+        """The strength and the evidence in words, as far as they are known."""
+        return strength_told(self.strength, self.times_noise, self.evidence)
+
+    @property
+    def only_score_is_poor(self) -> bool | None:
+        """Whether there is hardly any evidence only because the score is below chance; None if there is evidence."""
+        return (self.times_noise or 0) >= 1 if self.evidence == HARDLY_ANY else None
+
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""
         if type(self.index) is not int or not 0 <= self.index < _HUGE:
@@ -96,8 +109,8 @@ class ClassRecord:
             raise TypeError(self)
         if type(self.name) not in _TEXTS or type(self.evidence) not in _TEXTS:
             raise TypeError(self)
-        numbers = self.score, self.mass, self.peak, self.strength, self.position, self.share, self.share_at
-        _check_numbers([number for number in numbers if number is not None])
+        numbers = self.score, self.mass, self.peak, self.strength, self.times_noise, self.position
+        _check_numbers([number for number in (*numbers, self.share, self.share_at) if number is not None])
         if self.sufficiency is not None:
             _check_numbers([value for name, value in self.sufficiency.items() if name not in ("suffices", "words")])
             if type(self.sufficiency["suffices"]) is not bool or type(self.sufficiency["words"]) is not str:

@@ -89,7 +89,7 @@ def _data(name: str, entries: Iterable[Entry], there: Collection[Path]) -> dict[
             "class": number("classes", (one.index, one.name)),
             "score": one.score,
             "mass": one.mass,
-            "strength": one.strength,
+            "told": one.told,
             "evidence": one.evidence,
             "sufficiency": one.sufficiency,
             "blank": one.blank,

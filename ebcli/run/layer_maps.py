@@ -105,12 +105,6 @@ def _channel_shares(relevance: Tensor) -> list[list[list[float]]] | None:
     return found
 
 
-def strengths_by_layer(results: Mapping[str, ExcitationResult]) -> dict[str, float]:
-    """The strength of the map of one image at each layer, to two digits."""
-    strengths = {layer: float(result.maps.float().clamp(min=0).sum()) for layer, result in results.items()}
-    return {layer: float(f"{strength:.2g}") for layer, strength in strengths.items()}
-
-
 def in_sequence(clips: Sequence[Map]) -> Map:
     """The map of a video: its clips one after another, each with an equal share of the probability."""
     first, count = clips[0], len(clips)
