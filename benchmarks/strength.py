@@ -29,12 +29,12 @@ from benchmarks.trained.networks import FAMILIES
 from benchmarks.trained.pictures import TASKS
 from benchmarks.trained.rounded import restored
 from benchmarks.trained.training import trained
-from ebcli.nouns.explanation import HARDLY_ANY, Map
-from ebcli.run.noise import CLASSES, PICTURES, WEAKER, noise
+from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, Map
+from ebcli.run.noise import CLASSES, PICTURES, noise
 from ebcli.run.saliency import Saliency
 
 WEIGHTS = Path(__file__).resolve().parents[1] / "tests/evaluate/weights"
-SEEDS, MANY = 12, 16  # references to compare; classes of one picture
+SEEDS, MANY = 12, 48  # references to compare; classes of one picture
 LAYERS = {
     "VGG": "features.19",
     "ResNet": "layer2",
@@ -70,17 +70,20 @@ def row(name: str, layer: str, own: Sequence[Map], others: Sequence[Map], measur
     ways = {"": by_seed, "one picture, ": measured(noise, SEEDS, MANY), "one class, ": by_seed[..., 0]}
     found: evidence.Row = {"network": name, "layer": layer, "reference": f"{reference:.2g}"}
     for way, some in ways.items():
-        each = np.quantile(some.reshape(SEEDS, -1), WEAKER, axis=1)
+        each = np.median(some.reshape(SEEDS, -1), 1)
         found |= {f"{way}largest / smallest": f"{each.max() / each.min():.2f}"}
         found |= {f"{way}spread": f"{abs(each / np.median(each) - 1).max():.2f}"}
-    found |= {f"noise, at least {times}": f"{(maps >= times * reference).mean():.3f}" for times in (1, 2)}
-    usual = float(np.quantile(measured(white, 2 * PICTURES, CLASSES), WEAKER))
+    found |= {f"noise, {q}%": f"{np.quantile(maps, q / 100):.2g}" for q in (5, 50, 95)}
+    found |= {f"noise, at least {times}": f"{(maps >= times * reference).mean():.3f}" for times in OF_NOISE}
+    usual = float(np.median(measured(white, PICTURES, CLASSES)))
     found |= {"white noise": f"{usual:.2g}"}
     for kind, some in (("own", own), ("others", others)):
         times = np.array([one.strength or 0 for one in some]) / reference
         found |= {f"{kind}, maps": len(some), f"{kind}, median": f"{np.median(times):.1f}"}
-        found |= {f"{kind}, at least {limit}": int((times >= limit).sum()) for limit in (1, 2)}
-        found |= {f"{kind}, at least white noise": int((times * reference >= usual).sum())}
+        found |= {f"{kind}, at least {limit}": int((times >= limit).sum()) for limit in OF_NOISE}
+        found |= {
+            f"{kind}, at least {OF_NOISE[0]} times white noise": int((times * reference >= OF_NOISE[0] * usual).sum())
+        }
         words = ("clear", "weak", HARDLY_ANY)
         found |= {f"{kind}, {word}": sum(one.evidence == word for one in some) for word in words}
     return found | evidence.stamp()

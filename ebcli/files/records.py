@@ -15,7 +15,7 @@ from ebcli.files.naming import RECORDS, is_raw
 from ebcli.files.safe_open import safe_open
 from ebcli.files.stamp import Stamp
 from ebcli.nouns.box import Box
-from ebcli.nouns.explanation import HARDLY_ANY, strength_told
+from ebcli.nouns.explanation import HARDLY_ANY, OF_NOISE, strength_told
 
 SCHEMA = 1
 
@@ -99,7 +99,7 @@ class ClassRecord:
     @property
     def only_score_is_poor(self) -> bool | None:
         """Whether there is hardly any evidence only because the score is below chance; None if there is evidence."""
-        return (self.times_noise or 0) >= 1 if self.evidence == HARDLY_ANY else None
+        return (self.times_noise or 0) >= OF_NOISE[0] if self.evidence == HARDLY_ANY else None
 
     def check(self) -> None:
         """Raise TypeError or ValueError if this cannot be true."""

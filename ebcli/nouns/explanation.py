@@ -13,7 +13,7 @@ from ebcli.nouns.sufficiency import Sufficiency
 HARDLY_ANY = "hardly any"  # evidence
 
 # From where on the evidence is weak, and clear; see docs/evidence.md
-_OF_NOISE = 1.0, 2.0  # multiples of the strength that nine of ten maps of noise stay below
+OF_NOISE = 1.5, 3.0  # multiples of the median strength of maps of noise
 _OF_WORD = 0.14, 0.35  # of a word's evidence, two and five times the largest share that was in a blank picture
 _FAINT, _FAINTEST = 0.3, 0.2  # brightness
 
@@ -23,7 +23,7 @@ def strength_told(strength: float | None, times_noise: float | None, evidence: s
     if strength is None:
         return []
     number = f"{strength:.3f}" if times_noise is None else f"{times_noise:.{int(times_noise < 10)}f}× noise"
-    decides = ": score below chance" * (evidence == HARDLY_ANY and (times_noise or 0) >= _OF_NOISE[0])
+    decides = ": score below chance" * (evidence == HARDLY_ANY and (times_noise or 0) >= OF_NOISE[0])
     return [f"strength {number}", *([f"{evidence} evidence{decides}"] if evidence else [])]
 
 
@@ -75,7 +75,7 @@ class Map:
         relevance: (...), signed; None unless the arrays are written.
         method: ``"contrastive"`` or ``"marginal"``.
         beside: the maps (h, w) of other methods that are shown beside this one, by name.
-        noise: the strength that nine of ten maps of noise stay below at that layer; None if it is unknown.
+        noise: the median strength of maps of noise at that layer; None if it is unknown.
         against: the names of the classes that it is contrasted with; empty for the dual.
         is_two_sided: also draw its negative values, which speak for ``against``, whatever the style.
         stride: of how many cells, in each direction, the network reads only the first one.
@@ -154,10 +154,10 @@ class Map:
 
     def _rests_on(self, strength: float | None) -> tuple[float | None, tuple[float, float]]:
         """What tells how much the map rests on, and from where on that is weak, and clear."""
-        return (self._times_noise(strength), _OF_NOISE) if self.share is None else (self.share, _OF_WORD)
+        return (self._times_noise(strength), OF_NOISE) if self.share is None else (self.share, _OF_WORD)
 
     def _times_noise(self, strength: float | None) -> float | None:
-        if strength is None or not self.noise or _OF_NOISE[1] * self.noise > 1:  # the largest strength is 1
+        if strength is None or not self.noise or OF_NOISE[1] * self.noise > 1:  # the largest strength is 1
             return None
         return strength / self.noise
 

@@ -19,8 +19,7 @@ from ebcli.run.layer_maps import compared_maps
 from ebcli.run.network_description import NetworkDescription, method_in_words
 from ebcli.run.plan_parts import MapOptions
 
-PICTURES, CLASSES = 16, 2  # of noise; in each picture. With fewer, the reference depends more on the seed
-WEAKER = 0.9  # the share of maps of noise that are weaker than the reference
+PICTURES, CLASSES = 24, 2  # of noise; in each picture. With fewer, the median depends more on the seed
 
 Explain = Callable[[Tensor, Tensor], Sequence[ExcitationResult]]
 
@@ -86,7 +85,7 @@ def tried(
 def references(
     layers: Sequence[str], first: Sequence[ExcitationResult], explain: Callable[[int], Sequence[ExcitationResult]]
 ) -> dict[str, float]:
-    """The strength that nine of ten maps of noise stay below at each layer, to two digits.
+    """The median strength of maps of noise at each layer, to two digits.
 
     It is kept in the user's cache, with the maps of the first picture as the network's fingerprint: any other network,
     or other classes to contrast with, would give other maps.
@@ -101,7 +100,7 @@ def references(
         return {layer: float(path.read_text()) for layer, path in zip(layers, kept, strict=True)}
     pictures = (first, *map(explain, range(1, PICTURES)))
     strengths = torch.cat([torch.stack([*map(_strengths, results)]) for results in pictures], 1)
-    found = [float(f"{one:.2g}") for one in strengths.quantile(WEAKER, 1).tolist()]
+    found = [float(f"{one:.2g}") for one in strengths.quantile(0.5, 1).tolist()]
     with contextlib.suppress(OutputError):
         for path, one in zip(kept, found, strict=True):
             with replacing(path) as temporary:
@@ -119,6 +118,6 @@ def _kept(result: ExcitationResult) -> Path:
     peaks = result.maps[0].float().flatten(1).amax(1)
     told = [*_strengths(result).tolist(), *peaks.tolist(), float(result.logits.float().norm())]
     rounded = [f"{one:.4g}" for one in told]  # the last digits depend on the number of threads
-    name = hashlib.sha256(repr((PICTURES, CLASSES, WEAKER, rounded)).encode()).hexdigest()
+    name = hashlib.sha256(repr((PICTURES, CLASSES, rounded)).encode()).hexdigest()
     caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - never fails
     return Path(caches, "eb-saliency", "noise", name)

@@ -254,7 +254,7 @@ def test_the_legend_runs_from_the_lower_end_to_the_upper(
     assert blue.max() < red.min()  # RdBu_r begins with blue, so the lowest value is on the left
 
 
-@pytest.mark.parametrize("noise", [None, 0.2])
+@pytest.mark.parametrize("noise", [None, 0.1])
 def test_the_legend_says_so_if_a_map_does_not_reach_its_end(
     noise: float | None, written: list[tuple[float, float, str]]
 ) -> None:
